@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import weakref
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self
 
 from client_stub.arguments import milliseconds
+from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
@@ -30,30 +32,15 @@ from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
-from client_stub.topic_lookup import PartitionInfo, TopicLookup
+from client_stub.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion
+from client_stub.wait_reasons import may_ask
 
 if TYPE_CHECKING:
     import pyarrow
 
     from client_stub.bulk_call import BulkCall
-    from client_stub.delivery import BulkDelivery
-    from client_stub.outbox import Outbox
 
 log = logging.getLogger("client_stub")
-
-
-class DeliveryFuture(asyncio.Future[RecordMetadata]):
-    """The future of one record of AsyncProducer.send(). Awaiting it ends linger, as Delivery.result() does: a task that
-    waits adds nothing to the batch. ``asyncio.gather`` and callbacks only listen, and linger goes on."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
-        super().__init__(loop=loop)
-        self._outbox = outbox
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self.done():
-            self._outbox.expedite()
-        return super().__await__()
 
 
 class AsyncProducer:
@@ -128,11 +115,11 @@ class AsyncProducer:
         decided = partial(line.decided, future)
         if not (line.topics and line.must_wait(topic)):
             try:
-                producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
+                future.delivery = producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
                 return future
             except (BufferExhausted, DaemonUnreachable):
                 pass
-        await line.wait_and_enter(
+        future.delivery = await line.wait_and_enter(
             topic, partial(producer.send, topic, value, key, headers, partition, timestamp_ms, decided)
         )
         return future
@@ -149,8 +136,8 @@ class AsyncProducer:
         """Send one record and wait for its outcome; raises the record's own error."""
         return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
 
-    async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> BulkDelivery:
-        """As Producer.send_many(); ask the result in a thread or through flush().
+    async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> AsyncBulkDelivery:
+        """As Producer.send_many(); awaiting the delivery waits for all outcomes.
 
         Records with headers, partitions or times are checked on the loop, 1,000 (2 ms) at a time. Cancelled in the
         middle, the records queued so far are sent.
@@ -159,7 +146,7 @@ class AsyncProducer:
             records = self._serializers.rows(topic, records)
         return await self._enter(topic, self._producer._rows_call(topic, records))
 
-    async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
+    async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> AsyncBulkDelivery:
         """As Producer.send_arrow(); else as send_many()."""
         return await self._enter(topic, self._producer._table_call(topic, table))
 
@@ -197,13 +184,17 @@ class AsyncProducer:
         ends = None if timeout is None else loop.time() + timeout
         last = line.last_number
         if not await line.until(lambda: line.is_past(last), timeout):
-            raise TimeoutError(f"flush() timed out after {timeout} s: {line.waiting} sends wait for room.")
+            raise line.timeout_error(timeout)
         producer = self._producer
         wait = FlushWait(producer._outbox, until)
         is_alive = producer._io is not None and not producer._outbox.closed
         left = None if ends is None else max(0.0, ends - loop.time())
         if is_alive and not await line.until(wait.is_over, left):
-            raise wait.timeout_error(timeout)
+            oldest = wait.oldest()
+            said = ""
+            if oldest is not None and may_ask(oldest, timeout):
+                said = await _asked(loop, producer._question(oldest.topic, loop.time() * 1e3))
+            raise wait.timeout_error(timeout, said)
         producer._outbox.failures.raise_unobserved()
         return producer._outbox.failures.newly_failed()
 
@@ -212,6 +203,10 @@ class AsyncProducer:
 
         Cancelled, it leaves the rest to the producer's own thread: what is queued is delivered, and the thread ends.
         """
+        await self._close(timeout)
+
+    async def _close(self, timeout: float | None, behind: str = "") -> None:  # noqa: ASYNC109
+        """As Producer._close()."""
         producer = self._producer
         io = producer._begin_close(timeout)
         if io is None:
@@ -221,6 +216,8 @@ class AsyncProducer:
         try:
             done = timeout != 0 and await line.until(FlushWait(producer._outbox).is_over, timeout)
             cancel = not done
+            if cancel and behind:
+                producer._outbox.failures.tell_left(producer._outbox, behind)
         except asyncio.CancelledError:
             cancel = False
             raise
@@ -242,7 +239,7 @@ class AsyncProducer:
             await self.close()
             return
         try:
-            await self.close(ERROR_CLOSE_S)
+            await self._close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
         except SidecarError:
             log.exception("Records failed while the producer was closed behind another error.")
 
@@ -259,12 +256,12 @@ class AsyncProducer:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _enter(self, topic: str, call: BulkCall) -> BulkDelivery:
-        def enter() -> BulkDelivery | object:
-            return call.delivery if call.step() else UNFINISHED
+    async def _enter(self, topic: str, call: BulkCall) -> AsyncBulkDelivery:
+        def enter() -> AsyncBulkDelivery | object:
+            return AsyncBulkDelivery(call.parts) if call.step() else UNFINISHED
 
         line = self._line_of(asyncio.get_running_loop())
-        delivery: BulkDelivery = await line.enter(topic, enter, call.explain)
+        delivery: AsyncBulkDelivery = await line.enter(topic, enter, call.explain)
         return delivery
 
     def _line_of(self, loop: asyncio.AbstractEventLoop) -> LoopLine:
@@ -279,7 +276,17 @@ class AsyncProducer:
         return line
 
 
-async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup) -> None:
+async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> str:
+    """The answer of ``question``; no thread waits for it."""
+    try:
+        while (said := question.step(loop.time() * 1e3, 0.0)) is None:
+            await _readable(loop, question.lookup, question.ends_ms)
+        return said
+    finally:
+        question.lookup.close()
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup, ends_ms: float = math.inf) -> None:
     """Wait until the lookup's next step finds something: bytes, the end of a pause, or of the caller's patience."""
     now_ms = loop.time() * 1e3
     fd = lookup.fileno()
@@ -289,6 +296,6 @@ async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup) -> Non
     arrived: asyncio.Future[None] = loop.create_future()
     loop.add_reader(fd, lambda: None if arrived.done() else arrived.set_result(None))
     try:
-        await asyncio.wait([arrived], timeout=lookup.answer_ms(now_ms) / 1e3)
+        await asyncio.wait([arrived], timeout=max(0.0, min(lookup.answer_ms(now_ms), ends_ms - now_ms)) / 1e3)
     finally:
         loop.remove_reader(fd)

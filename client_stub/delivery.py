@@ -12,6 +12,7 @@ from client_stub.habits import missing_call, no_pickle
 from client_stub.hot import Delivery
 from client_stub.record_metadata import OffsetRange
 from client_stub.submission import make_call
+from client_stub.wait_reasons import ask, why_no_outcome, why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.submission import BulkPart
@@ -45,11 +46,24 @@ class BulkDelivery:
         if outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
         if not self.done() and not outbox.wait_for_outcome(self.done, timeout):
-            raise TimeoutError(f"Not all of {self.count} records have an outcome after {timeout} s yet.")
+            raise self._no_outcome(timeout)
         error = self.first_error
         if error is not None:
             raise error
         return self.count
+
+    def _no_outcome(self, timeout: float | None) -> TimeoutError:
+        """The error of a caller whose patience has ended. It may ask the daemon for the cause."""
+        left = next((part for part in self._parts if not part.is_over), self._parts[0]).submission
+        if left is None:
+            topic, why = "", why_not_taken(self._parts[0].outbox, "")
+        else:
+            topic = f" for topic {left.topic}"
+            why = why_no_outcome(left, ask(left, timeout), of_many=self.count > 1)
+        which = f"The record{topic} has no"
+        if self.count > 1:
+            which = f"Not all of {self.count} records{topic} have an"
+        return TimeoutError(f"{which} outcome after {timeout} s yet{why}.")
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         """Wait as ``result`` does; the first failure, None when every record was delivered."""

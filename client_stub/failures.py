@@ -11,11 +11,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.submission import BulkPart, Submission
-from client_stub.wire import Persistence
+from client_stub.wire import LocalCode, Persistence
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
 
 log = logging.getLogger("client_stub")
 
@@ -85,6 +88,33 @@ class Failures:
         """The producer ends: log all that is left."""
         self._log.close()
 
+    def tell_left(self, outbox: Outbox, behind: str) -> None:
+        """Warn of the records that a close() is about to give up, once for all: also of those with callbacks and
+        futures, at which nobody may look any more."""
+        pending = list(outbox.pending)
+        count = outbox.queued_count + sum(each.undecided_count for each in pending)
+        accepted = sum(each.undecided_count for each in pending if each.is_accepted)
+        if not count:
+            return
+        if accepted == count:
+            fate = (
+                f"the daemon has accepted {'it and delivers it' if count == 1 else 'them and delivers them'}"
+            )
+        elif accepted:
+            fate = f"the daemon has accepted {accepted} and delivers those; the others may be lost"
+        else:
+            fate = "the daemon has not accepted it, and it may be lost"
+            if count > 1:
+                fate = "the daemon has accepted none of them, and they may be lost"
+        log.warning(
+            "%d record%s had no outcome when the producer was closed %s: %s.",
+            count,
+            "" if count == 1 else "s",
+            behind,
+            fate,
+        )
+        self._log.left_is_reported = True
+
     def newly_failed(self) -> int:
         """Records that failed since the last call."""
         failed_count = self.failed_count
@@ -131,6 +161,8 @@ class _FailureLog:
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Submission]] = deque()
         self._rows: dict[tuple[str, str, Persistence], _Row] = {}
+        self.left_is_reported = False
+        """Records that the close() gives up have had their line."""
 
     def note(self, submission: Submission, now_ms: float) -> None:
         """All records of ``submission`` have their outcomes, and some failed."""
@@ -159,7 +191,7 @@ class _FailureLog:
         while self._waiting:
             self._count(self._waiting.popleft()[1])
         for row in self._rows.values():
-            if row.count:
+            if row.count and not (self.left_is_reported and row.error.code == LocalCode.CANCELLED):
                 self._write(row)
         self._rows.clear()
 

@@ -103,18 +103,18 @@ class FakeBulkDelivery:
     """As BulkDelivery."""
 
     def __init__(self, deliveries: Sequence[FakeDelivery]) -> None:
-        self._deliveries = deliveries
+        self.deliveries = deliveries
         self.count = len(deliveries)
         self.is_watched = False
         """Somebody asks for its error (else flush() raises it)."""
 
     def done(self) -> bool:
-        return all(each.done() for each in self._deliveries)
+        return all(each.done() for each in self.deliveries)
 
     def result(self, timeout: float | None = None) -> int:
         self.watch()
         ends = None if timeout is None else time.monotonic() + timeout
-        for each in self._deliveries:
+        for each in self.deliveries:
             each.result(None if ends is None else max(0.0, ends - time.monotonic()))
         return self.count
 
@@ -134,7 +134,7 @@ class FakeBulkDelivery:
         """Called once, when every record has its outcome; else as ``FakeDelivery.add_done_callback``."""
         check_callable("callback", callback, "callback(delivery)")
         self.watch()
-        left = len(self._deliveries)
+        left = len(self.deliveries)
 
         def count(_: FakeDelivery) -> None:
             nonlocal left
@@ -142,9 +142,9 @@ class FakeBulkDelivery:
             if not left:
                 _call_back(callback, self)
 
-        for each in self._deliveries:
+        for each in self.deliveries:
             each.add_done_callback(count)
-        if not self._deliveries:
+        if not self.deliveries:
             _call_back(callback, self)
 
     def watch(self) -> None:
@@ -153,14 +153,14 @@ class FakeBulkDelivery:
 
     def offsets(self) -> tuple[OffsetRange, ...]:
         """Where the delivered records stand, by partition and offset."""
-        places = [each.result(0) for each in self._deliveries if each.done() and each.exception(0) is None]
+        places = [each.result(0) for each in self.deliveries if each.done() and each.exception(0) is None]
         return joined((place.partition, place.offset, 1) for place in places)
 
     @property
     def first_error(self) -> SidecarError | None:
-        errors = (each.exception(0) for each in self._deliveries if each.done())
+        errors = (each.exception(0) for each in self.deliveries if each.done())
         return next((error for error in errors if error is not None), None)
 
     @property
     def failed_count(self) -> int:
-        return sum(each.done() and each.exception(0) is not None for each in self._deliveries)
+        return sum(each.done() and each.exception(0) is not None for each in self.deliveries)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from client_stub.wait_reasons import why_no_outcome, why_not_taken
+
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
     from client_stub.submission import Submission
@@ -36,18 +38,31 @@ class FlushWait:
             left.pop()
         return not left
 
-    def timeout_error(self, timeout: float | None) -> TimeoutError:
+    def oldest(self) -> Submission | None:
+        """The first submission that is waited for; None while its records are still queued in this process."""
+        left = list(self._pending) if self._left is None else self._left[::-1]
+        name = "is_accepted" if self.for_acceptance else "completed"
+        return next((each for each in left if not getattr(each, name)), None)
+
+    def timeout_error(self, timeout: float | None, said: str = "") -> TimeoutError:
+        """``said``: the daemon's word on the topic of ``oldest``, if it was asked."""
         left = list(self._pending) if self._left is None else self._left
-        queued = self._outbox.queued_count if self._left is None else 0
+        count = self._outbox.queued_count if self._left is None else 0
         if self.for_acceptance:
-            count = queued + sum(each.count for each in left if not each.is_accepted)
-            which = "1 record is" if count == 1 else f"{count} records are"
-            return TimeoutError(f"flush() timed out after {timeout} s: {which} not accepted yet.")
-        count = queued + sum(each.undecided_count for each in left)
-        return TimeoutError(no_outcome_text(timeout, count))
+            count += sum(each.count for each in left if not each.is_accepted)
+            which = "1 record is not accepted yet" if count == 1 else f"{count} records are not accepted yet"
+        else:
+            count += sum(each.undecided_count for each in left)
+            which = no_outcome_text(count)
+        oldest = self.oldest()
+        if oldest is None:
+            why = why_not_taken(self._outbox, "")
+        else:
+            whose = "" if count == 1 else " the oldest"
+            why = f",{whose} for topic {oldest.topic}{why_no_outcome(oldest, said)}"
+        return TimeoutError(f"flush() timed out after {timeout} s: {which}{why}.")
 
 
-def no_outcome_text(timeout: float | None, count: int) -> str:
-    """Why a flush() that waits for outcomes gave up, also that of the FakeProducer."""
-    which = "1 record has" if count == 1 else f"{count} records have"
-    return f"flush() timed out after {timeout} s: {which} no outcome yet."
+def no_outcome_text(count: int) -> str:
+    """The reason why a flush() that waits for outcomes gave up, also that of the FakeProducer."""
+    return "1 record has no outcome yet" if count == 1 else f"{count} records have no outcome yet"

@@ -19,6 +19,8 @@ from client_stub.outbox import Outbox
 from client_stub.session import Session
 from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session_states import State
+from client_stub.slow_topics import SlowTopics
+from client_stub.topic_lookup import TopicQuestion
 from client_stub.transport import Transport
 from client_stub.wire import Format, LocalCode, Persistence
 
@@ -42,6 +44,9 @@ class IoThread:
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
         self._away_log = AwayLog(outbox.path)
+        self._slow_topics = SlowTopics(
+            outbox, lambda topic, now_ms: TopicQuestion(outbox.path, topic, now_ms, curve_keys)
+        )
         self.has_ended = False
         """Nothing is left of it but the return of its thread."""
         self._thread: threading.Thread | None = None
@@ -76,6 +81,7 @@ class IoThread:
         self._outbox.forked = True
         self._outbox.set_waker(None)
         self._transport.forked()
+        self._slow_topics.forked()
 
     def join(self, timeout: float | None) -> None:
         if self._thread is not None and threading.current_thread() is not self._thread:
@@ -133,6 +139,11 @@ class IoThread:
         if outbox.forked:
             return False  # a callback forked: this is the child, and these sockets are its parent's
         wakeup_ms = session.next_wakeup_ms(now_ms)
+        if outbox.pending:
+            slow = self._slow_topics
+            if now_ms >= slow.due_ms:
+                slow.look(now_ms)
+            wakeup_ms = slow.due_ms if wakeup_ms is None else min(wakeup_ms, slow.due_ms)
         timeout_ms = None if wakeup_ms is None else wakeup_ms - now_ms
         messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
         outbox.awake()
@@ -227,6 +238,7 @@ class IoThread:
         farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._settle()
         outbox.failures.close()
+        self._slow_topics.close()
         self._unsent = None
         outbox.set_waker(None)
         self._transport.close(farewell)
@@ -241,6 +253,7 @@ class IoThread:
         outbox.accepted(session.streams.released)
         outbox.completed(session.streams.finished)
         outbox.failures.close()
+        self._slow_topics.close()
         outbox.notify()
         outbox.set_waker(None)
         self._transport.close(None)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.room_errors import no_room
+from client_stub.wait_reasons import why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.producer import Producer
@@ -165,9 +166,13 @@ class LoopLine:
         """No call with this number or a lower one waits any more."""
         return all(next(iter(waiters)).number > number for waiters in self.topics.values() if waiters)
 
-    @property
-    def waiting(self) -> int:
-        return len(self._by_age)
+    def timeout_error(self, timeout: float | None) -> TimeoutError:
+        """Of a flush() whose patience has ended before all calls found room."""
+        count = len(self._by_age)
+        topic = next(iter(self._by_age)).topic if self._by_age else ""
+        why = why_not_taken(self._producer._outbox, topic, for_room=True)
+        which = "1 send waits" if count == 1 else f"{count} sends wait"
+        return TimeoutError(f"flush() timed out after {timeout} s: {which} for room{why}.")
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
         """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first.

@@ -30,6 +30,7 @@ from client_stub.packer import packed_bound
 from client_stub.room_errors import no_room
 from client_stub.spare_packers import COPIED_BYTES_MAX, SparePackers
 from client_stub.submission import BulkPart, Snapshot, Submission
+from client_stub.wait_reasons import why_not_taken
 from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
 
@@ -237,21 +238,8 @@ class Outbox(OutboxCore):
                     stream.topic,
                     now - began,
                     self.buffered_bytes,
-                    self.why_it_waits(stream.topic, for_room=True) or " for the daemon to accept them",
+                    why_not_taken(self, stream.topic, for_room=True) or " for the daemon to accept them",
                 )
-
-    def why_it_waits(self, topic: str, *, for_room: bool = False) -> str:
-        """The cause, as the end of a sentence; empty where this process does not know it. ``for_room``: in the buffer,
-        which records of held topics fill for all others."""
-        if self.last_word:
-            return f": the daemon is away ({self.last_word.rstrip('.')})"
-        holds = self.hold_reasons.copy()
-        if topic in holds:
-            return f": the daemon holds topic {topic} ({holds[topic].rstrip('.')})"
-        if holds and for_room:
-            other, reason = next(iter(holds.items()))
-            return f": the daemon holds topic {other} ({reason.rstrip('.')})"
-        return ""
 
     def may_take(self, topic: str) -> bool:
         """False: a record of ``topic`` would have to wait now. True: trying is worth it, if only for its error."""

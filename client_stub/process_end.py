@@ -19,6 +19,7 @@ log = logging.getLogger("client_stub")
 
 EXIT_FLUSH_S: Final = 10.0
 """For all producers of the process together."""
+AT_END: Final = "at the end of the process"
 CANCEL_S: Final = 5.0
 """For what an io thread does after its time is over: its records fail, which is logged."""
 
@@ -31,7 +32,7 @@ class LivingProducer(Protocol):
 
     def flush(self, timeout: float | None = None) -> int: ...
 
-    def close(self, timeout: float | None = None) -> None: ...
+    def _close(self, timeout: float | None, behind: str = "") -> None: ...
 
     def _forked_child(self) -> None:
         """This process is a forked child; the producer begins as a client of its own."""
@@ -143,7 +144,7 @@ def _close_all(ends_s: float) -> None:
 
     for producer in _producers():
         try:
-            producer.close(timeout=0 if producer._was_interrupted else left_s())
+            producer._close(0 if producer._was_interrupted else left_s(), AT_END)
         except Exception:
             log.exception("Records were not delivered when the process ended.")
     for io in list(_leaving):

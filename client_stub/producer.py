@@ -47,7 +47,8 @@ from client_stub.run_dir import control_path, hello_flags, keys_for
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
-from client_stub.topic_lookup import PartitionInfo, TopicLookup, why_no_topic
+from client_stub.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
+from client_stub.wait_reasons import ask
 from client_stub.wire import LocalCode
 
 if TYPE_CHECKING or native is None:
@@ -219,6 +220,9 @@ class Producer(ProducerCore):
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
         return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys)
 
+    def _question(self, topic: str, now_ms: float) -> TopicQuestion:
+        return TopicQuestion(self._path, topic, now_ms, self._curve_keys)
+
     def stats(self) -> ProducerStats:
         """Counts of what this producer has sent in this process, and of what became of it. Cheap; thread-safe."""
         return stats_of(self._outbox)
@@ -242,7 +246,7 @@ class Producer(ProducerCore):
         wait = FlushWait(outbox, until)
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
-            raise wait.timeout_error(timeout)
+            raise wait.timeout_error(timeout, ask(wait.oldest(), timeout))
         self._outbox.failures.raise_unobserved()
         return self._outbox.failures.newly_failed()
 
@@ -252,6 +256,10 @@ class Producer(ProducerCore):
 
         Raises ValueError for a negative timeout, and unwatched errors as flush() does.
         """
+        self._close(timeout)
+
+    def _close(self, timeout: float | None, behind: str = "") -> None:
+        """``behind`` says what has ended the work. Nobody may look at futures then: a line tells what is left."""
         outbox = self._outbox
         in_callback = threading.get_ident() == outbox.io_thread_id
         io = self._begin_close(timeout)
@@ -262,6 +270,8 @@ class Producer(ProducerCore):
             self._was_interrupted = True
             done = outbox.wait_until(FlushWait(outbox).is_over, timeout)
             self._was_interrupted = False
+        if not done and behind:
+            outbox.failures.tell_left(outbox, behind)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self._end_close()
@@ -300,7 +310,7 @@ class Producer(ProducerCore):
             return
         # Behind an exception nobody wants to wait for as long as delivery.timeout.ms: see ERROR_CLOSE_S.
         try:
-            self.close(ERROR_CLOSE_S)
+            self._close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
         except SidecarError:
             log.exception("Records failed while the producer was closed behind another error.")
 
@@ -371,7 +381,7 @@ class Producer(ProducerCore):
             path=self._path,
             on_error=self._on_error,
         )
-        outbox.why_no_topic = partial(why_no_topic, self._path)
+        outbox.why_no_topic = partial(why_no_topic, self._path, curve_keys=self._curve_keys)
         return outbox
 
     def size_limit(self, topic: str) -> int:

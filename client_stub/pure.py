@@ -21,6 +21,7 @@ from client_stub.frames import encode, whole_message
 from client_stub.habits import missing_call, no_pickle
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
+from client_stub.wait_reasons import why_not_taken
 from client_stub.wire import unpack_outcomes
 
 if TYPE_CHECKING:
@@ -321,14 +322,14 @@ class Delivery:
     def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
         if self._submission is None:
             outbox = self._outbox
+            topic = outbox.queued_topic(self)
             is_done = outbox.wait_for_outcome(self.done, timeout)
             submission = self._submission
             if not is_done or submission is None:
                 if submission is not None:
-                    why = submission._why_it_waits(timeout)
-                else:
-                    why = outbox.why_it_waits(outbox.queued_topic(self)) or ": the daemon has not accepted it"
-                raise TimeoutError(f"The record has no outcome after {timeout} s yet{why}.")
+                    raise submission.no_outcome(timeout)
+                why = why_not_taken(outbox, topic) or ": the daemon has not accepted it"
+                raise TimeoutError(f"The record for topic {topic} has no outcome after {timeout} s yet{why}.")
         return self._submission.wait_for(self._index, timeout)
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:

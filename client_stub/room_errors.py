@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.run_dir import unreachable_text
+from client_stub.wait_reasons import why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -23,6 +24,6 @@ def no_room(outbox: Outbox, topic: str, waited_ms: float) -> SidecarError:
     return BufferExhausted(
         f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
         f"time {waited_ms:.0f} ms: {outbox.buffered_bytes} bytes wait"
-        f"{outbox.why_it_waits(topic, for_room=True) or ' for the daemon to accept them'}. "
+        f"{why_not_taken(outbox, topic, for_room=True) or ' for the daemon to accept them'}. "
         "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
 from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
+from client_stub.wait_reasons import ask, why_no_outcome
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
 """An attribute of an enum's class costs as much as a call: these are asked for each outcome."""
-ASKS_FROM_S: Final = 1.0
 WHOLE: Final = -1
 """In place of a record's index: all records of the submission."""
 
@@ -262,24 +262,13 @@ class Submission(SubmissionCore):
             self.outbox.wait_for_outcome(lambda: self.find(index) is not None, timeout)
             fate = self.find(index)
         if fate is None:
-            raise TimeoutError(
-                f"The record for topic {self.topic} has no outcome after {timeout} s yet{self._why_it_waits(timeout)}."
-            )
+            raise self.no_outcome(timeout)
         return fate
 
-    def _why_it_waits(self, timeout: float | None) -> str:
-        """The end of a sentence for a caller whose patience has ended. The daemon is asked about the topic, unless the
-        caller only looks now and then."""
-        if self.is_accepted:
-            if timeout is not None and timeout >= ASKS_FROM_S:
-                why = self.outbox.why_no_topic(self.topic)
-                if why:
-                    return f": {why}"
-            return (
-                ": the daemon has accepted it, and Kafka has not acknowledged it "
-                f"(`kafka-sidecar explain {self.topic}` says what it waits for)"
-            )
-        return self.outbox.why_it_waits(self.topic) or ": the daemon has not accepted it"
+    def no_outcome(self, timeout: float | None) -> TimeoutError:
+        """The error of a caller whose patience for one record has ended. It may ask the daemon for the cause."""
+        why = why_no_outcome(self, ask(self, timeout))
+        return TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet{why}.")
 
     def apply(self, outcome: Outcome) -> None:
         """Complete the records that ``outcome`` covers and that were not completed before; run their callbacks."""

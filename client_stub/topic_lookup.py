@@ -16,12 +16,15 @@ from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout
 from client_stub.transport import Transport
 from client_stub.wire import Kind, LocalCode
 
+NOT_IN_METADATA: Final = "topic {} is not in Kafka's metadata yet"
 RETRY_MS: Final = 50.0
 """Between two tries while nobody answers, or the daemon cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
 """The longest that a known topic takes, beside the time that it may be waited for."""
 LOOK_MS: Final = 200.0
 """The longest that the text of an error waits for the daemon's word."""
+LOOK_TCP_MS: Final = 1_000.0
+"""The same over TCP, where a handshake comes first. Who asks has waited as long before."""
 ASKED_MS: Final = 30_000.0
 """The daemon holds one question no longer; a caller with more patience asks again."""
 _PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})
@@ -121,6 +124,11 @@ class TopicLookup:
             self._transport.close(None)
             self._transport = None
 
+    def forked(self) -> None:
+        """In a forked child: give up its copy of the parent's connection."""
+        if self._transport is not None:
+            self._transport.forked()
+
     def _read(self, message: Sequence[Any], now_ms: float) -> tuple[PartitionInfo, ...] | None:
         if message[0] == Kind.TOPICS_REPLY:
             for name, code, partitions in message[1]:
@@ -151,27 +159,43 @@ class TopicLookup:
         )
 
 
-def why_no_topic(control_path: str, topic: str) -> str:
-    """The daemon's word on a topic that no record can go to now; empty for others, and where it does not answer in
-    LOOK_MS. Not over TCP, where the answer may take longer."""
-    if control_path.startswith(TCP_PREFIX):
-        return ""
-    ends_ms = time.monotonic() * 1e3 + LOOK_MS
-    lookup = TopicLookup(control_path, topic, 0.0, time.monotonic() * 1e3)
+class TopicQuestion:
+    """Why no record can go to a topic now, in the daemon's words. Drive it by ``step``; not thread-safe."""
+
+    def __init__(
+        self, control_path: str, topic: str, now_ms: float, curve_keys: WatchedKeyFile | None = None
+    ) -> None:
+        self.topic = topic
+        self.lookup = TopicLookup(control_path, topic, 0.0, now_ms, curve_keys)
+        self.ends_ms = now_ms + (LOOK_TCP_MS if control_path.startswith(TCP_PREFIX) else LOOK_MS)
+
+    def step(self, now_ms: float, wait_ms: float) -> str | None:
+        """Wait at most ``wait_ms`` for the answer; None when it is not there yet. Empty for a topic that is good, and
+        where the daemon does not answer in time."""
+        said: str | None = None
+        try:
+            if now_ms >= self.ends_ms or self.lookup.step(now_ms, wait_ms) is not None:
+                said = ""
+        except MetadataTimeout:
+            said = NOT_IN_METADATA.format(self.topic)
+        except DaemonUnreachable:
+            said = ""
+        except SidecarError as error:
+            said = str(error).rstrip(".")
+        if said is not None:
+            self.lookup.close()
+        return said
+
+
+def why_no_topic(control_path: str, topic: str, curve_keys: WatchedKeyFile | None = None) -> str:
+    """The answer of a TopicQuestion; waits for it."""
+    question = TopicQuestion(control_path, topic, time.monotonic() * 1e3, curve_keys)
     try:
-        while (now_ms := time.monotonic() * 1e3) < ends_ms:
-            if lookup.step(now_ms, ends_ms - now_ms) is not None:
-                return ""
-            time.sleep(lookup.pause_ms(now_ms) / 1e3)
-    except MetadataTimeout:
-        return f"topic {topic} is not in Kafka's metadata yet"
-    except DaemonUnreachable:
-        return ""
-    except SidecarError as error:
-        return str(error).rstrip(".")
+        while (said := question.step(now_ms := time.monotonic() * 1e3, question.ends_ms - now_ms)) is None:
+            time.sleep(question.lookup.pause_ms(now_ms) / 1e3)
+        return said
     finally:
-        lookup.close()
-    return ""
+        question.lookup.close()
 
 
 def _partition(

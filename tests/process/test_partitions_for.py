@@ -16,6 +16,7 @@ from sidecar.common.python_child import python_command
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_frames import Api
+from sidecar.testing.tcp_access import TcpAccess
 from sidecar.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -61,6 +62,31 @@ def test_a_caller_whose_patience_ends_learns_that_the_topic_is_missing(kafka: Fa
         with pytest.raises(TimeoutError, match="kafka-sidecar explain ordres"):
             record.result(timeout=0.01)  # who looks often asks nobody
         producer.close(0)
+
+
+def test_over_tcp_and_for_each_call_that_waits_it_learns_the_same(
+    kafka: FakeBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also without a timeout: a warning says it meanwhile, here of the records that the flush() has left."""
+    access = TcpAccess(tmp_path, ["test"], workers=1)
+    settings = {**access.settings, "max.block.ms": 8_000}
+    missing = r"topic ordres is not in Kafka's metadata yet\."
+    with (
+        SidecarDaemon(kafka.bootstrap_servers, settings=settings, config=access.config),
+        Producer(access.address, "test", curve_key_file=access.key_file) as producer,
+    ):
+        record, bulk = (
+            producer.send("ordres", b"x"),
+            producer.send_many("ordres", [(None, b"y"), (None, b"z")]),
+        )
+        for call in (lambda: producer.flush(1), lambda: record.result(1), lambda: bulk.result(1)):
+            with pytest.raises(TimeoutError, match=missing):
+                call()
+        with pytest.raises(MetadataTimeout):
+            record.result()
+        bulk.watch()
+    (line,) = [each.getMessage() for each in caplog.records if "have waited" in each.getMessage()]
+    assert "3 records for topic ordres have waited " in line and "Create it, or correct the name" in line
 
 
 @pytest.mark.rule("M5")

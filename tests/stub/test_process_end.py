@@ -148,7 +148,7 @@ class Living:
     def flush(self, timeout: float | None = None) -> int:
         raise AssertionError("this is no child of multiprocessing")
 
-    def close(self, timeout: float | None = None) -> None:
+    def _close(self, timeout: float | None, behind: str = "") -> None:
         pass
 
     def _forked_child(self) -> None:
@@ -173,7 +173,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
     timeouts: list[float | None] = []
 
     class Slow(Living):
-        def close(self, timeout: float | None = None) -> None:
+        def _close(self, timeout: float | None, behind: str = "") -> None:
             nonlocal now_s
             timeouts.append(timeout)
             now_s += 7.0

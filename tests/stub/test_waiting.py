@@ -95,23 +95,52 @@ def test_a_block_that_an_exception_leaves_waits_only_so_long(
     monkeypatch.setattr(producer_module, "ERROR_CLOSE_S", 0.05)
     monkeypatch.setattr(async_module, "ERROR_CLOSE_S", 0.05)
     daemon.deliver = None  # no outcome ever comes
+    told: list[object] = []
 
     async def on_a_loop() -> None:
         async with AsyncProducer(daemon.run_dir) as producer:
-            await producer.send("a", b"1")
+            future = await producer.send("a", b"1")
+            future.add_done_callback(lambda future: told.append(future.exception()))
+            await producer.flush(until="accepted")
             raise KeyError("the caller's own")
 
     with pytest.raises(KeyError, match="own"), Producer(daemon.run_dir) as producer:
         producer.send("a", b"1")
-        eventually(lambda: daemon.received)
+        producer.flush(until="accepted")
         raise KeyError("the caller's own")
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert (
-        "1 record of topic a failed" in line
-        and "the daemon may still deliver it (possibly persisted)" in line
-    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 record had no outcome when the producer was closed behind KeyError: the daemon has accepted it and delivers "
+        "it."
+    ]
     with pytest.raises(KeyError, match="own"):
         asyncio.run(on_a_loop())
+    assert len(caplog.records) == 2 and "closed behind KeyError" in caplog.records[1].getMessage()
+    assert len(told) == 1
+
+
+def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that_somebody_listens_to(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(producer_module, "ERROR_CLOSE_S", 0.05)
+    daemon.deliver = None
+    with pytest.raises(KeyboardInterrupt), Producer(daemon.run_dir) as producer:
+        kept = producer.send("a", b"1", on_delivery=lambda *_: None)
+        producer.send("a", b"2")
+        producer.flush(until="accepted")
+        daemon.accept = lambda client, submit: False
+        producer.send("b", b"3").add_done_callback(lambda _: None)
+        raise KeyboardInterrupt
+    assert isinstance(kept.exception(0), errors.DeliveryCancelled)
+    producer = Producer(daemon.run_dir)
+    producer.send("b", b"4", on_delivery=lambda *_: None)
+    producer._was_interrupted = True
+    process_end.at_exit()
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 records had no outcome when the producer was closed behind KeyboardInterrupt: the daemon has accepted 2 and "
+        "delivers those; the others may be lost.",
+        "1 record had no outcome when the producer was closed at the end of the process: the daemon has not "
+        "accepted it, and it may be lost.",
+    ]
 
 
 def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(

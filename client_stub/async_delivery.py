@@ -1,0 +1,105 @@
+"""DeliveryFuture and AsyncBulkDelivery: the futures of AsyncProducer. Awaiting one holds up no loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from client_stub.delivery import BulkDelivery
+from client_stub.errors import SidecarError
+from client_stub.hot import Delivery
+from client_stub.record_metadata import RecordMetadata
+from client_stub.wait_reasons import why_no_outcome
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
+
+
+class DeliveryFuture(asyncio.Future[RecordMetadata]):
+    """The future of one record of AsyncProducer.send(). Awaiting it ends linger, as Delivery.result() does: a task that
+    waits adds nothing to the batch. ``asyncio.gather`` and callbacks only listen, and linger goes on."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        super().__init__(loop=loop)
+        self._outbox = outbox
+        self.delivery: Delivery | None = None
+        """None until the record is queued."""
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            self._outbox.expedite()
+        return super().__await__()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """The record goes on. The CancelledError says what it waits for, unless the caller has a word of its own: under
+        ``asyncio.wait_for`` and ``asyncio.timeout`` it is the cause of their TimeoutError."""
+        if msg is None and not self.done():
+            submission = None if self.delivery is None else self.delivery._submission
+            if submission is not None:
+                msg = (
+                    f"The record for topic {submission.topic} has no outcome yet{why_no_outcome(submission)}."
+                )
+        return super().cancel(msg)
+
+
+class AsyncBulkDelivery(BulkDelivery):
+    """The future of all records of one send_many() or send_arrow() of AsyncProducer: ``count = await delivery``.
+
+    Awaiting it ends linger and raises as ``result()``; a task that is cancelled there cancels no record. ``result()``
+    itself is for threads.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, int]:
+        if not self.done():
+            self._parts[0].outbox.expedite()
+        return awaited(self)
+
+    def result(self, timeout: float | None = None) -> int:
+        """As that of BulkDelivery. Raises SidecarError on an event loop, which it would hold up."""
+        refuse_on_a_loop(self, timeout)
+        return super().result(timeout)
+
+
+class AnyBulkDelivery(Protocol):
+    """BulkDelivery, or that of a fake."""
+
+    def done(self) -> bool: ...
+
+    def result(self, timeout: float | None = None) -> int: ...
+
+    def watch(self) -> None: ...
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
+
+
+def awaited(delivery: AnyBulkDelivery) -> Generator[Any, None, int]:
+    """The ``__await__`` of ``delivery``."""
+    delivery.watch()
+    if not delivery.done():
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def on_done(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(tell)
+
+        delivery.add_done_callback(on_done)
+        yield from over
+    return delivery.result(0)
+
+
+def refuse_on_a_loop(delivery: AnyBulkDelivery, timeout: float | None) -> None:
+    """Raises SidecarError for a wait that would hold up the event loop of this thread."""
+    if timeout == 0 or delivery.done():
+        return
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise SidecarError("result() would hold up the event loop: await the delivery itself.")

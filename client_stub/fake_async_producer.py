@@ -1,0 +1,185 @@
+"""FakeAsyncProducer: an AsyncProducer for the tests of an application, with the controls of FakeProducer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from client_stub.async_delivery import awaited, refuse_on_a_loop
+from client_stub.async_producer import AsyncProducer
+from client_stub.errors import SidecarError
+from client_stub.failures import OnError
+from client_stub.fake_delivery import FakeBulkDelivery, FakeRecord
+from client_stub.fake_producer import FailWith, FakeProducer
+from client_stub.packer import Headers
+from client_stub.record_metadata import RecordMetadata
+from client_stub.serializers import Serializer
+from client_stub.stats import ProducerStats
+from client_stub.topic_lookup import PartitionInfo
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class FakeAsyncBulkDelivery(FakeBulkDelivery):
+    """As AsyncBulkDelivery."""
+
+    def __init__(self, sent: FakeBulkDelivery) -> None:
+        super().__init__(sent.deliveries)
+        self._sent = sent
+
+    def __await__(self) -> Generator[Any, None, int]:
+        return awaited(self)
+
+    def result(self, timeout: float | None = None) -> int:
+        refuse_on_a_loop(self, timeout)
+        return super().result(timeout)
+
+    def watch(self) -> None:
+        self._sent.watch()
+
+
+class FakeAsyncProducer:
+    """Takes what AsyncProducer takes, with the same checks of arguments, and delivers at once.
+
+    ``records``, ``fail_with``, ``hold()`` and ``release()`` are those of FakeProducer; any thread may call them.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str] | None = None,
+        client_name: str | None = None,
+        *,
+        partitions: int = 1,
+        fail_with: FailWith | None = None,
+        on_error: OnError | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        **settings: Any,
+    ) -> None:
+        # The real one, which starts nothing: it checks what it is given.
+        AsyncProducer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
+        self._producer = FakeProducer(
+            partitions=partitions,
+            fail_with=fail_with,
+            on_error=on_error,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+
+    @property
+    def records(self) -> list[FakeRecord]:
+        """All that was sent, in order."""
+        return self._producer.records
+
+    @property
+    def fail_with(self) -> FailWith | None:
+        return self._producer.fail_with
+
+    @fail_with.setter
+    def fail_with(self, function: FailWith | None) -> None:
+        self._producer.fail_with = function
+
+    @property
+    def closed(self) -> bool:
+        return self._producer.closed
+
+    def hold(self) -> None:
+        """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
+        self._producer.hold()
+
+    def release(self) -> None:
+        """Decide all that is held, in order, and hold no more."""
+        self._producer.release()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Raises TypeError or ValueError as AsyncProducer.send(), SerializationFailed and ProducerClosed."""
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        future: asyncio.Future[RecordMetadata] = loop.create_future()
+
+        def decide(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
+            if future.done():
+                return  # cancelled by its awaiter
+            if error is not None:
+                future.set_exception(error)
+            else:
+                assert metadata is not None
+                future.set_result(metadata)
+
+        def decided(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
+            if threading.get_ident() == thread:
+                decide(error, metadata)
+                return
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(decide, error, metadata)
+
+        self._producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Waits for ``release()`` while outcomes are held."""
+        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+
+    async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> FakeAsyncBulkDelivery:
+        """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        return FakeAsyncBulkDelivery(self._producer.send_many(topic, records))
+
+    async def send_arrow(
+        self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch
+    ) -> FakeAsyncBulkDelivery:
+        """Each row is a record, by the columns value, key, headers, partition and timestamp. Needs pyarrow."""
+        return FakeAsyncBulkDelivery(self._producer.send_arrow(topic, table))
+
+    async def partitions_for(
+        self,
+        topic: str,
+        timeout: float | None = None,  # noqa: ASYNC109 (AsyncProducer's argument)
+    ) -> tuple[PartitionInfo, ...]:
+        """As many as ``partitions`` says, for every topic."""
+        return self._producer.partitions_for(topic, timeout)
+
+    def stats(self) -> ProducerStats:
+        """As AsyncProducer.stats(), of a daemon that is always there."""
+        return self._producer.stats()
+
+    async def flush(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109
+        *,
+        until: Literal["delivered", "accepted"] = "delivered",
+    ) -> int:
+        """As FakeProducer.flush(): TimeoutError at once while outcomes are held."""
+        newly = self._producer.flush(timeout, until=until)
+        await asyncio.sleep(0)  # for futures that another thread has decided
+        return newly
+
+    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """As FakeProducer.close()."""
+        self._producer.close(timeout)
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,330 @@
+"""FakeProducer: a Producer for the tests of an application; ``client_stub.testing`` shows how."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from zlib import crc32
+
+from client_stub.arguments import check_on_delivery, check_timeout, check_topic
+from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.failures import OnError
+from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
+from client_stub.flush_wait import no_outcome_text
+from client_stub.hot import OnDelivery
+from client_stub.outbox import BUFFER_BYTES
+from client_stub.packer import LARGE_BYTES, Headers, full_record, kafka_size_bound, over_request_size
+from client_stub.producer import Producer, checked_row
+from client_stub.record_metadata import RecordMetadata
+from client_stub.serializers import Serializer, serializers_of
+from client_stub.stats import ProducerStats
+from client_stub.topic_lookup import PartitionInfo
+from client_stub.wire import LocalCode
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = logging.getLogger("client_stub")
+
+REQUEST_BYTES_MAX: Final = 1_048_576
+"""max.request.size of a daemon with the defaults."""
+BROKER: Final = 0
+"""Id of the one broker that the partitions have."""
+
+FailWith = Callable[["FakeRecord"], SidecarError | None]
+
+
+class FakeProducer:
+    """Takes what Producer takes, with the same checks of arguments, and delivers at once. Thread-safe.
+
+    It can stand in the place of the class: an application may give all arguments of Producer. ``on_error`` is called
+    for failed records without a callback, the others change nothing.
+
+    ``records``: all that was sent, in order. ``fail_with(record)``: the error of a record that is to fail, None for the
+    others; set it at any time. ``hold()`` keeps outcomes back, and ``release()`` lets them go. ``partitions``: of each
+    topic; records with a key go by its hash, others in turns. Callbacks run in the thread that sends or releases.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str] | None = None,
+        client_name: str | None = None,
+        *,
+        partitions: int = 1,
+        fail_with: FailWith | None = None,
+        on_error: OnError | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        **settings: Any,
+    ) -> None:
+        # The real one, which starts nothing: it checks what it is given.
+        Producer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
+        self.records: list[FakeRecord] = []
+        self._on_error = on_error
+        self.fail_with = fail_with
+        self.closed = False
+        self._serializers = serializers_of(key_serializer, value_serializer)
+        self._partitions = partitions
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._turn = 0
+        """Of records without a key."""
+        self._line: deque[FakeDelivery] = deque()
+        """Without an outcome, in the order of sending."""
+        self._is_held = False
+        self._decider: int | None = None
+        """The thread that decides one of them now, and runs its callbacks."""
+        self._unwatched: list[FakeBulkDelivery] = []
+        self._failed_ever = 0
+        self._reported = 0
+        self._lock = threading.RLock()
+        self._moved = threading.Condition(self._lock)
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> FakeDelivery:
+        """Raises TypeError or ValueError as Producer.send(), SerializationFailed and ProducerClosed."""
+        if self._serializers is not None:
+            key, value = self._serializers.record(topic, key, value)
+        return self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def _take(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> FakeDelivery:
+        check_topic(topic)
+        check_on_delivery(on_delivery)
+        self._refuse_when_closed()
+        packed, size = full_record(key, value, headers, partition, timestamp_ms)
+        if size > LARGE_BYTES:
+            self.check_size(topic, packed)
+        fields = (*packed, None, None, None)[:5]
+        record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
+        delivery = FakeDelivery(record, on_delivery, self._refuse_wait_in_callback)
+        with self._lock:
+            self._refuse_when_closed()
+            self.records.append(record)
+            self._line.append(delivery)
+        self._go_on()
+        return delivery
+
+    def send_many(
+        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
+    ) -> FakeBulkDelivery:
+        """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        if self._serializers is not None:
+            records = self._serializers.rows(topic, records)
+        return self._take_rows(topic, records, on_delivery)
+
+    def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> FakeBulkDelivery:
+        """Each row is a record, by the columns value, key, headers, partition and timestamp; no serializer is called.
+
+        Raises TypeError and ValueError for columns as Producer.send_arrow(). Needs pyarrow.
+        """
+        from client_stub.columnar import as_records
+        from client_stub.columnar_types import checked_columns
+
+        check_topic(topic)
+        self._refuse_when_closed()
+        rows = [row for batch in checked_columns(table).to_batches() for row in as_records(batch)]
+        return self._take_rows(topic, rows, None)
+
+    def _take_rows(
+        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None
+    ) -> FakeBulkDelivery:
+        check_topic(topic)
+        check_on_delivery(on_delivery)
+        rows = list(records)
+        for number, row in enumerate(rows):
+            checked_row(number, row)
+        sent = FakeBulkDelivery(
+            [
+                self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+                for key, value, headers, partition, timestamp_ms in (
+                    (*row, None, None, None)[:5] for row in rows
+                )
+            ]
+        )
+        with self._lock:
+            self._unwatched.append(sent)
+        return sent
+
+    def size_limit(self, topic: str) -> int:
+        """The default of max.request.size."""
+        check_topic(topic)
+        return REQUEST_BYTES_MAX
+
+    @property
+    def known_size_limit(self) -> int:
+        return REQUEST_BYTES_MAX
+
+    def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
+        """Raises RecordTooLarge as Producer.check_size() with a daemon of the defaults."""
+        size = kafka_size_bound(record)
+        if size > self.size_limit(topic):
+            raise RecordTooLarge(
+                over_request_size(topic, size, REQUEST_BYTES_MAX), code=LocalCode.RECORD_TOO_LARGE
+            )
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
+        """As many as ``partitions`` says, for every topic. Raises ProducerClosed, TypeError and ValueError."""
+        check_topic(topic)
+        check_timeout(timeout)
+        self._refuse_when_closed()
+        return tuple(
+            PartitionInfo(topic, partition, BROKER, (BROKER,), (BROKER,), ())
+            for partition in range(self._partitions)
+        )
+
+    @property
+    def takes_records(self) -> bool:
+        """False once it is closed."""
+        return not self.closed
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+
+    def stats(self) -> ProducerStats:
+        """As Producer.stats(), of a daemon that is always there."""
+        with self._lock:
+            waiting, sent = len(self._line), len(self.records)
+            return ProducerStats(
+                sent=sent,
+                accepted=sent,
+                delivered=sent - waiting - self._failed_ever,
+                failed=self._failed_ever,
+                waiting=waiting,
+                waiting_bytes=0,
+                buffer_bytes=BUFFER_BYTES,
+                connections=1,
+                is_connected=not self.closed,
+                why_away="",
+            )
+
+    def hold(self) -> None:
+        """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Decide all that is held, in order, and hold no more."""
+        self._is_held = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Decide what is in the line, one thread at a time: another one, or a callback, leaves its records to that."""
+        while True:
+            with self._lock:
+                if self._is_held or self._decider is not None or not self._line:
+                    return
+                self._decider = threading.get_ident()
+                delivery = self._line.popleft()
+            try:
+                self._decide(delivery)
+            finally:
+                with self._lock:
+                    self._decider = None
+                    self._moved.notify_all()
+
+    def _refuse_wait_in_callback(self, what: str) -> None:
+        if self._decider == threading.get_ident():
+            raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
+
+    def flush(
+        self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
+    ) -> int:
+        """How many records failed since the last flush.
+
+        Raises TimeoutError while outcomes are held, ValueError for another word, and the first error of a send_many()
+        or send_arrow() whose future nobody asked.
+        """
+        if until not in {"delivered", "accepted"}:
+            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
+        self._refuse_wait_in_callback("flush()")
+        with self._lock:
+            self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
+            if self._line and until == "delivered":
+                raise TimeoutError(
+                    f"flush() timed out after {timeout} s: {no_outcome_text(len(self._line))}: hold() keeps outcomes."
+                )
+        self._raise_unwatched()
+        with self._lock:
+            newly, self._reported = self._failed_ever - self._reported, self._failed_ever
+        return newly
+
+    def _raise_unwatched(self) -> None:
+        with self._lock:
+            over = [each for each in self._unwatched if each.done()]
+            self._unwatched = [each for each in self._unwatched if not each.done()]
+        for each in over:
+            error = each.first_error
+            if error is not None and not each.is_watched:
+                raise error
+
+    def close(self, timeout: float | None = None) -> None:
+        """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled. Raises errors as flush()."""
+        check_timeout(timeout)
+        with self._lock:
+            self.closed = True
+            cancelled = list(self._line) if timeout == 0 else []
+            for _ in cancelled:
+                self._line.popleft()
+            self._failed_ever += len(cancelled)
+        for delivery in cancelled:
+            delivery.complete(
+                DeliveryCancelled("The producer was closed before the record was delivered."), None
+            )
+        self.release()
+        if timeout != 0:
+            self._raise_unwatched()
+
+    def _tell_error(self, error: SidecarError, topic: str) -> None:
+        assert self._on_error is not None
+        try:
+            self._on_error(error, topic, 1)
+        except Exception:
+            log.exception("An on_error callback failed; the producer goes on.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _decide(self, delivery: FakeDelivery) -> None:
+        record = delivery.record
+        error = self.fail_with(record) if self.fail_with is not None else None
+        if error is not None:
+            with self._lock:
+                self._failed_ever += 1
+            delivery.complete(error, None)
+            if self._on_error is not None and not delivery.has_callback:
+                self._tell_error(error, record.topic)
+            return
+        with self._lock:
+            partition = record.partition
+            if partition is None:
+                turn = crc32(record.key) if record.key is not None else self._turn
+                self._turn += record.key is None
+                partition = turn % self._partitions
+            offset = self._offsets.get((record.topic, partition), 0)
+            self._offsets[record.topic, partition] = offset + 1
+        timestamp_ms = record.timestamp_ms if record.timestamp_ms is not None else time.time_ns() // 1_000_000
+        delivery.complete(None, RecordMetadata(record.topic, partition, offset, timestamp_ms))

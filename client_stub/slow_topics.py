@@ -1,0 +1,130 @@
+"""SlowTopics: one warning when records wait for a topic that Kafka does not have. Io thread only; it never waits.
+
+A first program misspells a topic, and its flush(), close() or result() would be silent until max.block.ms is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from client_stub.topic_lookup import NOT_IN_METADATA, TopicQuestion
+from client_stub.wait_reasons import why_not_taken
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
+    from client_stub.submission import Submission
+
+log = logging.getLogger("client_stub")
+
+SLOW_MS: Final = 2_000.0
+"""Records that have waited so long are asked about. A cluster that creates topics has done it by then."""
+LOOK_MS: Final = 500.0
+"""How often it looks whether any have waited that long, while some wait."""
+REPEAT_MS: Final = 60_000.0
+"""Between two warnings of one producer."""
+STEP_MS: Final = 10.0
+"""How often it looks for the daemon's answer."""
+TOPICS_ASKED_MAX: Final = 8
+"""At a time."""
+
+
+class SlowTopics:
+    """Of one producer. ``ask(topic, now_ms)`` makes the question for the daemon."""
+
+    def __init__(self, outbox: Outbox, ask: Callable[[str, float], TopicQuestion]) -> None:
+        self.due_ms = 0.0
+        """When ``look`` is to be called next, as long as something is pending."""
+        self._outbox = outbox
+        self._ask = ask
+        self._question: TopicQuestion | None = None
+        self._left: deque[str] = deque()
+        """Topics to be asked about after the one under way."""
+        self._found: dict[str, str] = {}
+        """Topic → why its records wait, of this round."""
+
+    def look(self, now_ms: float) -> None:
+        """Look at what is pending, or go on with the question under way."""
+        if self._question is None:
+            self.due_ms = now_ms + LOOK_MS
+            slow = self._slow(now_ms)
+            if not slow:
+                return
+            self._sort(slow)
+            self._next(now_ms)
+        else:
+            said = self._question.step(now_ms, 0.0)
+            if said is not None:
+                if said:
+                    self._found[self._question.topic] = said
+                self._question = None
+                self._next(now_ms)
+        if self._question is not None:
+            self.due_ms = now_ms + STEP_MS
+
+    def close(self) -> None:
+        """Give up the question under way."""
+        if self._question is not None:
+            self._question.lookup.close()
+            self._question = None
+
+    def forked(self) -> None:
+        """In a forked child: the question is its parent's."""
+        if self._question is not None:
+            self._question.lookup.forked()
+
+    def _slow(self, now_ms: float) -> list[Submission]:
+        if self._outbox.last_word:
+            return []  # the daemon is away, which has a warning of its own
+        return [
+            each
+            for each in list(self._outbox.pending)
+            if each.queued_ms and now_ms - each.queued_ms >= SLOW_MS and not each.completed
+        ]
+
+    def _sort(self, slow: list[Submission]) -> None:
+        """Held topics are known here; the daemon is asked about those whose records it has accepted."""
+        self._found = {}
+        self._left.clear()
+        for submission in slow:
+            topic = submission.topic
+            if topic in self._found or topic in self._left:
+                continue
+            if not submission.is_accepted:
+                why = why_not_taken(self._outbox, topic).removeprefix(": ")
+                if why:
+                    self._found[topic] = why
+            elif len(self._left) < TOPICS_ASKED_MAX:
+                self._left.append(topic)
+
+    def _next(self, now_ms: float) -> None:
+        if self._left:
+            self._question = self._ask(self._left.popleft(), now_ms)
+            self._question.step(now_ms, 0.0)
+        elif self._found:
+            self._warn(now_ms)
+            self.due_ms = now_ms + REPEAT_MS
+
+    def _warn(self, now_ms: float) -> None:
+        waiting = [each for each in list(self._outbox.pending) if each.topic in self._found]
+        count = sum(each.undecided_count for each in waiting)
+        since_ms = min((each.queued_ms for each in waiting if each.queued_ms), default=now_ms)
+        if not count:
+            return
+        topic, why = next(iter(self._found.items()))
+        others = len(self._found) - 1
+        log.warning(
+            "%d record%s for topic %s%s %s waited %.0f s: %s. %s",
+            count,
+            "" if count == 1 else "s",
+            topic,
+            f" and {others} other{'s' if others > 1 else ''}" if others else "",
+            "has" if count == 1 else "have",
+            (now_ms - since_ms) / 1e3,
+            why,
+            "Create it, or correct the name; after max.block.ms of the daemon its records fail."
+            if why == NOT_IN_METADATA.format(topic)
+            else f"`kafka-sidecar explain {topic}` says more.",
+        )

@@ -1,0 +1,61 @@
+"""WaitReasons: what records wait for, as the end of a sentence. Any thread; nothing here waits but ``ask``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from client_stub.outbox import Outbox
+    from client_stub.submission import Submission
+
+ASKS_FROM_S: Final = 1.0
+"""A caller with less patience only looks now and then: the daemon is not asked for it."""
+
+
+def may_ask(submission: Submission | None, timeout: float | None) -> bool:
+    """Whether the daemon may know why ``submission`` has no outcome, and the caller had the patience to hear it."""
+    return (
+        submission is not None
+        and submission.is_accepted
+        and not submission.outbox.last_word
+        and timeout is not None
+        and timeout >= ASKS_FROM_S
+    )
+
+
+def ask(submission: Submission | None, timeout: float | None) -> str:
+    """The daemon's word on the topic of ``submission``, if it has one; the question may take some 100 ms."""
+    if submission is None or not may_ask(submission, timeout):
+        return ""
+    said: str = submission.outbox.why_no_topic(submission.topic)
+    return said
+
+
+def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = False) -> str:
+    """``said``: the daemon's word on the topic, if it was asked. ``of_many``: the sentence begins with records."""
+    outbox = submission.outbox
+    it, waits = ("them", "they wait") if of_many else ("it", "it waits")
+    if not submission.is_accepted:
+        return why_not_taken(outbox, submission.topic) or f": the daemon has not accepted {it}"
+    if said:
+        return f": {said}"
+    if outbox.last_word:
+        return f": the daemon has accepted {it}, and is away ({outbox.last_word.rstrip('.')})"
+    return (
+        f": the daemon has accepted {it}, and Kafka has not acknowledged {it} "
+        f"(`kafka-sidecar explain {submission.topic}` says what {waits} for)"
+    )
+
+
+def why_not_taken(outbox: Outbox, topic: str, *, for_room: bool = False) -> str:
+    """The cause why the daemon takes no records now; empty where this process does not know it. ``for_room``: in the
+    buffer, which records of held topics fill for all others."""
+    if outbox.last_word:
+        return f": the daemon is away ({outbox.last_word.rstrip('.')})"
+    holds = outbox.hold_reasons.copy()
+    if topic in holds:
+        return f": the daemon holds topic {topic} ({holds[topic].rstrip('.')})"
+    if holds and for_room:
+        other, reason = next(iter(holds.items()))
+        return f": the daemon holds topic {other} ({reason.rstrip('.')})"
+    return ""

@@ -1,0 +1,154 @@
+"""Records that wait for a topic without a word: one warning says why and what to do, whoever waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from client_stub import AsyncProducer, Producer, slow_topics, topic_lookup
+from client_stub.wire import Kind
+from tests.stub.conftest import eventually
+from tests.stub.fake_daemon import FakeDaemon
+
+REFUSAL = ("METADATA_TIMEOUT", "Topic ordres not present in metadata.")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_topics, "SLOW_MS", 20.0)
+    monkeypatch.setattr(slow_topics, "LOOK_MS", 10.0)
+
+
+@contextlib.contextmanager
+def watching(work: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(10)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    "wait", [lambda producer, sent: producer.flush(), lambda producer, sent: sent.result(), lambda *_: None]
+)
+def test_a_wait_without_a_timeout_says_once_what_is_missing(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, wait: Callable[[Producer, object], object]
+) -> None:
+    """close() waits in each of them; the records fail when max.block.ms is over, which the scripted daemon plays."""
+    daemon.deliver = None
+    daemon.topic_refusals["ordres"] = REFUSAL
+
+    def end_when_told() -> None:
+        eventually(lambda: lines(caplog))
+        daemon.do(daemon.deliver_log)
+
+    with Producer(daemon.run_dir) as producer, watching(end_when_told):
+        sent = producer.send("ordres", b"1")
+        producer.send("orders", b"2")
+        wait(producer, sent)
+        producer.close()
+    (line,) = lines(caplog)
+    assert line == (
+        "1 record for topic ordres has waited 0 s: topic ordres is not in Kafka's metadata yet. "
+        "Create it, or correct the name; after max.block.ms of the daemon its records fail."
+    )
+
+
+def test_several_topics_are_one_line_and_a_good_one_has_none(
+    producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.deliver = None
+    for topic in ("ordres", "bills", "forbidden"):
+        daemon.topic_refusals[topic] = REFUSAL
+    monkeypatch.setattr(slow_topics, "SLOW_MS", math.inf)
+    for topic in ("orders", "ordres", "bills", "ordres", "forbidden"):
+        producer.send(topic, b"1")
+    producer.flush(until="accepted")
+    monkeypatch.setattr(slow_topics, "SLOW_MS", 0.0)
+    (line,) = eventually(lambda: lines(caplog))
+    assert line.startswith("4 records for topic ordres and 2 others have waited 0 s: topic ordres is not in")
+
+
+def test_so_many_topics_are_asked_about_and_no_more(
+    producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.deliver = None
+    names = [f"t{number}" for number in range(slow_topics.TOPICS_ASKED_MAX + 1)]
+    daemon.topic_refusals.update(dict.fromkeys(names, REFUSAL))
+    monkeypatch.setattr(slow_topics, "SLOW_MS", math.inf)
+    for name in names:
+        producer.send(name, b"1")
+    producer.flush(until="accepted")
+    monkeypatch.setattr(slow_topics, "SLOW_MS", 0.0)
+    (line,) = eventually(lambda: lines(caplog))
+    assert line.startswith(f"{len(names) - 1} records for topic t0 and {len(names) - 2} others have waited")
+
+
+def test_a_held_topic_is_said_without_a_question(
+    producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send("a", b"0").result(10)
+    daemon.accept = lambda client, submit: False
+    daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"]))
+    producer.send("a", b"1")
+    (line,) = eventually(lambda: lines(caplog))
+    assert (
+        "waited 0 s: the daemon holds topic a (topic a is over its share). `kafka-sidecar explain a`" in line
+    )
+
+
+def test_a_daemon_that_is_away_has_its_own_warning(
+    producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.deliver = None
+    producer.send("a", b"0")
+    producer.flush(10, until="accepted")
+    daemon.stop()
+    (line,) = eventually(lambda: lines(caplog))
+    assert "has been away" in line
+
+
+def test_an_await_on_a_loop_is_told_too(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.deliver = None
+    daemon.topic_refusals["ordres"] = REFUSAL
+
+    async def main() -> None:
+        async with AsyncProducer(daemon.run_dir) as producer:
+            waiting = asyncio.ensure_future(producer.send_and_wait("ordres", b"1"))
+            await asyncio.to_thread(eventually, lambda: lines(caplog))
+            daemon.do(daemon.deliver_log)
+            await waiting
+
+    asyncio.run(main())
+    assert len(lines(caplog)) == 1
+
+
+def test_a_child_forked_amid_the_question_gives_up_its_copy(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.deliver = None
+    monkeypatch.setattr(topic_lookup, "LOOK_MS", 10_000.0)
+    asked: list[int] = []
+    daemon._tell_topics = lambda routing_id, names: asked.append(1)  # type: ignore[method-assign]  # no answer
+    producer.send("ordres", b"1")
+    eventually(lambda: asked)
+    io = producer._io
+    assert io is not None and io._slow_topics._question is not None
+    transport = io._slow_topics._question.lookup._transport
+    assert transport is not None
+    child = os.fork()
+    if not child:
+        os._exit(len(transport._links))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
