@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import logging
 import os
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.config_rules import UNIX_PREFIX, parse_address, unix_path
+from sidecar.common.config_rules import parse_address, unix_path
 from sidecar.common.secret_sources import SecretError, read_secret
 from sidecar.common.sparse_log import SparseLog
 from sidecar.controller.run_dir import RunDirError
@@ -22,28 +23,45 @@ from sidecar.telemetry.exporter import BACKLOG, Exporter
 log = logging.getLogger(__name__)
 
 
-def http_place(listen: str, run_dir: Path) -> str:
-    """``http.listen`` as daemon.json names it: a socket's path is whole, a port stays as it is."""
+class PlaceTaken(RunDirError):
+    """Somebody listens there already."""
+
+    @classmethod
+    def of(cls, error: OSError, sentence: str) -> RunDirError:
+        """The sentence as this kind of error, or as another one where the place has another fault."""
+        return cls(sentence) if error.errno == errno.EADDRINUSE else RunDirError(sentence)
+
+
+def unix_place(listen: str, run_dir: Path) -> Path | None:
+    """The path of ``unix:PATH``, which may be in the run dir; None for a port."""
     path = unix_path(listen)
-    return listen if path is None else f"{UNIX_PREFIX}{run_dir / path}"
+    return None if path is None else run_dir / path
 
 
-def open_http(values: Mapping[str, Any], run_dir: Path) -> Exporter:
-    """Take the address that the settings name. Raises RunDirError with a sentence when that cannot be."""
-    listen = str(values["http.listen"])
-    token = _TokenFile(values).allows if values["http.token.file"] else None
-    try:
-        if unix_path(listen) is not None:
-            place = http_place(listen, run_dir)
-            return Exporter(_bind_path(place.removeprefix(UNIX_PREFIX)), allows=token)
-        address = parse_address(listen)
-        assert address is not None, "checked with the configuration"
-        return Exporter(_bind_port(*address), tls=_tls(values), allows=token)
-    except OSError as error:
-        raise RunDirError(
-            f"http.listen = {listen} cannot be used ({error.strerror or error}): "
-            "choose another address, or port 0 for any free one."
-        ) from None
+class HttpPort:
+    """The place of ``http.listen`` with its files read, before it is opened."""
+
+    def __init__(self, values: Mapping[str, Any], run_dir: Path) -> None:
+        """Raises RunDirError with a sentence when the files of TLS cannot be used."""
+        self._listen = str(values["http.listen"])
+        self._path = unix_place(self._listen, run_dir)
+        self._token = _TokenFile(values).allows if values["http.token.file"] else None
+        self._tls = None if self._path is not None else _tls(values)
+
+    def open(self) -> Exporter:
+        """Take the address. Raises PlaceTaken, or another RunDirError."""
+        try:
+            if self._path is not None:
+                return Exporter(_bind_path(str(self._path)), allows=self._token)
+            address = parse_address(self._listen)
+            assert address is not None, "checked with the configuration"
+            return Exporter(_bind_port(*address), tls=self._tls, allows=self._token)
+        except OSError as error:
+            raise PlaceTaken.of(
+                error,
+                f"http.listen = {self._listen} cannot be used ({error.strerror or error}): "
+                "choose another address, or port 0 for any free one.",
+            ) from None
 
 
 def _bind_port(host: str, port: int) -> socket.socket:
@@ -74,7 +92,7 @@ def _bind_path(path: str) -> socket.socket:
             except ConnectionRefusedError:
                 Path(path).unlink()
             else:
-                raise OSError("another process listens there")
+                raise OSError(errno.EADDRINUSE, "another process listens there")
         # The path gets the socket's own mode, less the umask, which all threads share.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)

@@ -40,7 +40,7 @@ class LeftLog:
         self.folder = Folder(accept_log_folder(pool_path)) if pool_path else None
         self._contents: dict[int, LogContents] = {}
         if self.folder is not None:
-            _check_folder(self.folder.path)
+            check_folder(self.folder.path)
             try:
                 self._contents = {slot: read_log(self.folder, slot) for slot in logged_slots(self.folder)}
             except OSError as error:
@@ -126,7 +126,7 @@ class LeftLog:
         return aside
 
 
-def _check_folder(path: Path) -> None:
+def check_folder(path: Path) -> None:
     """Its files become records: nobody else may have put them there. Raises RunDirError."""
     try:
         found = path.lstat()

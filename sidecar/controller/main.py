@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
     from sidecar.controller.control_endpoint import ControlEndpoint
     from sidecar.controller.daemon import Daemon
+    from sidecar.controller.listeners import Listeners
     from sidecar.controller.segment_store import SegmentStore
     from sidecar.net.tcp_listen import Listening
     from sidecar.telemetry.exporter import Exporter
@@ -215,27 +216,25 @@ class _Service:
         asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, self._hung_up_early)
         cluster = Cluster(self.config)
         control: ControlEndpoint | None = None
-        exporter: Exporter | None = None
-        listening: Listening | None = None
+        listeners: Listeners | None = None
         try:
-            exporter = self._bind() if self._is_address_free() else None
+            listeners = self._listen()
             cluster.start()
             if self.predecessor is not None:
                 control = await self._succeed(self.predecessor, cluster)
-            if exporter is None and self.config.text("http.listen"):
-                exporter = self._bind()
-            listening = self._listen()  # a predecessor had the port until its end
+                listeners.open()  # also at the predecessor's places
             store, instance = self._open_segment(keep_control=control is not None)
         except BaseException:
-            for each in (control, exporter, listening and listening.socket):
+            for each in (control, listeners):
                 if each is not None:
                     each.close()
             await cluster.close()
             raise
+        exporter = listeners.exporter
         try:
             if exporter is not None:
                 exporter.attach(store.segment)
-            status = await self._live(store, instance, cluster, control, exporter, listening)
+            status = await self._live(store, instance, cluster, control, exporter, listeners.listening)
         finally:
             is_empty = self._close(store)
         return status if is_empty else ExitStatus.FAILED
@@ -295,42 +294,31 @@ class _Service:
 
     # ---- the steps
 
-    def _is_address_free(self) -> bool:
-        """False where the address is the predecessor's until it ends."""
-        from sidecar.controller.http_port import http_place
+    def _listen(self) -> Listeners:
+        """All that can be checked is, while there is a predecessor that can go on."""
+        from sidecar.controller.listeners import Listeners
+        from sidecar.controller.look_ahead import check_pool
 
-        listen = self.config.text("http.listen")
-        if not listen or self.predecessor is None:
-            return bool(listen)
-        return str(self.predecessor.info.get("http", "")).removeprefix("https://") != http_place(
-            listen, self.run_dir.path
-        )
-
-    def _bind(self) -> Exporter:
-        from sidecar.controller.http_port import open_http
-
-        return open_http(self.config.values, self.run_dir.path)
-
-    def _listen(self) -> Listening | None:
-        """The first port of daemon.listen; None without the setting."""
-        from sidecar.net.tcp_listen import Listening, listen_on
-
-        listen = self.config.text("daemon.listen")
-        if not listen:
-            return None
+        listeners = None
         try:
-            return Listening(listen_on(listen), self.config.text("daemon.curve_key_file"))
-        except OSError as error:
-            raise RunDirError(
-                f"daemon.listen = {listen} cannot be opened ({error.strerror or error}): choose another host or port."
-            ) from None
+            listeners = Listeners(self.config, self.run_dir.path)
+            listeners.open(self.predecessor.info if self.predecessor is not None else None)
+            if self.predecessor is not None:
+                check_pool(self.config, self.predecessor.segment_path)
+        except RunDirError as error:
+            if listeners is not None:
+                listeners.close()
+            if self.predecessor is None:
+                raise
+            raise RunDirError(f"{error} The daemon that runs goes on.") from None
+        return listeners
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
         """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""
         from sidecar.controller.control_endpoint import open_control
-        from sidecar.controller.segment_store import look_ahead
+        from sidecar.controller.look_ahead import topics_of
 
-        topics = look_ahead(predecessor.segment_path)
+        topics = topics_of(predecessor.segment_path)
         if not await cluster.know(topics, PREPARE_S):
             log.warning("Metadata is missing for some topics in use; taking over anyway.")
         with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards

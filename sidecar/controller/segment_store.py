@@ -15,13 +15,12 @@ from sidecar.common.wording import counted
 from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
-from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.disk import Folder, memory_file_system
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.private_files import close_to_others
 from sidecar.shm.reclaim import reclaim_slot
-from sidecar.shm.recovery import describe_undelivered, has_content, last_incarnation, linked_pages
+from sidecar.shm.recovery import describe_undelivered, has_content, last_incarnation
 from sidecar.shm.segment import Segment, SegmentError
 
 log = logging.getLogger(__name__)
@@ -224,40 +223,6 @@ class SegmentStore:
         return describe(left) if left else ""
 
 
-def look_ahead(path: Path | None) -> set[str]:
-    """The topics that a living daemon's segment has records of. Reads only.
-
-    Raises RunDirError when this version could not go on with it: a takeover must not begin then.
-    """
-    if path is None or not os.path.lexists(path):
-        where = "Its segment's file" if path is None else str(path)
-        raise RunDirError(
-            f"{where} is not there, so the records of the running daemon cannot be taken over. That daemon goes on; "
-            "stop it (SIGTERM delivers its records), then start this one."
-        )
-    try:
-        fd = _open_ours(path)
-        try:
-            segment = Segment.attach(fd)
-        finally:
-            os.close(fd)
-    except SegmentError as error:
-        raise RunDirError(
-            f"This version cannot go on with the segment of the running daemon ({error}). That daemon goes on; stop it "
-            "(SIGTERM delivers its records), then start this one."
-        ) from None
-    chains = linked_pages(segment).keys()
-    topics = {
-        name.topic
-        for slot in {slot for slot, _ in chains}
-        if segment.is_slot_prepared(slot)
-        for name in ChainTable(segment, slot).names()
-        if (slot, name.chain_id) in chains
-    }
-    segment.close()
-    return topics
-
-
 def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
     """``1,200 undelivered records (topics a, b)`` from describe_undelivered's rows."""
     rows = list(left)
@@ -330,7 +295,7 @@ def _remove_overruled(path: Path) -> None:
     """The segment of which another one was made by its log. A file that is no segment stays."""
     if not os.path.lexists(path):
         return
-    fd = _open_ours(path)
+    fd = open_ours(path)
     try:
         Segment.attach(fd).close()
         _check_name(path, fd)
@@ -351,7 +316,7 @@ def _find(
     """
     if not os.path.lexists(path):
         return None
-    fd = _open_ours(path)
+    fd = open_ours(path)
     keep = False
     try:
         _lock(fd, path)
@@ -379,7 +344,7 @@ def _find(
             os.close(fd)
 
 
-def _open_ours(path: Path) -> int:
+def open_ours(path: Path) -> int:
     """The descriptor of a regular file with one name that this user alone may write. Raises RunDirError.
 
     Its path may come from segment.json, so nothing is believed of it: not a link, not another user's file.

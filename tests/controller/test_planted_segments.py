@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.controller.look_ahead import topics_of
 from sidecar.controller.run_dir import RunDir, RunDirError
-from sidecar.controller.segment_store import look_ahead
 from sidecar.deadletter.salvage import Salvage
 from tests.controller.test_left_segment import leave, open_store
 
@@ -56,7 +56,7 @@ def test_a_link_a_second_name_and_a_pipe_are_not_adopted(
         "folder": "irectory",
     }
     with pytest.raises(RunDirError, match=words[kind]):
-        look_ahead(named) if by_takeover else open_store(run_dir, short_dir / "b")
+        topics_of(named) if by_takeover else open_store(run_dir, short_dir / "b")
     assert os.path.lexists(named) and (short_dir / "a").exists()
 
 
@@ -65,7 +65,7 @@ def test_a_segment_that_somebody_else_made_is_not_adopted(short_dir: Path) -> No
     run_dir = RunDir(short_dir)
     leave(open_store(run_dir, short_dir / "a"))
     os.chown(short_dir / "a", SOMEBODY, -1)
-    for look in (lambda: open_store(run_dir, short_dir / "a"), lambda: look_ahead(short_dir / "a")):
+    for look in (lambda: open_store(run_dir, short_dir / "a"), lambda: topics_of(short_dir / "a")):
         with pytest.raises(RunDirError, match=f"belongs to uid {SOMEBODY}.*cannot be trusted"):
             look()
 

@@ -24,7 +24,7 @@ import uvloop
 
 from sidecar.common.settings import ConfigError
 from sidecar.controller.config_loader import load_config
-from sidecar.controller.http_port import http_place, open_http
+from sidecar.controller.http_port import HttpPort
 from sidecar.controller.run_dir import RunDirError
 from sidecar.telemetry.exporter import Exporter
 from sidecar.testing.certificates import CertificateAuthority
@@ -43,7 +43,7 @@ def settings(listen: str, **changes: object) -> dict[str, Any]:
 
 @asynccontextmanager
 async def served(run_dir: Path, listen: str = "127.0.0.1:0", **changes: object) -> AsyncIterator[Exporter]:
-    exporter = open_http(settings(listen, **changes), run_dir)
+    exporter = HttpPort(settings(listen, **changes), run_dir).open()
     exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
     try:
         yield exporter
@@ -74,11 +74,11 @@ def test_a_socket_in_the_run_dir_is_for_the_group(tmp_path: Path, umask: int) ->
     async def test() -> None:
         async with served(tmp_path, "unix:http.sock") as exporter:
             path = tmp_path / "http.sock"
-            assert exporter.address == f"unix:{path}" == http_place("unix:http.sock", tmp_path)
+            assert exporter.address == f"unix:{path}"
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert (await ask(exporter, request("/livez"))).endswith("ok\n")
             with pytest.raises(RunDirError, match="another process listens there"):
-                open_http(settings(f"unix:{path}"), tmp_path)
+                HttpPort(settings(f"unix:{path}"), tmp_path).open()
         assert not path.exists()
 
     before = os.umask(umask)
@@ -100,13 +100,13 @@ def test_a_socket_left_behind_is_replaced_and_nothing_else_is(tmp_path: Path) ->
     run(test)
     path.write_text("mine")
     with pytest.raises(RunDirError, match="is no socket of this user"):
-        open_http(settings(f"unix:{path}"), tmp_path)
+        HttpPort(settings(f"unix:{path}"), tmp_path).open()
     assert path.read_text() == "mine"
 
 
 def test_a_taken_port_is_said(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RunDirError, match="in use"):
-        open_http(settings(f"127.0.0.1:{taken.getsockname()[1]}"), tmp_path)
+        HttpPort(settings(f"127.0.0.1:{taken.getsockname()[1]}"), tmp_path).open()
 
 
 def test_without_its_token_only_probes_and_the_empty_page_are_answered(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_with_a_certificate_it_speaks_tls_only(tmp_path: Path) -> None:
     run(test)
     for key in ("locked.pem", "cert.pem"):
         with pytest.raises(RunDirError, match=r"http\.tls\.certificate .* cannot be used"):
-            open_http(
+            HttpPort(
                 settings("127.0.0.1:0", tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / key),
                 tmp_path,
             )
