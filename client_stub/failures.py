@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.submission import BulkPart, Submission
+from client_stub.wait_reasons import topics_text
 from client_stub.wire import LocalCode, Persistence
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Failures:
         futures, at which nobody may look any more."""
         pending = list(outbox.pending)
         count = outbox.queued_count + sum(each.undecided_count for each in pending)
+        topics = dict.fromkeys(each.topic for each in pending if not each.completed)
         accepted = sum(each.undecided_count for each in pending if each.is_accepted)
         if not count:
             return
@@ -107,9 +109,10 @@ class Failures:
             if count > 1:
                 fate = "the daemon has accepted none of them, and they may be lost"
         log.warning(
-            "%d record%s had no outcome when the producer was closed %s: %s.",
+            "%d record%s%s had no outcome when the producer was closed %s: %s.",
             count,
             "" if count == 1 else "s",
+            f" for {topics_text(topics)}" if topics else "",
             behind,
             fate,
         )

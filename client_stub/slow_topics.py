@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from client_stub.topic_lookup import NOT_IN_METADATA, TopicQuestion
-from client_stub.wait_reasons import why_not_taken
+from client_stub.wait_reasons import topics_text, why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -114,13 +114,11 @@ class SlowTopics:
         if not count:
             return
         topic, why = next(iter(self._found.items()))
-        others = len(self._found) - 1
         log.warning(
-            "%d record%s for topic %s%s %s waited %.0f s: %s. %s",
+            "%d record%s for %s %s waited %.0f s: %s. %s",
             count,
             "" if count == 1 else "s",
-            topic,
-            f" and {others} other{'s' if others > 1 else ''}" if others else "",
+            topics_text(self._found),
             "has" if count == 1 else "have",
             (now_ms - since_ms) / 1e3,
             why,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -10,6 +11,13 @@ if TYPE_CHECKING:
 
 ASKS_FROM_S: Final = 1.0
 """A caller with less patience only looks now and then: the daemon is not asked for it."""
+
+
+def topics_text(topics: Collection[str]) -> str:
+    """The first one's name, and how many others there are."""
+    others = len(topics) - 1
+    behind = f" and {others} other{'s' if others > 1 else ''}" if others > 0 else ""
+    return f"topic {next(iter(topics))}{behind}"
 
 
 def may_ask(submission: Submission | None, timeout: float | None) -> bool:

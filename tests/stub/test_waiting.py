@@ -109,8 +109,8 @@ def test_a_block_that_an_exception_leaves_waits_only_so_long(
         producer.flush(until="accepted")
         raise KeyError("the caller's own")
     assert [record.getMessage() for record in caplog.records] == [
-        "1 record had no outcome when the producer was closed behind KeyError: the daemon has accepted it and delivers "
-        "it."
+        "1 record for topic a had no outcome when the producer was closed behind KeyError: the daemon has accepted it "
+        "and delivers it."
     ]
     with pytest.raises(KeyError, match="own"):
         asyncio.run(on_a_loop())
@@ -129,17 +129,19 @@ def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that
         producer.flush(until="accepted")
         daemon.accept = lambda client, submit: False
         producer.send("b", b"3").add_done_callback(lambda _: None)
+        eventually(lambda: not producer._outbox.queued_count)
         raise KeyboardInterrupt
     assert isinstance(kept.exception(0), errors.DeliveryCancelled)
     producer = Producer(daemon.run_dir)
     producer.send("b", b"4", on_delivery=lambda *_: None)
     producer._was_interrupted = True
+    eventually(lambda: not producer._outbox.queued_count)
     process_end.at_exit()
     assert [record.getMessage() for record in caplog.records] == [
-        "3 records had no outcome when the producer was closed behind KeyboardInterrupt: the daemon has accepted 2 and "
-        "delivers those; the others may be lost.",
-        "1 record had no outcome when the producer was closed at the end of the process: the daemon has not "
-        "accepted it, and it may be lost.",
+        "3 records for topic a and 1 other had no outcome when the producer was closed behind KeyboardInterrupt: "
+        "the daemon has accepted 2 and delivers those; the others may be lost.",
+        "1 record for topic b had no outcome when the producer was closed at the end of the process: the daemon "
+        "has not accepted it, and it may be lost.",
     ]
 
 
