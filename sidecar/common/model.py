@@ -25,6 +25,8 @@ class Node(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
+        if self.id < 0:
+            return f"{self.host}:{self.port}"
         second = "" if broker_of(self.id) == self.id else ", second connection"
         return f"{self.host}:{self.port} (id {broker_of(self.id)}{second})"
 

@@ -48,6 +48,8 @@ class _Broker:
 
     @property
     def waiting(self) -> str:
+        if not self.held_records:
+            return "no record waits for it"
         return counted(self.held_records, "record waits for it", "records wait for it")
 
     @property
@@ -95,7 +97,10 @@ class BrokerBook:
                 if state in BAD and broker.shown not in BAD and broker.logged not in BAD:
                     broker.bad_since_ms = since_ms
                 broker.shown, broker.since_ms = state, since_ms
-            if not broker.is_as_logged and state is not BrokerState.CONNECTING:
+            is_said = (
+                error != "" and error == cluster_error
+            )  # by the line about the cluster, once for all brokers
+            if not broker.is_as_logged and state is not BrokerState.CONNECTING and not is_said:
                 self._write(broker, now_ms)
 
     def _follow(self, nodes: Mapping[int, Node], now_ms: float) -> None:
@@ -183,6 +188,11 @@ class BrokerBook:
         """Empty for a broker that is not known."""
         broker = self._brokers.get(broker_id)
         return "" if broker is None else str(broker.shown)
+
+    def has_line(self, broker_id: int) -> bool:
+        """The log says that it is no good, as it is now."""
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.shown in BAD and broker.logged is broker.shown
 
     def why_no_metadata(self) -> str:
         silent = ", ".join(str(each.node.id) for each in self._all() if each.shown is BrokerState.SILENT)

@@ -24,6 +24,8 @@ OLDEST_SHOWN_MS: Final = 1_000.0
 """A record that is held for less is on its way."""
 WAIT_LINE_MS: Final = 60_000.0
 """While records wait for long the log says so in this interval."""
+BROKER_LINE_MS: Final = TROUBLE_MS + 2_000.0
+"""By then a broker that answers nobody, or cannot be connected to, has a line of its own."""
 _TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
 """Causes that lie with Kafka: they make the daemon degraded."""
 _ADVICE: Final = {
@@ -182,8 +184,15 @@ class ConditionBook:
                 if not is_unknown:
                     log.info("No record waits for long any more.")
             return
-        if logged is None or logged[0] != row.cause or now_ms >= logged[1]:
+        is_new = logged is None or logged[0] != row.cause
+        has_line = row.cause == WaitCause.BROKER and self.brokers.has_line(row.broker)
+        is_of_broker = row.cause in {WaitCause.UNANSWERED, WaitCause.BROKER} and not has_line
+        if is_new and is_of_broker and now_ms - row.accepted_ms < BROKER_LINE_MS:
+            return
+        if logged is None or is_new or now_ms >= logged[1]:
             self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
+            if is_new and has_line:
+                return  # the log has that broker with what waits for it
             log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
 
     def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:

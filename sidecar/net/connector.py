@@ -107,7 +107,7 @@ async def open_connection(
     except TimeoutError:
         raise LinkError(f"{node.host} was not resolved within {timeout_ms:.0f} ms.") from None
     except OSError as error:
-        raise LinkError(f"The name {node.host} cannot be resolved: {error}") from error
+        raise LinkError(f"The name {node.host} cannot be resolved: {error.strerror or error}.") from error
     failures: list[str] = []
     error_type: type[LinkError] = LinkError
     tried: set[object] = set()
@@ -137,7 +137,8 @@ async def open_connection(
             sock.close()
             if isinstance(error, SecurityError):
                 error_type = TlsFailed
-            failures.append(f"{address[0]}: {_why(error, security, timeout_ms)}")
+            where = "" if address[0] == node.host else f"{address[0]}: "
+            failures.append(where + _why(error, security, timeout_ms))
         except BaseException:  # cancelled: the link was closed meanwhile
             sock.close()
             raise

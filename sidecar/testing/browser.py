@@ -77,6 +77,7 @@ class Browser:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(self._home)},  # one that is killed leaves its own folders there
             preexec_fn=as_three_and_four,  # noqa: PLW1509
             close_fds=False,
             start_new_session=True,

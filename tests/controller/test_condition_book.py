@@ -228,6 +228,35 @@ def test_the_oldest_record_of_all_workers_is_said_once_a_minute(caplog: pytest.L
     assert caplog.records[-1].getMessage() == "No record waits for long any more."
 
 
+def test_a_broker_that_is_down_has_one_line_and_its_oldest_record_one_a_minute_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.hear(0, stage.down(), waits=(WaitRow("orders", 1, 1, NOW_MS, "broker", "refused"),))
+    for _ in range(60):
+        stage.tick(1_000.0)
+    (line,) = caplog.messages
+    assert line.startswith("Broker 1 (kafka1:9092) is down: refused")
+    stage.tick(5_000.0)
+    assert caplog.messages[1].startswith("Oldest held record 1 min 5 s, orders-1, broker 1 down: refused.")
+
+
+def test_a_broker_that_falls_silent_is_no_line_about_an_answer_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    row = WaitRow("orders", 1, 2, NOW_MS - 5_500.0, "unanswered")
+    stage.hear(0, up(2), waits=(row,))
+    silent = BrokerRow(2, "silent", NOW_MS - 5_400.0, in_flight=1, held_records=1, oldest_held_ms=NOW_MS)
+    stage.hear(0, silent, waits=(row._replace(cause="broker"),), after_ms=600.0)
+    (line,) = caplog.messages
+    assert line.startswith("Broker 2 (kafka2:9092) is silent")
+    slow = Stage()
+    slow.hear(0, up(2), waits=(row,))
+    slow.tick(2_000.0)
+    assert caplog.messages[-1].startswith("Oldest held record 7 s, orders-1, broker 2 has not answered yet.")
+
+
 def test_records_that_linger_are_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
     stage = Stage()
     stage.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 20_000.0, "linger"),))
@@ -327,12 +356,15 @@ def test_a_throttle_is_said_when_it_begins(caplog: pytest.LogCaptureFixture) -> 
     assert "broker 1 throttles: 700 ms" in stage.book.notices(0, stage.now_ms)[0]
 
 
-def test_without_reports_a_broker_is_known_and_one_of_a_cluster_out_of_reach_is_down() -> None:
+def test_without_reports_a_broker_is_known_and_one_of_a_cluster_out_of_reach_is_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     book = BrokerBook()
     book.tick(NODES, NOW_MS, "", NOW_MS)
     assert book.state_of(1) == "known"
     book.tick(NODES, NOW_MS, "Kafka is not reachable.", NOW_MS)
     assert book.state_of(1) == "down"
+    assert not caplog.records, "the cluster's own line says it, once for all brokers"
     assert book.to_list(NOW_MS, 5)[0]["last_error"] == "Kafka is not reachable."
 
 

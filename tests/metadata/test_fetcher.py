@@ -361,9 +361,8 @@ def test_fetching_all_topics_from_nobody_says_who_was_asked() -> None:
         async with cluster.running(1):
             port = await cluster.stop(1)
             async with fetching([("127.0.0.1", port)]) as (fetcher, _):
-                with pytest.raises(
-                    LinkError, match=rf"bootstrap.servers 127.0.0.1:{port}.*Connection refused"
-                ):
+                words = rf"bootstrap.servers 127.0.0.1:{port}.* to 127.0.0.1:{port}: Connection refused\."
+                with pytest.raises(LinkError, match=words):
                     await fetcher.fetch_all_topics(150)
 
     run(test)

@@ -165,7 +165,8 @@ class DeadLetters:
         self._counters.inc("dead_letter_errors_total")
         if not self.refusal:
             self.refused_since_ms = now_ms
-        reason = f"the dead letter spool {self._spool.folder} cannot be written ({error})"
+        why = (error.strerror if isinstance(error, OSError) else "") or error
+        reason = f"the dead letter spool {self._spool.folder} cannot be written ({why})"
         if isinstance(error, LetterTooLarge):
             self._size_error = reason
         else:
