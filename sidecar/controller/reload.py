@@ -17,12 +17,15 @@ from typing import Any, Final
 
 from sidecar.common.live_settings import difference
 from sidecar.common.settings import ConfigError, SidecarConfig
+from sidecar.net.daemon_thread import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
 RELOAD_SIGNAL: Final = signal.SIGHUP
 WORKERS_ANSWER_S: Final = 5.0
 """How long a reload waits for its workers. One that is replaced meanwhile starts with the new settings anyway."""
+READ_S: Final = 10.0
+"""How long a reload waits for its files. The command waits 30 s."""
 
 ReadConfig = Callable[[], SidecarConfig]
 UseConfig = Callable[[SidecarConfig], Awaitable[list[str]]]
@@ -65,6 +68,8 @@ class Reload:
         self._spawn = spawn
         self._is_running = False
         self._is_asked = False
+        self._reading: asyncio.Future[SidecarConfig] | None = None
+        """The last one, which may hang for ever; no second thread hangs with it."""
 
     def ask(self) -> None:
         """The signal's handler."""
@@ -87,8 +92,21 @@ class Reload:
 
     async def _reload(self) -> ReloadResult:
         began_s = time.monotonic()
+        reading = self._reading
+        if reading is None or reading.done():
+            reading = self._reading = asyncio.ensure_future(in_daemon_thread(self._read, "reload"))
+            reading.add_done_callback(_note_failure)
+            await asyncio.wait([reading], timeout=READ_S)
+        if not reading.done():
+            return self._refuse(
+                began_s,
+                [
+                    f"The configuration is being read for more than {READ_S:g} s: a file of it is a pipe, or its disk "
+                    "does not answer. Reload again once the file can be read."
+                ],
+            )
         try:
-            new = await asyncio.get_running_loop().run_in_executor(None, self._read)
+            new = reading.result()
         except ConfigError as error:
             return self._refuse(began_s, error.sentences)
         except Exception as error:
@@ -139,3 +157,9 @@ class Reload:
             faults=tuple(sentences),
             needs_takeover=needs_takeover,
         )
+
+
+def _note_failure(reading: asyncio.Future[SidecarConfig]) -> None:
+    """A late one is nobody's to hear, and asyncio would complain of it."""
+    if not reading.cancelled():
+        reading.exception()

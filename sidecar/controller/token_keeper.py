@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random as random_module
 import threading
@@ -17,6 +16,7 @@ from sidecar.common.control import LoginToken
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.token_endpoint import TokenError
 from sidecar.controller.token_sources import FetchToken, token_source
+from sidecar.net.daemon_thread import NoThread, in_daemon_thread
 from sidecar.protocol.sasl.credentials import OAuthToken, token_fingerprint
 from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_ms
 
@@ -107,41 +107,23 @@ class TokenKeeper:
         self._on_token(message)
 
     async def _in_thread(self) -> OAuthToken:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[OAuthToken] = loop.create_future()
-        ended = asyncio.Event()
-        done.add_done_callback(lambda _: ended.set())
-
-        def settle(token: OAuthToken | None, error: Exception | None) -> None:
-            if done.done():
-                return
-            if token is not None:
-                done.set_result(token)
-            else:
-                assert error is not None
-                done.set_exception(error)
-
-        def fetch() -> None:
-            token: OAuthToken | None = None
-            failure: Exception | None = None
-            try:
-                token = self._fetch()
-            except TokenError as error:
-                failure = error
-            except Exception as error:
-                failure = TokenError(f"Fetching a token failed: {type(error).__name__}.")
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, token, failure)
-
-        # A daemon thread: an endpoint that hangs must not hold up the daemon's end.
+        # A thread of its own: an endpoint that hangs must not hold up the daemon's end.
+        fetching = asyncio.get_running_loop().create_task(in_daemon_thread(self._fetch, "token"))
         try:
-            threading.Thread(target=fetch, name="token", daemon=True).start()
-        except RuntimeError as error:  # the next try comes
+            # One that never returns is not asked by a second thread, but it is no secret.
+            while not (await asyncio.wait([fetching], timeout=HANGS_S))[0]:
+                self._failed(
+                    f"The source of tokens has not answered for {HANGS_S:g} s; it is still waited for."
+                )
+            return fetching.result()
+        except NoThread as error:  # the next try comes
             raise TokenError(f"No token is fetched: {error}.") from None
-        # One that never returns is not asked by a second thread, but it is no secret.
-        while not await happens_within(ended, HANGS_S):
-            self._failed(f"The source of tokens has not answered for {HANGS_S:g} s; it is still waited for.")
-        return await done
+        except (TokenError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise TokenError(f"Fetching a token failed: {type(error).__name__}.") from None
+        finally:
+            fetching.cancel()
 
 
 def message_of(token: OAuthToken) -> LoginToken:

@@ -9,9 +9,11 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from sidecar.common.tls_settings import TLS_VERSIONS
+from sidecar.net.daemon_thread import in_daemon_thread
 from sidecar.net.tls_files import (
     Pem,
     TlsFault,
@@ -128,6 +130,8 @@ class TlsContexts:
         self._signature: tuple[object, ...] | None = None
         self._context: ssl.SSLContext | None = None
         self._fault: TlsFault | None = None
+        self._renewal: tuple[tuple[object, ...], asyncio.Future[None]] | None = None
+        """The last time that files were read, and by which signature."""
         self.has_certificate = False
         self.expiries: list[tuple[str, float]] = []
         """(whose certificate, when it ends in Unix time) of the context in use."""
@@ -144,16 +148,18 @@ class TlsContexts:
         signature = (self._changes, *signature_of(values))
         if signature != self._signature:
             # Reading a PKCS12 costs a tenth of a second of CPU, and a file may be on a slow disk: beside the loop.
-            await self._renew(values, signature)
+            if self._renewal is None or self._renewal[0] != signature or self._renewal[1].done():
+                # A connection that gives up leaves it behind: files that cannot be read hold up one thread, not many.
+                self._renewal = signature, asyncio.ensure_future(self._renew(values, signature))
+            await asyncio.shield(self._renewal[1])
         if self._context is None:
             assert self._fault is not None
             raise self._fault
         return self._context
 
     async def _renew(self, values: Mapping[str, Any], signature: tuple[object, ...]) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            built = await loop.run_in_executor(None, self._build, values)
+            built = await in_daemon_thread(partial(self._build, values), "tls-files")
         except TlsFault as fault:
             if signature != self._signature and self._context is not None:
                 log.warning("%s Connections go on with what was read before.", fault)

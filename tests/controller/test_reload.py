@@ -137,3 +137,40 @@ def test_late_workers_are_named() -> None:
         assert (await daemon.result())["warnings"] == ("Worker 0 is late.",)
 
     asyncio.run(run())
+
+
+def test_files_that_cannot_be_read_hold_up_neither_reloads_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on an NFS mount that is away. One thread hangs, however often a reload is asked for."""
+    monkeypatch.setattr("sidecar.controller.reload.READ_S", 0.05)
+    has_ended = threading.Event()
+
+    async def run() -> None:
+        daemon = Daemon()
+        monkeypatch.setattr(daemon.reload, "_read", lambda: has_ended.wait(30) and config("linger.ms=6"))
+        for _ in range(2):
+            daemon.reload.ask()
+            assert "a pipe, or its disk does not answer" in (await daemon.result())["faults"][0]
+        assert [each.name for each in threading.enumerate()].count("reload") == 1
+        monkeypatch.undo()
+        has_ended.set()
+        daemon.next = config("linger.ms=7")
+        await asyncio.to_thread(thread_named("reload").join, 10)
+        await asyncio.sleep(0)  # the loop has its result now
+        daemon.reload.ask()
+        assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",), "a late one is not taken on"
+        daemon.may_read.clear()
+        daemon.reload.ask()
+        await asyncio.wait_for(daemon.reading.wait(), 10)
+        hanging.append(daemon)
+
+    hanging: list[Daemon] = []
+    asyncio.run(run())
+    assert thread_named("reload").is_alive(), "the loop has ended while it reads"
+    hanging[0].may_read.set()
+    thread_named("reload").join(10)
+
+
+def thread_named(name: str) -> threading.Thread:
+    return next(each for each in threading.enumerate() if each.name == name)

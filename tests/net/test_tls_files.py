@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import ssl
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -248,21 +248,11 @@ def test_nothing_is_read_where_nothing_is_checked() -> None:
     )
 
 
-class _AtOnce(ThreadPoolExecutor):
-    """Has done its work before ``submit`` returns; the loop hears of it a turn later."""
-
-    def submit(self, *work: Any, **named: Any) -> Any:
-        done = super().submit(*work, **named)
-        done.exception()
-        return done
-
-
 def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, tls_bed: TlsBed) -> None:
     """They name the same files, and have other words for OpenSSL."""
     old = DEFAULTS | {"ssl.ca.pem": tls_bed.ca.certificate_pem, "ssl.enabled.protocols": ["TLSv1.2"]}
 
     async def test() -> None:
-        asyncio.get_running_loop().set_default_executor(_AtOnce(1))
         contexts = TlsContexts(old)
         reading = asyncio.create_task(contexts.current())
         await asyncio.sleep(0)
@@ -271,3 +261,28 @@ def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, t
         assert (await contexts.current()).minimum_version == ssl.TLSVersion.TLSv1_3
 
     run(test)
+
+
+def test_a_file_that_cannot_be_read_holds_up_one_thread_and_no_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of an NFS server that is away. Connections give up and are tried again."""
+    is_back = threading.Event()
+    monkeypatch.setattr("sidecar.net.tls_context.read_material", lambda values: is_back.wait(30))
+
+    def hanging() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if each.name == "tls-files"]
+
+    async def test() -> None:
+        contexts = TlsContexts(DEFAULTS)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await contexts.current()
+        assert len(hanging()) == 1
+
+    run(test)
+    (thread,) = hanging()
+    is_back.set()
+    thread.join(10)
+    assert not thread.is_alive()

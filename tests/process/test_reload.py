@@ -104,13 +104,13 @@ def test_workers_that_start_later_have_it(
     start_daemon: StartDaemon, mock_broker: MockBroker, file: Path
 ) -> None:
     daemon = start_daemon(mock_broker.bootstrap_servers, config=file, settings={"daemon.workers": 1})
-    assert "client first attached" not in attach(daemon, "first")
+    assert "Client first attached" not in attach(daemon, "first")
     reloaded(daemon, file, '[log]\nlevel = "debug"\n')
-    assert "client second attached" in attach(daemon, "second")
+    assert "Client second attached" in attach(daemon, "second")
     pids = daemon.worker_pids()
     os.kill(pids[0], signal.SIGKILL)
     wait_until(lambda: daemon.worker_pids() not in ([], pids), "the next worker")
-    assert "client third attached" in attach(daemon, "third")
+    assert "Client third attached" in attach(daemon, "third")
 
 
 def attach(daemon: SidecarDaemon, name: str) -> str:
@@ -214,3 +214,27 @@ def test_a_closed_terminal_drains(mock_broker: MockBroker) -> None:
         assert "The terminal was closed: draining" in daemon.log_path.read_text()
     finally:
         daemon.remove()
+
+
+def test_a_configuration_that_cannot_be_read_does_not_hold_up_the_end(
+    start_daemon: StartDaemon, mock_broker: MockBroker, file: Path
+) -> None:
+    """A FIFO that nobody writes to stands for an NFS mount that is away."""
+    daemon = start_daemon(mock_broker.bootstrap_servers, config=file)
+    assert daemon.process is not None
+    file.unlink()
+    os.mkfifo(file)
+    daemon.process.send_signal(signal.SIGHUP)
+    fd = wait_until(lambda: writer(file), "the reload to read", describe=daemon.log_tail)
+    try:
+        assert daemon.stop() == ExitStatus.OK
+    finally:
+        os.close(fd)
+
+
+def writer(fifo: Path) -> int | None:
+    """The other end of a FIFO that somebody reads."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
