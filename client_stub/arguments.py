@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Final, SupportsFloat
+from typing import SupportsFloat
 
-from client_stub.wire import TOPIC_BYTES_MAX
-
-NAME_BYTES_MAX: Final = 64
+from client_stub.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX
 
 
 def check_topic(topic: object) -> None:
@@ -34,14 +32,14 @@ def check_name(client_name: object) -> None:
     """Raises TypeError or ValueError for what the daemon would not take as a client's name."""
     if not isinstance(client_name, str):
         raise TypeError(f"client_name must be str, not {type(client_name).__name__}.")
-    if len(as_utf8(client_name, "client_name")) > NAME_BYTES_MAX:
-        raise ValueError(f"client_name {client_name!r:.40} has more than {NAME_BYTES_MAX} bytes.")
+    if len(as_utf8(client_name, "client_name")) > CLIENT_NAME_BYTES_MAX:
+        raise ValueError(f"client_name {client_name!r:.40} has more than {CLIENT_NAME_BYTES_MAX} bytes.")
 
 
 def script_name() -> str:
     """The name of a client that has given none: that of the running script, also of one whose name is no text."""
     name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119  (pathlib costs half a megabyte)
-    return name.encode("utf-8", "replace")[:NAME_BYTES_MAX].decode("utf-8", "ignore")
+    return name.encode("utf-8", "replace")[:CLIENT_NAME_BYTES_MAX].decode("utf-8", "ignore")
 
 
 def check_token(token: object) -> None:

@@ -13,12 +13,13 @@ import stat
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from client_stub.wire import TCP_PREFIX
+
 KEY_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4 << 10
 DAEMON_KEYS_MAX: Final = 2
 """Secret keys of a daemon at a time. Each one more is another try at the HELLO of a stranger."""
 KEY_FILE_VARIABLE: Final = "KAFKA_SIDECAR_CURVE_KEY_FILE"
-TCP_PREFIX: Final = "tcp://"
 MISSING_TEXT: Final = "tcp:// needs PyNaCl, which is not installed: pip install 'kafka-sidecar[curve]'"
 _NAMES: Final = ("secret-key", "server-key")
 

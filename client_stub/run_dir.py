@@ -15,12 +15,11 @@ from typing import Final
 from client_stub.curve_keys import (
     KEY_FILE_VARIABLE,
     MISSING_TEXT,
-    TCP_PREFIX,
     WatchedKeyFile,
     join_address,
     split_address,
 )
-from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS
+from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS, TCP_PREFIX
 
 log = logging.getLogger("client_stub")
 

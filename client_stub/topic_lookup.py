@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from client_stub.curve_keys import TCP_PREFIX, WatchedKeyFile
+from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.transport import Transport
-from client_stub.wire import Kind, LocalCode
+from client_stub.wire import TCP_PREFIX, Kind, LocalCode
 
 NOT_IN_METADATA: Final = "topic {} is not in Kafka's metadata yet"
 RETRY_MS: Final = 50.0

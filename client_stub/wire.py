@@ -29,6 +29,9 @@ SUBMISSION_BYTES_MAX: Final = 1 << 20
 """Payload bound of one SUBMIT. A single larger record travels in a submission of its own."""
 SUBMISSION_RECORDS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 249
+CLIENT_NAME_BYTES_MAX: Final = 64
+TCP_PREFIX: Final = "tcp://"
+"""Begins an address in the place of a run directory."""
 SUBMIT_HEAD_BYTES_MAX: Final = 1 << 10
 """More than a SUBMIT needs beside its payload: frame 0 (a topic, ten integers) and the heads of both frames."""
 

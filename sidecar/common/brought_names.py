@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from sidecar.common.refused_settings import METRICS_ARE_SCRAPED
+
 _NOT_NEEDED = "nothing takes its place, and nothing needs to; leave it out"
-_METRICS = "the daemon's metrics are at http.listen, /metrics; leave it out"
 _CALLBACKS = "outcomes are for clients: send() returns a future, and takes on_delivery"
 _CONSUMER = "it is a consumer's; leave it out"
 _VERSIONS = "the daemon asks each broker for its versions; leave it out"
@@ -57,8 +58,8 @@ _OTHERS: Final[Mapping[str, str]] = {
     "api.version.fallback.ms": _VERSIONS,
     "broker.version.fallback": _VERSIONS,
     "api_version": _VERSIONS,
-    "statistics.interval.ms": _METRICS,
-    "stats_cb": _METRICS,
+    "statistics.interval.ms": METRICS_ARE_SCRAPED,
+    "stats_cb": METRICS_ARE_SCRAPED,
     "delivery.report.only.error": _CALLBACKS,
     "on_delivery": _CALLBACKS,
     "dr_cb": _CALLBACKS,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from client_stub.wire import TCP_PREFIX
 from sidecar.common.sasl_settings import unused_sasl_settings
 from sidecar.common.setting import Value
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
@@ -91,7 +92,6 @@ def config_of(kind: type[Config], values: Mapping[str, Any]) -> Config:
 
 
 UNIX_PREFIX: Final = "unix:"
-TCP_PREFIX: Final = "tcp://"
 
 
 def acks_number(value: Value) -> int:

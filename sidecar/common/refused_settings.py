@@ -13,18 +13,18 @@ _HANDLER = (
 )
 _JWT = "brokers check tokens, a producer does not; leave it out"
 _TLS = "TLS comes from OpenSSL as Python has it; leave it out"
-_METRICS = "the daemon's metrics are at http.listen, /metrics; leave it out"
+METRICS_ARE_SCRAPED = "the daemon's metrics are at http.listen, /metrics; leave it out"
 
 REFUSED: Final[Mapping[str, str]] = {
     "key.serializer": _SERIALIZER,
     "value.serializer": _SERIALIZER,
     "interceptor.classes": "no Java class can be loaded here; do it in the application before send()",
     "partitioner.class": "no Java class can be loaded here; choose with partitioner, or give send() a partition",
-    "metric.reporters": _METRICS,
-    "metrics.num.samples": _METRICS,
-    "metrics.recording.level": _METRICS,
-    "metrics.sample.window.ms": _METRICS,
-    "auto.include.jmx.reporter": _METRICS,
+    "metric.reporters": METRICS_ARE_SCRAPED,
+    "metrics.num.samples": METRICS_ARE_SCRAPED,
+    "metrics.recording.level": METRICS_ARE_SCRAPED,
+    "metrics.sample.window.ms": METRICS_ARE_SCRAPED,
+    "auto.include.jmx.reporter": METRICS_ARE_SCRAPED,
     "enable.metrics.push": "client metrics are not pushed to brokers (KIP-714); scrape /metrics at http.listen",
     "config.providers": "values come from the file, KAFKA_SIDECAR__ variables and -X; leave it out",
     "transactional.id": _TRANSACTIONS,

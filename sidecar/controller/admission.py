@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
+from client_stub.wire import CLIENT_ID_BYTES, CLIENT_NAME_BYTES_MAX, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
 from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.config_rules import tcp_address
 from sidecar.common.errors import Refused
 from sidecar.common.settings import SidecarConfig
-
-NAME_BYTES_MAX = 64
 
 
 def takes_relative(fields: Sequence[Any]) -> bool:
@@ -47,9 +45,10 @@ def check_hello(fields: Sequence[Any], rules: ClientRules, caller: Caller) -> tu
     _, client_id, name, pid, token = fields[:5]
     if not isinstance(client_id, bytes) or len(client_id) != CLIENT_ID_BYTES:
         raise Refused("MALFORMED_FRAME", f"HELLO carries no client id of {CLIENT_ID_BYTES} bytes.")
-    if not isinstance(name, str) or len(name.encode()) > NAME_BYTES_MAX or not isinstance(pid, int):
+    if not isinstance(name, str) or len(name.encode()) > CLIENT_NAME_BYTES_MAX or not isinstance(pid, int):
         raise Refused(
-            "MALFORMED_FRAME", f"HELLO carries no client name of at most {NAME_BYTES_MAX} bytes, or no pid."
+            "MALFORMED_FRAME",
+            f"HELLO carries no client name of at most {CLIENT_NAME_BYTES_MAX} bytes, or no pid.",
         )
     why = rules.refusal(name, caller)
     if why is not None:

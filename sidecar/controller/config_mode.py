@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.common.settings import BY_NAME
+from sidecar.shm.private_files import OPEN_TO_OTHERS
 
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _BEYOND_GROUP_READ: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
@@ -23,7 +23,7 @@ def mode_fault(path: Path, found: os.stat_result, settings: Mapping[str, object]
     names = [name for name, value in settings.items() if value and _is_secret(name)]
     if not names or not stat.S_ISREG(found.st_mode):
         return None
-    forbidden = _BEYOND_GROUP_READ if found.st_uid == 0 else _OTHERS
+    forbidden = _BEYOND_GROUP_READ if found.st_uid == 0 else OPEN_TO_OTHERS
     if not found.st_mode & forbidden:
         return None
     return (

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import TopicError
+from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.controller.awaitable_metadata import AwaitableMetadata
 from sidecar.controller.event_wait import happens_within
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
-from sidecar.metadata.errors import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    REBOOTSTRAP_REQUIRED,
-)
 from sidecar.metadata.metadata import Metadata, MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.net.broker_link import BrokerLink
@@ -244,11 +241,11 @@ class MetadataFetcher:
 
     def _take(self, link: BrokerLink, answer: MetadataAnswer, asked: frozenset[str]) -> None:
         self._links.throttle(link.node.id, answer.throttle_ms)
-        if answer.error_code == REBOOTSTRAP_REQUIRED and self._may_rebootstrap:
+        if answer.error_code == Code.REBOOTSTRAP_REQUIRED and self._may_rebootstrap:
             self._rebootstrap()
             self._failed_update(link.node, f"{link.node} asks to bootstrap again.")
             return
-        if answer.error_code == CLUSTER_AUTHORIZATION_FAILED:
+        if answer.error_code == Code.CLUSTER_AUTHORIZATION_FAILED:
             self.metadata.failed_update(self._clock.now_ms(), f"{link.node} refuses us: not authorized.")
             self._report_error(f"{link.node} refuses us: not authorized.")
             return

@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from client_stub.curve_keys import TCP_PREFIX
 from client_stub.run_dir import default_run_dir
-from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
+from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from sidecar.common.wording import counted
 from sidecar.controller.own_files import NotOurs, check_entries, check_folder
 from sidecar.controller.run_dir_lock import (

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from sidecar.common.client_rules import Caller, ClientRules
-
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-"""Kafka's code: of a topic that was named and may not be seen, as a broker answers it."""
+from sidecar.common.errors import Code
 
 AskCluster = Callable[[list[str] | None, float | None], Awaitable[list[list[object]]]]
 
@@ -35,5 +32,5 @@ async def answer_topics(
         if sees(name):
             seen.append(name)
         else:
-            hidden.append([name, TOPIC_AUTHORIZATION_FAILED, []])
+            hidden.append([name, int(Code.TOPIC_AUTHORIZATION_FAILED), []])
     return (await ask(seen, None) if seen else []) + hidden

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
 from sidecar.doctor.findings import Finding, Mark
+from sidecar.doctor.login import EXPIRES_SOON_DAYS
 from sidecar.net.certificate import read_certificate
 from sidecar.net.connector import (
     LinkError,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS: Final = 5_000.0
 """For each step; a broker that is slower than this is not well."""
-EXPIRES_SOON_DAYS: Final = 14
 _DAY_S: Final = 86_400.0
 HTTP_TIMEOUT_S: Final = 2.0
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-LEADER_NOT_AVAILABLE: Final = 5
-INVALID_TOPIC_EXCEPTION: Final = 17
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-CLUSTER_AUTHORIZATION_FAILED: Final = 31
-REBOOTSTRAP_REQUIRED: Final = 129
+from sidecar.common.errors import Code
 
-_TOPIC_TEXTS: Final = {
-    UNKNOWN_TOPIC_OR_PARTITION: "Topic {topic!r} does not exist in the cluster.",
-    LEADER_NOT_AVAILABLE: "Topic {topic!r} has no leader yet.",
-    INVALID_TOPIC_EXCEPTION: "{topic!r} is not a valid topic name.",
-    TOPIC_AUTHORIZATION_FAILED: "Not authorized to access topic {topic!r}.",
+_TOPIC_TEXTS: Final[dict[int, str]] = {
+    Code.UNKNOWN_TOPIC_OR_PARTITION: "Topic {topic!r} does not exist in the cluster.",
+    Code.LEADER_NOT_AVAILABLE: "Topic {topic!r} has no leader yet.",
+    Code.INVALID_TOPIC_EXCEPTION: "{topic!r} is not a valid topic name.",
+    Code.TOPIC_AUTHORIZATION_FAILED: "Not authorized to access topic {topic!r}.",
 }
 
 
@@ -47,13 +42,13 @@ class LoginRefusedError(MetadataAuthenticationError):
 
 class TopicAuthorizationError(MetadataError):
     def __init__(self, topic: str) -> None:
-        super().__init__(topic_error_text(topic, TOPIC_AUTHORIZATION_FAILED))
+        super().__init__(topic_error_text(topic, Code.TOPIC_AUTHORIZATION_FAILED))
         self.topic = topic
 
 
 class InvalidTopicError(MetadataError):
     def __init__(self, topic: str) -> None:
-        super().__init__(topic_error_text(topic, INVALID_TOPIC_EXCEPTION))
+        super().__init__(topic_error_text(topic, Code.INVALID_TOPIC_EXCEPTION))
         self.topic = topic
 
 

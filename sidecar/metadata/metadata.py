@@ -12,11 +12,9 @@ from typing import Final, NamedTuple
 
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.control import TopicError
+from sidecar.common.errors import Code
 from sidecar.metadata.answer import MetadataAnswer, TopicAnswer
 from sidecar.metadata.errors import (
-    INVALID_TOPIC_EXCEPTION,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
     EmptyPartitionListError,
     InvalidTopicError,
     MetadataAuthenticationError,
@@ -36,7 +34,7 @@ DELETION_ANSWERS: Final = 3
 DELETION_MS: Final = 2_000.0
 """... over at least this time: a single broker that lags behind must not cost accepted records."""
 NO_PARTITIONS: Final = 0xFF09  # client_stub.wire.LocalCode.NO_PARTITIONS
-FINAL_TOPIC_ERRORS: Final = frozenset({TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION})
+FINAL_TOPIC_ERRORS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 """Asking again soon does not help; every other topic error asks for another update."""
 
 
@@ -238,9 +236,9 @@ class Metadata:
         Raises TopicAuthorizationError or InvalidTopicError at once: waiting does not help.
         """
         error = self._errors.get(topic)
-        if error is not None and error.code == TOPIC_AUTHORIZATION_FAILED:
+        if error is not None and error.code == Code.TOPIC_AUTHORIZATION_FAILED:
             raise TopicAuthorizationError(topic)
-        if error is not None and error.code == INVALID_TOPIC_EXCEPTION:
+        if error is not None and error.code == Code.INVALID_TOPIC_EXCEPTION:
             raise InvalidTopicError(topic)
         found = self.snapshot.topics.get(topic)
         return found if found is not None and found.partitions else None
@@ -285,7 +283,7 @@ class Metadata:
             self._errors[name] = TopicError(NO_PARTITIONS, str(EmptyPartitionListError(name)))
             return old
         self._errors[name] = TopicError(heard.error_code, topic_error_text(name, heard.error_code))
-        if heard.error_code != UNKNOWN_TOPIC_OR_PARTITION or name in self._gone:
+        if heard.error_code != Code.UNKNOWN_TOPIC_OR_PARTITION or name in self._gone:
             return old
         since_ms, answers = self._unknown_since.get(name, (now_ms, 0))
         answers += 1

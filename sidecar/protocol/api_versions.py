@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from sidecar.common.errors import Code
 from sidecar.protocol.messages import (
     ApiKey,
     ProtocolError,
@@ -19,7 +20,6 @@ from sidecar.protocol.messages import (
     request_module,
 )
 
-UNSUPPORTED_VERSION: Final = 35
 FIRST_VERSION: Final = 3
 FALLBACK_VERSION: Final = 0
 _ERROR_CODE: Final = struct.Struct(">h")
@@ -63,7 +63,7 @@ def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange]
     if len(body) < 2:
         raise ProtocolError(f"The broker's answer to API_VERSIONS v{version} has {len(body)} bytes.")
     (code,) = _ERROR_CODE.unpack_from(body)
-    if code == UNSUPPORTED_VERSION and version != FALLBACK_VERSION:
+    if code == Code.UNSUPPORTED_VERSION and version != FALLBACK_VERSION:
         return None
     if code:
         raise ProtocolError(f"The broker answered API_VERSIONS v{version} with error {code}.")

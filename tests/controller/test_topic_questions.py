@@ -8,8 +8,8 @@ import os
 import pytest
 
 from sidecar.common.client_rules import Caller, ClientRule, ClientRules
-from sidecar.common.errors import Refused
-from sidecar.controller.topic_questions import TOPIC_AUTHORIZATION_FAILED, answer_topics
+from sidecar.common.errors import Code, Refused
+from sidecar.controller.topic_questions import answer_topics
 
 CLUSTER = ["audit", "billing-in", "billing-secret", "orders"]
 BILLING = ClientRule("billing", uids=(1001,), allow=("billing-*", "orders"), deny=("*-secret",))
@@ -69,11 +69,11 @@ def test_a_topic_that_is_asked_for_by_name_is_answered_as_a_broker_would_and_kaf
     rules = ClientRules({"billing": BILLING})
     assert answer(rules, USER, ["orders", "billing-secret"]) == [
         ("orders", 0),
-        ("billing-secret", TOPIC_AUTHORIZATION_FAILED),
+        ("billing-secret", Code.TOPIC_AUTHORIZATION_FAILED),
     ]
     assert answer(rules, USER, ["audit", "unheard-of"]) == [
-        ("audit", TOPIC_AUTHORIZATION_FAILED),
-        ("unheard-of", TOPIC_AUTHORIZATION_FAILED),
+        ("audit", Code.TOPIC_AUTHORIZATION_FAILED),
+        ("unheard-of", Code.TOPIC_AUTHORIZATION_FAILED),
     ]
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Final, Protocol
 
+from sidecar.common.sasl_settings import OAUTHBEARER
 from sidecar.protocol.sasl.credentials import (
     Credentials,
     LoginFailed,
@@ -21,7 +22,6 @@ from sidecar.protocol.sasl.credentials import (
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
-OAUTHBEARER: Final = "OAUTHBEARER"
 
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")

@@ -46,12 +46,11 @@ FRESH_MS: Final = 300_000
 never arrived. Brokers expire an id by the timestamps of the last batch appended under it, and no sensible expiration
 is shorter.
 """
-_UNSUPPORTED_VERSION: Final = 35
 _MAY_NOT_ASK: Final = frozenset(
     {
         Code.TOPIC_AUTHORIZATION_FAILED,
         Code.CLUSTER_AUTHORIZATION_FAILED,
-        _UNSUPPORTED_VERSION,
+        Code.UNSUPPORTED_VERSION,
     }
 )
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.errors import Code
 from sidecar.common.model import broker_of
 from sidecar.net.connector import LinkError
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import SlotView
     from sidecar.worker.turns import Turns
 
-NETWORK_EXCEPTION: Final = 13
 ALONE_MS: Final = 1_000.0
 """Time in ms after which all other brokers are asked as well. A second id is not used; brokers have plenty."""
 
@@ -56,7 +56,7 @@ class ProducerIdPort:
         self._asked: set[int] = set()
         """Brokers asked in this round; each once."""
         self._asking: set[asyncio.Task[None]] = set()
-        self._error = (NETWORK_EXCEPTION, "")
+        self._error: tuple[int, str] = (Code.NETWORK_EXCEPTION, "")
         """(code, text) that the sender gets when all brokers have refused or were lost."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,7 +64,7 @@ class ProducerIdPort:
         """Ask a connected broker for a producer id, as soon as there is one."""
         self._is_wanted = True
         self._asks_all = False
-        self._error = (NETWORK_EXCEPTION, "")
+        self._error = (Code.NETWORK_EXCEPTION, "")
         self.step()
 
     def step(self) -> None:
@@ -108,8 +108,8 @@ class ProducerIdPort:
                 raise LinkError(f"{link.node} does not offer InitProducerId; set enable.idempotence=false.")
             result = parse_init_producer_id(await link.request(init_producer_id_request(version)))
         except (LinkError, ProtocolError) as error:
-            if self._error[0] == NETWORK_EXCEPTION:
-                self._error = (NETWORK_EXCEPTION, str(error))
+            if self._error[0] == Code.NETWORK_EXCEPTION:
+                self._error = (Code.NETWORK_EXCEPTION, str(error))
         else:
             if not result.error_code:
                 self._end()

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sidecar.common.wording import PLEASE_REPORT
-from sidecar.kernel import write_batch_header
+from sidecar.kernel import BATCH_HEADER_BYTES, write_batch_header
 from sidecar.shm.in_work import BATCH_WORDS, batch_word
 from sidecar.worker.brokers.compression import CODEC_ATTRIBUTES, compress
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH_HEADER_BYTES = 61
 NO_CODEC = "none"
 
 
