@@ -129,8 +129,10 @@ def test_what_holds_at_an_edge_has_a_test(edge: tuple[str, tuple[str, ...]]) -> 
     assert not gone, f"{holds!r} names tests that do not exist: {gone}"
 
 
-def test_the_pages_have_rows() -> None:
+def test_the_pages_have_rows_and_none_twice() -> None:
     assert limits() and edges()
+    bounds = [row.bound for row in limits()]
+    assert len(bounds) == len(set(bounds)), {bound for bound in bounds if bounds.count(bound) > 1}
 
 
 def test_every_bound_in_the_code_is_on_the_page() -> None:
