@@ -78,7 +78,11 @@ def main(argv: list[str] | None = None) -> int:
     log_to_stderr(
         str(start.config["log.level"]), str(start.config["log.format"]), f"worker {start.worker_index}"
     )
-    lock_fd = _take_slot_byte(start)
+    try:
+        lock_fd = _take_slot_byte(start)
+    except OSError as error:
+        log.error("This worker ends before it serves clients: its lock cannot be taken (%s).", error)
+        return ExitStatus.FAILED
     if lock_fd is None:
         log.error("Slot %d is still locked by another process; this worker ends.", start.slot)
         return ExitStatus.FAILED
@@ -120,7 +124,7 @@ def _run(start: Start, control: socket.socket) -> int:
     import uvloop
 
     from sidecar.shm.segment import Segment, SegmentError
-    from sidecar.worker.worker import Worker
+    from sidecar.worker.worker import CannotStart, Worker
 
     try:
         segment = Segment.attach(start.segment_fd)
@@ -141,8 +145,8 @@ def _run(start: Start, control: socket.socket) -> int:
         except ValueError as error:
             log.error("%s", error)
             return ExitStatus.WORKER_BAD_CONFIG
-        except OSError as error:
-            log.error("The records of this slot cannot be written to the disk of pool.path: %s.", error)
+        except (CannotStart, OSError) as error:
+            log.error("This worker ends before it serves clients: %s.", error)
             return ExitStatus.FAILED
         # Objects that exist now live as long as the process, so the collector need not walk them.
         gc.collect()
@@ -191,7 +195,8 @@ def _take_slot_byte(start: Start) -> int | None:
     """Lock the slot's byte in workers.lock for the life of the process, or return None. Only the kernel drops the
     lock, so it proves that the owner lives.
 
-    A POSIX lock, because it belongs to the process and ends with it, in whatever state that was.
+    A POSIX lock, because it belongs to the process and ends with it, in whatever state that was. Raises OSError if the
+    file cannot be opened.
     """
     path = start.extra["workers_lock"]
     fd = open_private(path, os.O_RDWR, make=True)

@@ -63,6 +63,10 @@ LAST_WORDS_MS = 200
 """Time in ms that a worker, at a normal end, waits for its stubs to take their last messages."""
 
 
+class CannotStart(RuntimeError):
+    """The worker cannot serve clients. The text says what failed, without a full stop."""
+
+
 class Worker:
     """One worker process. Call in this order: constructor, :meth:`adopt`, :meth:`open`, :meth:`run`. It is the Host of
     its rooms.
@@ -71,8 +75,8 @@ class Worker:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
     ) -> None:
-        """Claim the slot and build the rooms. Raises ValueError for a configuration that cannot be used, OSError for
-        the disk.
+        """Claim the slot and build the rooms. Raises ValueError for a configuration that cannot be used, CannotStart
+        for the log of accepted records.
         """
         self._loop = loop
         self._start = start
@@ -138,20 +142,27 @@ class Worker:
         # kill point: adopt.end
 
     def open(self) -> None:
-        """Open the endpoint for stubs, known ones and new ones. Raises OSError if the accept log cannot be written."""
+        """Open the endpoint for stubs, known ones and new ones. Raises CannotStart."""
         stubs, memory = self._rooms.stubs, self._memory
         for row in ClientTable(memory.segment).rows(memory.index):
             stubs.processes.watch(row.index, row.pid)
         if stubs.commit is not None:
-            stubs.commit.begin(memory.beat)
-        self._endpoint = stubs.port.endpoint = Endpoint(
-            self._loop,
-            self._start.endpoint.removeprefix("ipc://"),
-            on_message=stubs.port.on_message,
-            on_turn_end=self._driver.turn_now,
-            on_closed_by_us=lambda: memory.counters.inc("client_connections_closed_total"),
-            message_bytes_max=HEADER_BYTES_MAX + stubs.submission_bytes_max,
-        )
+            try:
+                stubs.commit.begin(memory.beat)
+            except OSError as error:
+                raise _log_fault(self._start, error) from None
+        path = self._start.endpoint.removeprefix("ipc://")
+        try:
+            self._endpoint = stubs.port.endpoint = Endpoint(
+                self._loop,
+                path,
+                on_message=stubs.port.on_message,
+                on_turn_end=self._driver.turn_now,
+                on_closed_by_us=lambda: memory.counters.inc("client_connections_closed_total"),
+                message_bytes_max=HEADER_BYTES_MAX + stubs.submission_bytes_max,
+            )
+        except OSError as error:
+            raise CannotStart(f"its socket {path} cannot be made ({error.strerror})") from None
         if self._start.config["daemon.listen"]:
             self._open_tcp()
 
@@ -341,7 +352,10 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
     """Spool writer of this slot. Closes files left open by dead workers of this run dir, including unused slots."""
     folder = Path(settings["dead_letters.path"])
     run_dir = Path(start.extra["run_dir"])
-    close_leftovers(folder, writers_of(run_dir))
+    try:
+        close_leftovers(folder, writers_of(run_dir))
+    except OSError as error:  # a disk that has become read-only: the pool is elsewhere, and its records go on
+        log.warning("Dead letters in %s that dead workers had open cannot be closed: %s.", folder, error)
     return SpoolWriter(
         folder,
         writer_of(run_dir, start.slot),
@@ -355,9 +369,19 @@ def _accept_log(start: Start, segment: Segment, counters: Counters) -> AcceptLog
     counters.set("accept_log_errno", 0)
     if start.config["pool.sync"] != "accept":
         return None
-    return AcceptLog(
-        Folder(accept_log_folder(str(start.config["pool.path"]))),
-        start.slot,
-        segment.instance_id,
-        accept_log_file_bytes(segment.page_count * segment.page_bytes),
+    try:
+        return AcceptLog(
+            Folder(accept_log_folder(str(start.config["pool.path"]))),
+            start.slot,
+            segment.instance_id,
+            accept_log_file_bytes(segment.page_count * segment.page_bytes),
+        )
+    except OSError as error:
+        raise _log_fault(start, error) from None
+
+
+def _log_fault(start: Start, error: OSError) -> CannotStart:
+    return CannotStart(
+        f"the records of its slot cannot be written to the disk of pool.path = {start.config['pool.path']} "
+        f"({error.strerror})"
     )
