@@ -64,7 +64,7 @@ def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference
     concluded = _load(file, overrides, need_servers=False)
     if as_json:
         shown = {name: _shown(name, value) for name, value in concluded.to_mapping().items()}
-        shown["clients"] = {name: _hide(keys) for name, keys in concluded.clients.items()}
+        shown["clients"] = {name: _without_secrets(keys) for name, keys in concluded.clients.items()}
         click.echo(json.dumps(shown, indent=1))
     else:
         click.echo(to_toml(concluded), nl=False)
@@ -84,7 +84,8 @@ def _shown(name: str, value: object) -> object:
     return HIDDEN if row is not None and row.secret and value is not None else value
 
 
-def _hide(keys: Any) -> dict[str, Any]:
+def _without_secrets(keys: Any) -> dict[str, Any]:
+    """The keys of one [clients.NAME], with secret values hidden."""
     return {key: HIDDEN if CLIENT_KEYS[key].secret else value for key, value in keys.items()}
 
 
@@ -105,7 +106,8 @@ def to_toml(concluded: SidecarConfig) -> str:
     for name, keys in concluded.clients.items():
         lines.append(f"[clients.{json.dumps(name)}]")
         lines += [
-            f"{json.dumps(key) if '.' in key else key} = {_toml(value)}" for key, value in _hide(keys).items()
+            f"{json.dumps(key) if '.' in key else key} = {_toml(value)}"
+            for key, value in _without_secrets(keys).items()
         ]
         lines.append("")
     for pattern, keys in concluded.topics.items():

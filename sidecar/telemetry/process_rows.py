@@ -67,16 +67,17 @@ def read_processes(status: Mapping[str, Any]) -> Iterator[ProcessSample]:
     if status.get("standby"):
         places.append(("standby", "", status["standby"]))
     for role, worker, pid in places:
-        values = _values(Path("/proc") / str(pid))
+        values = _proc_values(Path("/proc") / str(pid))
         if values:
             yield ProcessSample((role, worker), values)
 
 
-def _values(place: Path) -> dict[str, float]:
+def _proc_values(place: Path) -> dict[str, float]:
+    """Values of the rows, by name, from a process's folder of /proc; empty once it has ended."""
     try:
         fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        return {}  # it has ended since
+        return {}
     # proc(5): the 14th and 15th of all fields are CPU ticks, the 22nd the start; two stand before those of the list.
     values = {
         "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
