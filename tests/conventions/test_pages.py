@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from client_stub.producer import Producer
 from client_stub.spark.options import read_options
 from client_stub.wire import LocalCode
 from sidecar.cli.main import cli
+from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SETTINGS
 from tests.conventions.test_limits import names_of_tests
 
@@ -237,6 +239,23 @@ def test_settings_on_a_page_exist(path: Path) -> None:
     named = re.findall(r"`((?:daemon|pool|dead_letters|http|recover)\.[a-z_]+)`", path.read_text())
     unknown = set(named) - {setting.name for setting in SETTINGS} - {"daemon.json", "daemon.lock"}
     assert not unknown, f"{path.name} names settings that do not exist: {unknown}"
+
+
+def test_the_names_to_rely_on_are_all_there() -> None:
+    """Commands, extras and exit codes of docs/compatibility.md."""
+    section = (ROOT / "docs" / "compatibility.md").read_text().split("## Names you can rely on")[1]
+    items = {
+        found[1]: found[0] for found in re.findall(r"(\*\*([\w ]+)\*\*.*?)(?=\n- |\Z)", section, re.DOTALL)
+    }
+    named = {
+        words.split()[0]
+        for words in re.findall(r"`([a-z]+(?: [a-z]+)?)`", items["Commands"].split("All find")[0])
+    }
+    assert named == set(cli.list_commands(click.Context(cli)))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(re.findall(r"`\[(\w+)\]`", items["Distribution"])) == project["optional-dependencies"].keys()
+    workers = {each for each in ExitStatus if each.name.startswith("WORKER_")}
+    assert {int(each) for each in re.findall(r"\b\d+\b", items["Exit codes"])} == set(ExitStatus) - workers
 
 
 # --- the set of pages -------------------------------------------------------------------------------------
