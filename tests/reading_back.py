@@ -1,4 +1,4 @@
-"""What the tests read back of the product's state, where the product itself only writes it or looks at it otherwise."""
+"""The tests' reading of the product's state, where the product itself only writes it or looks at it otherwise."""
 
 from __future__ import annotations
 

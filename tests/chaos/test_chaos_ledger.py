@@ -117,7 +117,7 @@ def test_strangers_in_the_topic(judged: Judged) -> None:
 
 
 def test_a_journal_outlives_its_writer(tmp_path: Path) -> None:
-    """What is stored is in the file at once, for whoever opens it."""
+    """Stored records are in the file at once, for everybody who opens it."""
     journal = ClientJournal.create(tmp_path / "journal", 10)
     other = ClientJournal.open(tmp_path / "journal")
     other.words[9] = delivered_word(5, (1 << 43) + 1)

@@ -26,7 +26,7 @@ def invoke(run_dir: Path, command: str, *words: str) -> Result:
 
 
 def left_segment(path: Path, records: int) -> None:
-    """What a daemon leaves that was killed with records of topic ``orders`` that it had not sent."""
+    """Remains of a daemon that was killed with unsent records of topic ``orders``."""
     segment = Segment.create(
         path, page_bytes=16_384, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"i" * 16
     )

@@ -1,4 +1,4 @@
-"""What doctor finds on a host that lacks something: each check by itself, on real folders, limits and sockets."""
+"""Doctor on a host that lacks something: each check by itself, on real folders, limits and sockets."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_status_and_page_tell_the_same(daemon: SidecarDaemon) -> None:
     assert text.stdout.startswith("running for ")
     with urllib.request.urlopen(f"{http_address(daemon)}/status.json", timeout=10) as answer:
         page = json.load(answer)
-    # What moves between two looks: counters, heartbeats, ages, a standby that has only just come.
+    # Values that move between two looks: counters, heartbeats, ages, a standby that has only just come.
     moving: dict[str, object] = {
         "counters": {},
         "workers": [],

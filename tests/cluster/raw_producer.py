@@ -113,7 +113,7 @@ class RawProducer:
         return parse_init_producer_id(decode_response(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, body))
 
     def describe(self) -> dict[int, ProducerState]:
-        """What the broker remembers of the partition's producers."""
+        """The broker's memory of the partition's producers."""
         body = self._ask(describe_producers_request(DESCRIBE_VERSION, {self.topic: [self.partition]}))
         (told,) = parse_describe_producers(decode_response(ApiKey.DESCRIBE_PRODUCERS, DESCRIBE_VERSION, body))
         assert told.error_code == 0

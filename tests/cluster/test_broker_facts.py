@@ -267,7 +267,7 @@ def test_describe_producers_gives_the_last_sequence(room: Room) -> None:
 
 
 def test_no_id_is_not_idempotent(room: Room) -> None:
-    """What COORDINATOR_LOAD_IN_PROGRESS right after a start gives is the id -1: records under it are doubled."""
+    """COORDINATOR_LOAD_IN_PROGRESS right after a start gives the id -1: records under it are doubled."""
     a, b = room.connect(), room.connect()
     nobody = (-1, -1)
     answers = [by.produce(nobody, -1, b"x") for by in (a, b)]

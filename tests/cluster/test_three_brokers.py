@@ -130,8 +130,8 @@ def test_stopped_broker_holds_up_only_its_partitions(
 def test_too_few_replicas_in_sync(
     brokers: KafkaCluster, admin: KafkaAdmin, start_daemon: StartDaemon, topic: str, ledger: Ledger
 ) -> None:
-    """Partition 0 has fewer replicas in sync than it needs: its records wait, and fail by name when they
-    may not wait so long; another partition goes on, and all goes on when the replica is back."""
+    """Partition 0 has fewer replicas in sync than it needs. Its records wait, and fail by name when they may not wait
+    so long. Another partition goes on, and all goes on when the replica is back."""
     admin.create_assigned(topic, [[1, 3], [2, 1]], {"min.insync.replicas": "2"})
     daemon = start_daemon(brokers.bootstrap_servers, settings={"request.timeout.ms": 5_000})
     hasty = start_daemon(
@@ -187,7 +187,7 @@ def test_keyless_records_avoid_a_partition_without_leader(
             return deliveries
 
         def went_round_it() -> bool:
-            """What was sent before the daemon knew waits for its partition's leader. A single batch may have missed
+            """Records sent before the daemon knew wait for their partition's leader. A single batch may have missed
             the partition by chance; twenty of them may not."""
             try:
                 return all(each.result(timeout=3).partition != 1 for _ in range(20) for each in send_100())

@@ -1,4 +1,4 @@
-"""What differs between two configurations: what is live, what needs another daemon, and no secret in any text."""
+"""Differences of two configurations: which are live, which need another daemon, and no secret in any text."""
 
 from __future__ import annotations
 

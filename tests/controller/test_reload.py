@@ -112,7 +112,7 @@ def test_half_used_means_the_earlier_settings_everywhere() -> None:
 
 
 def test_asked_while_one_reads_another_follows() -> None:
-    """What was written after the first read must not be missed; many questions are answered by one."""
+    """A change written after the first read must not be missed; many questions are answered by one."""
 
     async def run() -> None:
         daemon = Daemon()

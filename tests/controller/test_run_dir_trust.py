@@ -344,7 +344,7 @@ def test_who_may_only_look_cannot_hold_the_lock(short_dir: Path) -> None:
 
 
 def test_a_stranger_who_holds_the_lock_is_said_to_be_one(short_dir: Path) -> None:
-    """Who opened it while he could: no daemon is made up, and what to do is said."""
+    """A process opened it while it could: no daemon is made up, and the text says what to do."""
     lock = short_dir / "daemon.lock"
     lock.touch(0o600)
     with lock.open() as held:

@@ -1,4 +1,4 @@
-"""Goal: the registry of kill points is whole. What the code passes is in it, and what is in it is passed."""
+"""Goal: the registry of kill points is whole. The code passes each of its points, and no other."""
 
 from __future__ import annotations
 

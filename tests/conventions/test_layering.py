@@ -1,4 +1,4 @@
-"""Goal: who may import whom. A room that reaches into another one it must not know is a failing test.
+"""Goal: rules for imports. A room that reaches into one that it must not know is a failing test.
 
 Read from the syntax trees, so that imports inside functions and under TYPE_CHECKING count as well.
 """
@@ -51,7 +51,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.curve_keys",
     ),
     "sidecar.telemetry": ("sidecar.telemetry", "sidecar.shm"),
-    # Rooms of the worker: each names what it may know of the others. What wires them stands above them.
+    # Rooms of the worker: each names the parts of the others that it may know. Their wiring stands above them.
     "sidecar.worker.streams": (
         "sidecar.worker.streams",
         "sidecar.common",
@@ -138,7 +138,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.frames",
         "client_stub.curve_keys",
     ),
-    # What kills and what is killed: the plan knows of neither, and a client only of the product's front door.
+    # The killer and the killed: the plan knows of neither, and a client only of the product's front door.
     "sidecar.chaos.plan": ("sidecar.chaos.plan",),
     "sidecar.chaos.client_journal": ("sidecar.chaos.client_journal",),
     "sidecar.chaos.client": ("sidecar.chaos.client", "sidecar.chaos.client_journal", "client_stub"),

@@ -19,7 +19,7 @@ METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 PASSED_ON = "sidecar/common/sparse_log.py"
 """It logs the texts of others."""
 SENTENCE = re.compile(r"%s|[A-Z%].*(?:[.!]|%s)|pool\.path = .*\.", re.DOTALL)
-"""What is put in last may bring the end of the sentence; the name of a setting has no capital."""
+"""A value at the end may bring the end of the sentence; the name of a setting has no capital."""
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:

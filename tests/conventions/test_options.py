@@ -25,7 +25,7 @@ SPELLED_OTHERWISE = {
     "--topics": "--topic",
     "--follow": "--watch",
 }
-"""What others call it, or what one command called it once; the name here."""
+"""The name elsewhere, or the one that a command gave it once; the name here."""
 
 
 def options() -> Iterator[tuple[str, click.Option]]:

@@ -87,7 +87,7 @@ PENDING: Final = frozenset({"client_stub", "sidecar/controller", "sidecar/net"})
 
 def rooms() -> list[str]:
     packages = [path for path in (ROOT / "sidecar").iterdir() if (path / "__init__.py").exists()]
-    others = (ROOT / "client_stub", ROOT / "pyspark_kafka_sidecar")
+    others = (ROOT / "client_stub", ROOT / "pyspark_kafka_sidecar", ROOT / "tests")
     return sorted({path.relative_to(ROOT).as_posix() for path in (*packages, *others)} - PENDING)
 
 

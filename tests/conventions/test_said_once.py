@@ -15,7 +15,7 @@ APART: Final = {
     "_LENGTH": "the length before each message of Kafka, read by the connection and written with the messages",
     "exception": "of a bulk delivery and of its fake, which shares no state with it",
 }
-"""What stands in two places, and why."""
+"""Things that stand in two places, and why."""
 BODY_CHARACTERS: Final = 100
 
 

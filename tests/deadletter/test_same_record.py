@@ -19,7 +19,7 @@ from tests.deadletter.test_replay import Topic
 from tests.reading_back import read_letters
 
 SHARED = "row-0.0/1/1/0"
-"""What every letter after a crash of the host was called by versions before."""
+"""The name that earlier versions gave to every letter after a crash of the host."""
 
 
 def line_of(value: bytes, name: str, *, failed_ms: int = 5, sender: str | None = None) -> bytes:
@@ -88,7 +88,7 @@ def test_equal_records_survive_a_replay_killed_anywhere(tmp_path: Path, dies_aft
 
 
 def test_equal_records_of_which_some_were_refused_stay(tmp_path: Path) -> None:
-    """What was noted of those that left the file must not count for those that stay."""
+    """Notes about letters that left the file must not count for those that stay."""
     spool(tmp_path, "w-1", *[line_of(b"tick", SHARED)] * 3)
     sent = 0
 

@@ -179,7 +179,7 @@ def test_a_letter_that_never_fits_is_said_and_what_is_before_it_is_written(tmp_p
 
 
 def test_room_is_never_made_at_the_cost_of_another_living_writer(tmp_path: Path) -> None:
-    """What it adds at this moment would be gone and counted as written."""
+    """Letters added at this moment would be gone and counted as written."""
     living, dead = writer(tmp_path, "living", max_bytes=4000), writer(tmp_path, "dead", max_bytes=4000)
     living.append([group([[None, b"living"]])])
     dead.append([group([[None, b"dead"]], seq=2)])

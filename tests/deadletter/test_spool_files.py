@@ -37,7 +37,7 @@ def age(path: Path, seconds: float = DEAD_AFTER_S + 1) -> None:
 
 
 def left_open(folder: Path, writer: str, value: bytes = b"a") -> Path:
-    """What a writer leaves that was killed."""
+    """Remains of a writer that was killed."""
     one = SpoolWriter(folder, writer, max_bytes=1 << 20, drop_oldest=False)
     one.append([group([[None, value]])])
     one._forget()  # the kernel closes its file

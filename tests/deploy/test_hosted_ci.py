@@ -1,6 +1,6 @@
 """The files that a host of the repository reads: they parse, and they call what is there.
 
-What a host does with them cannot be tried here. What can: the workflows call targets that the Makefile has, and the
+A host's use of them cannot be tried here. Two things can: the workflows call targets that the Makefile has, and the
 hooks before a commit are the commands of tests/conventions/test_linters.py.
 """
 
@@ -59,7 +59,7 @@ def test_hosted_ci_runs_what_a_developer_runs() -> None:
 
 
 def commands_of(target: str, stamps: Path) -> list[str]:
-    """What make would run for it in a clone where nothing has been done."""
+    """Commands that make would run for it in a clone where nothing has been done."""
     words = ["make", "-n", target, f"STAMPS={stamps}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -122,7 +122,8 @@ def test_the_bill_of_materials_from_inside(engine: Containers) -> None:
 
 
 def test_directories_of_a_node_and_an_emptydir(engine: Containers, tmp_path: Path) -> None:
-    """What the kubelet gives: root's directories, which the init container prepares; and open ones of the fsGroup."""
+    """Volumes as the kubelet gives them: root's directories, which the init container prepares; and open ones of the
+    fsGroup."""
     daemon_set = (ROOT / "deploy" / "kubernetes" / "daemonset.yaml").read_text()
     prepare = re.findall(r"^ +(install -d .*)$", daemon_set, re.MULTILINE)
     assert len(prepare) == 2

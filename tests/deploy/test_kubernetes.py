@@ -42,7 +42,7 @@ NAMED: Final = {
     },
     "spark-executor-pod.yaml": {"volume kafka-sidecar is a hostPath"},
 }
-"""What is not Pod Security "restricted", and why: docs/deployment.md."""
+"""Exceptions from Pod Security "restricted", and why: docs/deployment.md."""
 
 
 def documents(text: str) -> list[dict[str, Any]]:

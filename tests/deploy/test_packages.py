@@ -1,7 +1,7 @@
 """Deb and rpm in a Debian of its own: installed, started, upgraded under a running daemon, removed, by dpkg and by rpm.
 
-The tree has no systemd: the scripts' calls of systemctl are not tried here, and the takeover is started by hand. What
-the rpm requires is a package of the test's, by the names that Fedora and its kin have.
+The tree has no systemd: the scripts' calls of systemctl are not tried here, and the takeover is started by hand. The
+rpm requires a package of the test's, by the names that Fedora and its kin have.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user gets from ``pip install``: the wheels of the three distributions, built from the files of this tree and
+"""``pip install`` as a user runs it: the wheels of the three distributions, built from the files of this tree and
 installed where there is no compiler."""
 
 from __future__ import annotations

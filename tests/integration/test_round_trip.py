@@ -175,8 +175,8 @@ def test_send_many_keeps_order(kafka: KafkaCluster, new_topic: NewTopic, produce
 
 
 def test_a_topic_that_another_worker_knows_already(shared_daemon: SidecarDaemon, new_topic: NewTopic) -> None:
-    """Found by the demo: worker 1 made its topic's queue after the metadata push that worker 0's client had
-    caused, asked the controller for it again, and the controller had no news to push: its records waited."""
+    """Found by the demo: worker 1 made its topic's queue after the metadata push that worker 0's client had caused.
+    It asked the controller for the topic again, and the controller had no news to push: its records waited."""
     topic = new_topic(partitions=2)
     for number in range(4):  # clients go to the least loaded worker: these cover both
         with Producer(run_dir=str(shared_daemon.run_dir), client_name=f"c{number}") as first:

@@ -81,7 +81,7 @@ def test_pages_go_back_from_the_middle(journal: Journal) -> None:
     assert journal.chain.page_count == before - len(middle)
     assert journal.chain.release_pages() == []
     journal.give(middle)
-    # What is around the hole is still there, for the live owner and for recovery.
+    # The entries around the hole are still there, for the live owner and for recovery.
     recovered = journal.recover()
     assert recovered.damage == []
     assert [e.seq for e in recovered.entries()] == [1, 2, 3, 7, 8, 9]
@@ -291,7 +291,8 @@ def test_sticky_partitioner_keeps_and_moves(kernel: ModuleType) -> None:
 
 
 def test_the_entry_that_is_walked_is_noted_while_it_is(kernel: Any) -> None:
-    """Who finds its reader dead knows which submission it had before it; one walk over many notes each in its turn."""
+    """A process that finds its reader dead knows which submission it had before it; one walk over many notes each in
+    its turn."""
     journal = Journal(kernel)
     entries = [journal.add([[None, b"x"], [None, b"y"]], seq=seq) for seq in (1, 2, 3)]
     partitioner = kernel.StickyPartitioner(1, [0], 16_384, 1)

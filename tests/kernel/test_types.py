@@ -24,7 +24,7 @@ def test_both_have_the_whole_api() -> None:
             "Entry": ["client_row", "count", "flags", "format", "payload_bytes", "remaining", "seq", "stream"]
         }
         twin = set(dir(getattr(reference, name))) | set(made.get(name, ()))
-        # What the twin sets in __init__ is not in dir() of its class; methods and properties are.
+        # Attributes that the twin sets in __init__ are not in dir() of its class; methods and properties are.
         missing = {each for each in public - twin if callable(getattr(getattr(_kernel, name), each))}
         assert not missing, (name, missing)
 

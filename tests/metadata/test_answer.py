@@ -1,4 +1,4 @@
-"""What a broker's Metadata answer may claim."""
+"""Claims that a broker's Metadata answer may make."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Goal: expiry at the controller never looks like deletion to a worker that uses the topic, and a deletion is told to
-every worker that does, whatever the controller had forgotten and whatever the worker had missed."""
+"""Goal: expiry at the controller never looks like deletion to a worker that uses the topic. A deletion is reported to
+every worker that does, whatever the controller had forgotten and the worker had missed."""
 
 from __future__ import annotations
 

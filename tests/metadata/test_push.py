@@ -131,7 +131,7 @@ def test_who_hears_what() -> None:
 
 @pytest.mark.rule("U1")
 def test_a_new_controller_tells_each_of_its_workers_everything_under_its_epoch() -> None:
-    """What it heard of the cluster before it was active is part of that; nobody hears an epoch of before."""
+    """Its knowledge of the cluster before it was active is part of that; nobody hears an earlier epoch."""
 
     async def test() -> None:
         pusher = MetadataPusher(1)

@@ -37,7 +37,7 @@ class Desk:
         )
         self.skipped: list[int] = []
         self.lets_in = True
-        """Who sends something has attached."""
+        """A peer that sends something has attached."""
 
     def _take(self, routing_id: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         self.messages.append((routing_id, [bytes(frame) for frame in frames]))

@@ -12,7 +12,7 @@ from .fake_broker import FakeBroker, Peer, Request, api_versions_body
 
 
 class Asked(NamedTuple):
-    """One metadata request: by whom it was answered, when (ms), and the topics (None = all)."""
+    """One metadata request: the node that answered it, the time in ms, and the topics (None = all)."""
 
     broker: int
     at_ms: float

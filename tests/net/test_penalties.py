@@ -1,4 +1,5 @@
-"""Who pays for connections that only cost: the process that opens them, for two seconds at most, and its user, less."""
+"""Connections that only cost are paid for by the process that opens them, for two seconds at most, and by its user,
+less."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_an_idle_link_is_renewed_and_counts_as_idle(run: Run) -> None:
 
 
 def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
-    """What was held was surely not sent, and its owner hears so."""
+    """Held requests were surely not sent, and their owner hears so."""
 
     async def test() -> None:
         async with SaslBroker() as broker:

@@ -85,7 +85,7 @@ class Pair:
         return blocked
 
     def receive(self, count: int, step: int = 1 << 16) -> bytes:
-        """What our side reads, ``step`` bytes at a time, until it has ``count``."""
+        """Bytes that our side reads, ``step`` at a time, until it has ``count``."""
         data = bytearray()
         buffer = memoryview(bytearray(step))
         while len(data) < count:

@@ -30,5 +30,5 @@ def make_build(folder: Path, version: str, *, layout_version: int | None = None)
 
 
 def run_build(daemon: SidecarDaemon, build: Path) -> None:
-    """What is started next is that build (the current folder would come before PYTHONPATH)."""
+    """The next process is that build (the current folder would come before PYTHONPATH)."""
     daemon.use_environment(PYTHONPATH=str(build), PYTHONSAFEPATH="1")

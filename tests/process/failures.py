@@ -376,7 +376,7 @@ DAEMON_REPLACED = Failure(
 
 
 def shown(stage: Stage, failure: Failure, reader: PageReader) -> Iterator[str]:
-    """Places that do not show it yet. What costs a process or a browser is asked once the others show it."""
+    """Places that do not show it yet. Places that cost a process or a browser are asked once the others show it."""
     try:
         page = _json(http_get(stage.daemon, "/api/status"))
         metrics = http_get(stage.daemon, "/metrics")

@@ -61,7 +61,7 @@ def with_own_producer(name: str, run_dir: str, topic: str) -> None:
 
 
 def child(way: str, name: str, parent: Sender) -> None:
-    """What the child does with what it inherited."""
+    """The child's use of what it inherited."""
     if way == "sends":
         send_and_report(name, parent.producer, parent.topic)
     elif way == "closes":

@@ -26,7 +26,7 @@ WAIT_S = 60
 
 
 class Interrupted(Exception):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 class Sender:

@@ -53,8 +53,7 @@ def large(name: str, number: int) -> dict[str, Any]:
 def tight(name: str, number: int) -> dict[str, Any]:
     """Whole batches are too large for the topic, and so is one record amid each burst by itself.
 
-    What was sent behind that record meets a gap, so its batches lose their identity: at each burst, not only in a
-    backlog.
+    Batches sent behind that record meet a gap, so they lose their identity: at each burst, not only in a backlog.
     """
     return {
         "value": RecordId(name, number).encode()
@@ -213,9 +212,9 @@ class KillWorkload:
                     )
                     break
                 except ConditionTimeout:
-                    # Nothing passed there this time (nobody was sending just then): another worker tries.
-                    # Some points are passed once in a worker's life, or in an adoption only when it finds a failed
-                    # batch: from now on the first pass at any time will do.
+                    # Nothing passed there this time (nobody was sending just then): another worker tries. Some points
+                    # are passed once in a worker's life, or in an adoption only when it finds a failed batch. From
+                    # now on the first pass at any time will do.
                     self.slow.append(kill.point)
                     given = dataclasses.replace(given, nth=1, during=None)
                     self._give(given, first=True)

@@ -1,4 +1,4 @@
-"""What a reader sees of a daemon: its page in a real Chromium, and one screen of `top`."""
+"""A reader's sight of a daemon: its page in a real Chromium, and one screen of `top`."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_records_flow_again_soon(kafka: KafkaCluster, start_daemon: StartDaemon,
             kill(pid)
             replaced(daemon, pid, workers=1)
             ready_s = time.monotonic()
-            # What is told sooner after the kill may be the dead worker's.
+            # An outcome that comes sooner after the kill may be the dead worker's.
             told_s = killed_s + 0.05
             since_s = max(ready_s, told_s)
             wait_until(
@@ -170,7 +170,7 @@ def test_whole_daemon_killed(
 
 
 def test_stopped_and_started(kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic) -> None:
-    """What `systemctl restart` does: SIGTERM, a drain, a new process. No record fails, nothing is sent twice."""
+    """As `systemctl restart` does: SIGTERM, a drain, a new process. No record fails, nothing is sent twice."""
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:

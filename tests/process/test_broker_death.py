@@ -1,7 +1,7 @@
 """Goal: a broker that dies and comes back costs time, never a record, a double or the order.
 
-Method: a cluster of its own, clients that send all the while, SIGKILL of the only broker, restart on the
-same ports; then SIGSTOP and SIGCONT, which makes requests time out that were written and perhaps appended.
+Method: a cluster of its own, and clients that send all the while. The only broker gets SIGKILL and restarts on the
+same ports. Then SIGSTOP and SIGCONT let requests time out that were written and perhaps appended.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def test_killed_clients_never_exhaust_the_table(
     found = run_killed_clients(daemon.run_dir, topic, clients, timeout_s=1_800)
     assert found == (clients, 0)
 
-    # What they had accepted is delivered, and nobody's row is left.
+    # Their accepted records are delivered, and nobody's row is left.
     wait_until(
         lambda: rows_in_use(daemon) == 0,
         "all rows to be free",

@@ -46,7 +46,7 @@ complete --do-complete "{text}"
 
 
 def complete(shell: str, *words: str, home: Path) -> set[str]:
-    """What the shell offers for the last word."""
+    """The shell's offers for the last word."""
     place = str(Path(sys.executable).parent)
     script = ASK[shell].format(
         line=LINES[shell],

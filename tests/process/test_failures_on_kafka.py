@@ -1,7 +1,7 @@
 """Goal: the failures that depend on how a cluster behaves are seen on a real one, too.
 
-Method: three brokers, one daemon with two workers. A quota is set; then a broker stands still, is silent, is fenced by
-the cluster and leaves a partition without a leader and another with too few replicas; then it goes on.
+Method: three brokers, one daemon with two workers. A quota is set. Then a broker stands still, is silent, and is
+fenced by the cluster; it leaves a partition without a leader and another with too few replicas. Then it goes on.
 """
 
 from __future__ import annotations

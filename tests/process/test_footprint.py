@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.alone]
 WAKEUPS_PER_S_MAX = 20
 IDLE_S = 5.0
 WARM_UP_CONNECTS = 100
-"""What grows only once (pools, caches, the allocator's arenas) has grown by then."""
+"""Memory that grows only once (pools, caches, the allocator's arenas) has grown by then."""
 GROWTH_BYTES_MAX = 3 << 20
 BACKLOG_RECORDS = 600_000
 RETURNED_S = 4 * TRIM_MS / 1000
@@ -130,8 +130,8 @@ def test_clients_that_came_and_went_leave_nothing(
 def test_the_memory_of_a_backlog_goes_back_while_records_flow(
     mock_broker: MockBroker, start_daemon: StartDaemon
 ) -> None:
-    """All brokers are away for a while. What the worker took meanwhile for requests and small records goes back to the
-    system, also when it has no idle moment after that."""
+    """All brokers are away for a while. Memory that the worker took meanwhile for requests and small records goes
+    back to the system, also when it has no idle moment after that."""
     daemon = start_daemon(
         mock_broker.bootstrap_servers, settings={"daemon.workers": 1, "buffer.memory": 128 << 20}
     )

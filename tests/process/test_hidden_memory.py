@@ -29,7 +29,7 @@ for pid in sys.argv[1:]:
 
 
 def looked_at(daemon: SidecarDaemon) -> list[str]:
-    """What another process of the same user sees of the controller and of its worker."""
+    """The sight that another process of the same user has of the controller and of its worker."""
     wait_until(
         lambda: (
             (daemon.run_dir / "daemon.json").exists()

@@ -1,7 +1,7 @@
 """Goal: whatever a local process throws at the sockets, no worker dies and nobody else notices.
 
-Method: raw ZeroMQ DEALERs send nonsense to the control endpoint and to each worker's endpoint, before and
-after a proper handshake; then an ordinary client must be served by the same processes as before.
+Method: raw ZeroMQ DEALERs send nonsense to the control endpoint and to each worker's endpoint, before and after a
+proper handshake. Then an ordinary client must be served by the same processes as before.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def test_nonsense_hurts_nobody(
         "the malformed frames to be counted",
         describe=lambda: f"counted: {metric(daemon, 'kafka_sidecar_malformed_frames_total')}",
     )
-    # A process that sends nonsense waits for its next connections, and this one has sent it: libzmq would go on
-    # connecting, and the good client needs patience until the points are back.
+    # A process that sends nonsense waits for its next connections, and this one has sent it. With libzmq it would go
+    # on connecting, and the good client needs patience until the points are back.
     for socket in sockets:
         socket.close(linger=0)
     with Producer(run_dir=str(daemon.run_dir), client_name="ordinary", connect_timeout_ms=30_000) as producer:

@@ -1,7 +1,7 @@
 """Goal: what one topic or client cannot send, or does not read, holds up nobody else.
 
 Method: a small pool on a real broker. One client floods a topic that nobody has created, or stops reading its
-outcomes; another must get all of its records delivered meanwhile, and the pool must be whole again at the end.
+outcomes. Another must get all of its records delivered meanwhile, and the pool must be whole again at the end.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_a_client_that_does_not_read_its_outcomes_delays_nobody(
         deaf.kill()
         deaf.wait()
     assert len(read_topic(kafka.bootstrap_servers, good)) == RECORDS
-    # What the killed client had accepted is delivered; its pages come back.
+    # The killed client's accepted records are delivered; its pages come back.
     wait_until(lambda: pages_taken(small_daemon) == 0, "the pool is whole again", timeout_s=30)
     accepted = metric(small_daemon, "kafka_sidecar_records_accepted_total")
     delivered = metric(small_daemon, "kafka_sidecar_records_delivered_total")

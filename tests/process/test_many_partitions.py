@@ -1,8 +1,8 @@
 """Goal: a topic may have more partitions than a worker has batch descriptors (4,096; new batches leave 64 free).
 
-Records to all of them are sent in turns. What is on the wire when a connection breaks or the worker is killed, with the
-table full, is sent again by the descriptors that it has; nothing waits for its deadline. The broker is a fake one that
-checks sequences; the long form asks a real Kafka the same.
+Records to all of them are sent in turns. A connection breaks, or the worker is killed, with the table full: batches
+on the wire are sent again by the descriptors that they have. Nothing waits for its deadline. The broker is a fake one
+that checks sequences; the long form asks a real Kafka the same.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_the_segment_is_deleted_under_a_running_daemon(
 
 @pytest.mark.kafka
 def test_the_clock_went_back(kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic) -> None:
-    """What the dead daemon stamped lies in the future of the next one, its epochs too."""
+    """The dead daemon's stamps lie in the future of the next one, its epochs too."""
     topic = new_topic(partitions=1)
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
     wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)

@@ -1,7 +1,7 @@
 """Goal: no name that a client chooses ends a line of the log, moves a terminal's cursor, or becomes markup.
 
-Method: a raw client with line feeds, escapes and HTML in its name and in topics' names, which makes the daemon speak
-about it; then everything a person may look at is read.
+Method: a raw client with line feeds, escapes and HTML in its name and in topics' names makes the daemon speak about
+it. Then everything a person may look at is read.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def reload(daemon: SidecarDaemon, file: Path, text: str) -> subprocess.Completed
 
 
 def reloaded(daemon: SidecarDaemon, file: Path, text: str) -> str:
-    """What a reload that is not refused prints."""
+    """Output of a reload that is not refused."""
     done = reload(daemon, file, text)
     assert done.returncode == ExitStatus.OK, done.stderr + daemon.log_tail()
     return done.stdout

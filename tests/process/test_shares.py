@@ -85,7 +85,7 @@ def test_six_floods_at_two_workers_leave_a_good_client_its_room(flooded: Sidecar
                 began_s = time.monotonic()
                 producer.send("good", value=b"v" * 200).result(timeout=GOOD_WAIT_S)
                 waited_s.append(time.monotonic() - began_s)
-        # What does not move holds three quarters at most, over both workers; the good ones hold a page each.
+        # Topics that do not move hold three quarters at most, over both workers; the good ones hold a page each.
         assert share_taken(flooded) <= 0.76
         assert sorted(waited_s)[len(waited_s) // 2] < 0.5
         by_worker = [worker["clients"] for worker in flooded.info()["workers"]]

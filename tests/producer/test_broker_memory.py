@@ -99,8 +99,8 @@ def test_old_records_go_one_batch_at_a_time(age_ms: int) -> None:
 
 
 def test_nothing_goes_beside_an_old_batch() -> None:
-    """Neither behind it, nor it behind others: a broker forgets all of an id by its last batch, also a young one whose
-    answer was lost and that is sent again."""
+    """Neither behind it, nor it behind others. A broker forgets all of an id by its last batch, also a young one
+    whose answer was lost and that is sent again."""
     core = Core(known=False)
     acknowledged(core, "first")
     young = core.send("young")
@@ -251,8 +251,8 @@ def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> No
 
 
 def test_what_a_refused_batch_left_behind_does_not_go_behind_a_later_one() -> None:
-    """One of its records is invalid, the other is to be sent again; the answer of the next batch is lost, and it goes
-    to a topic made anew meanwhile, which takes any first sequence."""
+    """One of its records is invalid, the other is to be sent again. The answer of the next batch is lost, and it goes
+    to a topic that was recreated meanwhile, which takes any first sequence."""
     core = Core()
     first, second = core.send("bad", "good"), core.send("later")
     core.respond(first, answer(0, Code.INVALID_RECORD, record_errors=((0, "no key"),)))

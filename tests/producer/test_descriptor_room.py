@@ -180,7 +180,7 @@ def split_before_retries(core: Core, partitions: int) -> None:
 
 
 def acknowledge_all(core: Core, turns: int) -> list[object]:
-    """What was sent meanwhile."""
+    """Payloads sent meanwhile."""
     told: list[object] = []
     for _ in range(turns):
         for request in core.poll(200):

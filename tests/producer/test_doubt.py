@@ -102,8 +102,8 @@ def test_half_that_never_left_is_in_doubt_as_well() -> None:
 
 
 def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
-    """The batch behind it failed for good, so the partition is to start over; but whether the whole is in the log
-    nobody has found out yet, and the halves would stand there again. Found by the simulation."""
+    """The batch behind it failed for good, so the partition is to start over. But nobody has found out yet whether
+    the whole is in the log, and the halves would stand there again. Found by the simulation."""
     core = Core()
     core.send("first", "second")
     failed = core.send("x")
@@ -127,8 +127,8 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
 
 def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
     """The answer to a batch with one record too large for the topic was lost. Its first part is taken, which a broker
-    that had the whole would refuse as out of order, unless it has forgotten the producer id: the others are delivered,
-    and that the large record is surely absent is not said."""
+    that had the whole would refuse as out of order, unless it has forgotten the producer id. So the others are
+    delivered, and it is not said that the large record is surely absent."""
     core = Core()
     again = sent_again(core, "a", "b", "large", "c")
     core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
@@ -278,8 +278,8 @@ def test_no_batch_gets_another_number_behind_a_later_one_given_up_in_doubt(
 
 
 def test_a_batch_in_doubt_behind_a_gap_gets_no_other_number_before_one_given_up_in_doubt() -> None:
-    """A batch was refused for good, so a number is missing before those in doubt, and OUT_OF_ORDER for them tells no
-    more of the one behind them that was given up. It may be there."""
+    """A batch was refused for good, so a number is missing before those in doubt. OUT_OF_ORDER for them tells no more
+    of the one behind them that was given up. It may be there."""
     core = Core()
     core.acknowledge(core.send("known"))
     gap, doubted, last = core.send("gap"), core.send("a"), core.send("c")

@@ -39,9 +39,9 @@ def test_one_producer_id_and_sequences_by_record_count_per_partition() -> None:
 
 
 def test_the_first_batch_under_an_id_goes_alone() -> None:
-    """A broker takes an unknown producer id at any sequence: with the first batch refused before its sequence is
-    looked at (NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE), a second one in flight would be appended before it. Found by
-    the simulation."""
+    """A broker takes an unknown producer id at any sequence. If the first batch is refused before its sequence is
+    looked at (NOT_ENOUGH_REPLICAS, CORRUPT_MESSAGE), a second one in flight would be appended before it. Found by the
+    simulation."""
     core = Core(known=False)
     first = core.send("a")
     core.append("b")
@@ -90,7 +90,7 @@ def test_lost_answers_are_sent_again_as_they_were_and_in_order(lost: int) -> Non
 
 
 def test_no_more_than_five_batches_of_a_partition_are_unsettled() -> None:
-    """What a broker remembers; more could not be told from a gap after a lost answer."""
+    """A broker's memory; more could not be told from a gap after a lost answer."""
     core = Core(leaders=(1,))
     for n in range(5):
         core.send(n)

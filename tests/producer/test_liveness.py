@@ -1,6 +1,6 @@
-"""Whatever splits, retries, lost connections, moved leaders and pauses leave: a broker that is there, with something
-due and nothing in flight, is sent something as long as one descriptor is free, at once or when its retries have backed
-off."""
+"""Goal: a broker that is there, with something due and nothing in flight, is sent something while one descriptor is
+free. That is at once, or when its retries have backed off. Splits, retries, lost connections, moved leaders and
+pauses change nothing of that."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Model:
         return idle if core.descriptors.free_count else []
 
     def end(self) -> None:
-        """All brokers are there and take everything. What stays of a paused topic was never sent."""
+        """All brokers are there and take everything. Batches of a paused topic that stay were never sent."""
         core = self.core
         core.links.down.clear()
         self.take_everything()

@@ -46,7 +46,7 @@ class Topic:
         return request
 
     def give_up_first(self) -> None:
-        """What follows "a" gets other numbers once nothing of it is in doubt."""
+        """Batches behind "a" get other numbers once nothing of it is in doubt."""
         self.refuse(self.next("a"), Code.TOPIC_AUTHORIZATION_FAILED)
 
     def deliver_rest(self) -> list[tuple[str, int]]:

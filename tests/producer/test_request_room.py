@@ -26,7 +26,7 @@ TWO_BUFFERS = {"max_request_size": LARGEST, "request_buffers_bytes": 2 * LARGEST
 
 @pytest.mark.rule("S5")
 def test_nothing_new_is_drained_for_a_link_that_is_about_to_be_closed() -> None:
-    """What it is drained for comes back with the rest, and would be in doubt without a byte sent."""
+    """A batch drained for it comes back with the rest, and would be in doubt without a byte sent."""
     core = Core(leaders=[1, 1], request_timeout_ms=3000)
     core.send("a")
     core.append("b", partition=1)
@@ -242,7 +242,7 @@ def test_at_most_two_requests_are_prepared_ahead_of_the_socket() -> None:
 
 
 def test_the_new_leaders_that_an_answer_names_are_one_effect() -> None:
-    """Each effect makes a snapshot of the whole cluster: with one for each of some thousand partitions that move, the
+    """Each effect makes a snapshot of the whole cluster. With one for each of some thousand partitions that move, the
     worker would be silent for seconds, and be taken for dead."""
     core = Core(leaders=[1] * 500)
     everywhere(core, "a", 500)

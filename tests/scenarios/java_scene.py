@@ -36,7 +36,7 @@ def java_settings(bootstrap_servers: str, settings: Mapping[str, object]) -> dic
 
 
 class JavaThread:
-    """What a scenario's sender takes for its producer: one thread that sends through the Java producer there."""
+    """A producer for a scenario's sender: one thread that sends through the Java producer there."""
 
     def __init__(self, there: JavaSenders, name: str) -> None:
         self._there = there

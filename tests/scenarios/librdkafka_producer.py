@@ -56,7 +56,7 @@ class LibrdkafkaProducer:
         from confluent_kafka import Producer
 
         self.said: list[str] = []
-        """What it reported besides the outcomes of records: names and texts of its errors, in order."""
+        """Reports besides the outcomes of records: names and texts of its errors, in order."""
         self._producer = Producer(
             quiet_config(
                 bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Who takes a security scenario: the daemon, librdkafka or Kafka's own Java producer, each opened in one way."""
+"""Clients of a security scenario: the daemon, librdkafka or Kafka's own Java producer, each opened in one way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scenarios share: numbered records, what became of them, and the ledger over both ends."""
+"""The common part of scenarios: numbered records, their outcomes, and the ledger over both ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _serial = count(1)
 
 
 class Outcome(NamedTuple):
-    """What the sender was told of one record: where it is, or why not."""
+    """The sender's outcome of one record: its place, or the reason why it has none."""
 
     metadata: RecordMetadata | None
     error: SidecarError | None
@@ -192,7 +192,7 @@ class Scene:
         self.check_books()
 
     def check_books(self) -> None:
-        """What the daemon itself counted."""
+        """The daemon's own counts."""
         accounts_balance(self.daemon)
 
     def accepted(self) -> float:

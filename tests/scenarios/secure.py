@@ -1,4 +1,5 @@
-"""What the security scenarios share: one real Kafka with every kind of listener, loads, and what they may cost."""
+"""The common part of the security scenarios: one real Kafka with every kind of listener, loads, and what they may
+cost."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def settings_for(
 
 
 class Costs:
-    """What a lasting fault costs from now on: connections at a relay, and lines in the daemon's log."""
+    """Costs of a lasting fault from now on: connections at a relay, and lines in the daemon's log."""
 
     def __init__(self, relay: TcpRelay, daemon: SidecarDaemon | None = None) -> None:
         self._relay = relay

@@ -45,7 +45,7 @@ def test_md_05_an_unused_topic_is_asked_for_no_more(scene: Scene) -> None:
 
 
 def test_md_07_a_stale_broker_cannot_pull_the_leader_back(scene: Scene) -> None:
-    """MD-07: a broker goes on naming the old leader under the old epoch: records go to the new one all the while; the
+    """MD-07: a broker goes on naming the old leader under the old epoch. Records go to the new one all the while; the
     same name under a higher epoch is believed."""
     topic, sender = scene.primed()
     old = scene.produced(topic)[0].node

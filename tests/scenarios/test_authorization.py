@@ -22,8 +22,8 @@ TOPIC_AUTHORIZATION_FAILED = 29
 
 @pytest.mark.rule("M9")
 def test_se_06_denied_then_granted(scene: Scene) -> None:
-    """SE-06: denied in metadata, and denied by the broker when the topic was known: the record fails at once and alone,
-    other topics go on; after the grant records flow with no restart."""
+    """SE-06: denied in metadata, and denied by the broker when the topic was known. The record fails at once and
+    alone, and other topics go on. After the grant records flow with no restart."""
     _, other = scene.primed()
     topic = scene.new_topic()
 

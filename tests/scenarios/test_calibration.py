@@ -150,7 +150,7 @@ ROWS = [
     Row(test_deadlines.test_id_09_a_batch_that_never_left),
     Row(test_drain.test_ac_05_drain_goes_on_where_it_stopped),
     Row(test_drain.test_ac_05_a_partition_that_waits_is_skipped),
-    # Java sends nothing more to a partition while a request with expired batches has no answer; that may be one it
+    # Java sends nothing more to a partition while a request with expired batches has no answer. That may be one it
     # sent again just before their time was over, and then the last record must outlive request.timeout.ms.
     Row(
         test_deadlines.test_bp_06_memory_comes_back_once,

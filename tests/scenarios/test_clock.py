@@ -112,7 +112,7 @@ def published_ms(daemon: SidecarDaemon) -> list[int]:
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
 def test_ac_08_the_wall_clock_steps(scene: Scene, clock: ShiftedClock, step_s: int) -> None:
-    """AC-08: records linger, wait for a retry, an answer, a leader, a topic, while the clock steps by an hour: none
+    """AC-08: records linger, wait for a retry, an answer, a leader, a topic, while the clock steps by an hour. None
     expires, nothing is stuck, linger ends when it should, the worker lives on."""
     clock.set(0)
     kafka, daemon = scene.kafka, scene.daemon

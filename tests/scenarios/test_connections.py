@@ -64,8 +64,8 @@ def test_sn_11_a_corrupt_batch_goes_again(scene: Scene) -> None:
 
 
 def test_sn_11_version_negotiation_ends(scene: Scene) -> None:
-    """SN-11: UNSUPPORTED_VERSION to every ApiVersions, with a hint that is no help: two questions a connection, then
-    an error and the reconnect backoff; when the broker comes to its senses records flow."""
+    """SN-11: UNSUPPORTED_VERSION to every ApiVersions, with a hint that is no help. Each connection asks twice; then
+    come an error and the reconnect backoff. When the broker comes to its senses records flow."""
     _topic, sender = scene.primed()
     with sender:
         stubborn = scene.kafka.add(on(Api.API_VERSIONS, times=ALWAYS).refuse(UNSUPPORTED_VERSION))
@@ -146,7 +146,7 @@ def test_bf_04_a_mute_port_is_given_up_at_the_setup_timeout(scene: Scene) -> Non
 
 
 def test_er_05_no_broker_at_all(start_daemon: StartDaemon) -> None:
-    """ER-05: closed ports: the daemon stays up and says so; a send fails by timeout after max.block.ms; when a broker
+    """ER-05: closed ports. The daemon stays up and says so; a send fails by timeout after max.block.ms. When a broker
     appears on one of the ports, records flow with no restart."""
     with FakeBroker({"t": 1}) as kafka:
         kafka.stop_listening(1)

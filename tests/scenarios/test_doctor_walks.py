@@ -1,4 +1,4 @@
-"""What `kafka-sidecar doctor` says about a real Kafka, step by step, and about ports that are something else."""
+"""`kafka-sidecar doctor` on a real Kafka, step by step, and on ports that are something else."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ def test_fc_04_close(scene: Scene) -> None:
 
 
 def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
-    """FC-07: the daemon is stopped with records under way and others behind them, and no broker answers: each record
-    is told once, with the reason, and what was on the wire as possibly persisted."""
+    """FC-07: the daemon is stopped with records under way and others behind them, and no broker answers. Each record
+    has one outcome, with the reason, and those on the wire are possibly persisted."""
     with FakeBroker({"t": 1}) as kafka:
         settings = {
             **FAST,
@@ -130,7 +130,7 @@ def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
             kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
             for _ in range(200):
                 sender.send(size=400)
-            # What is not accepted by then would wait for a successor, untold.
+            # Records not accepted by then would wait for a successor, without an outcome.
             sender.producer.flush(20, until="accepted")
             scene.wait_produced("t", 2)
             assert scene.daemon.process is not None

@@ -114,8 +114,8 @@ def test_id_05_duplicate_sequence_is_success(scene: Scene) -> None:
 
 
 def test_id_06_a_gap_takes_one_new_epoch(scene: Scene) -> None:
-    """ID-06: OUT_OF_ORDER for the batch right after the last acked, while the other partition has one in flight: one
-    bump, the partition begins again at 0, the other one when its own is answered; no cascade."""
+    """ID-06: OUT_OF_ORDER for the batch right after the last acked, while the other partition has one in flight. One
+    bump: the partition begins again at 0, the other one when its own is answered; no cascade."""
     topic, sender = scene.primed(2)
     with sender:
         scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(OUT_OF_ORDER))
@@ -289,8 +289,8 @@ def test_sn_05_records_that_the_broker_refuses(scene: Scene) -> None:
 
 
 def test_sn_05_records_refused_after_a_lost_answer(scene: Scene) -> None:
-    """SN-05: appended, the answer lost, the topic becomes stricter, and the batch that is sent again is judged before
-    it is looked for: nothing is doubled, and nobody is told that it is not there."""
+    """SN-05: appended, the answer lost, and the topic becomes stricter. The batch that is sent again is judged before
+    it is looked for. Nothing is doubled, and nobody hears that it is not there."""
 
     def keyless(topic: str, record: BatchRecord) -> str | None:
         return "a compacted topic takes no record without a key" if record.key is None else None

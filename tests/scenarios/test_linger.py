@@ -151,8 +151,8 @@ def test_ac_04_each_broker_at_its_own_linger_end(scene: Scene) -> None:
 
 @pytest.mark.alone
 def test_ac_04_waiting_costs_no_turns(scene: Scene) -> None:
-    """AC-04: while a record lingers, and while its request waits for an answer, the worker sleeps; what a record costs
-    is a handful of turns (rd:0055 allows up to 1,000 for ten)."""
+    """AC-04: while a record lingers, and while its request waits for an answer, the worker sleeps. A record costs a
+    handful of turns (rd:0055 allows up to 1,000 for ten)."""
     turns = f"{METRIC}wakeups_total"
     topic = "three-idle"
     scene.kafka.create_topic(topic, 1)

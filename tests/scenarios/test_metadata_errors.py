@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process]
 NOT_LEADER, STORAGE_ERROR = 6, 56
 STANDING_S = 3.0
 REQUESTS_MAX = 9
-"""What librdkafka allows itself in those three seconds."""
+"""librdkafka's own allowance in those three seconds."""
 NOT_PERSISTED = 0
 SETTINGS = {
     "retry.backoff.ms": 100,
@@ -72,8 +72,8 @@ def leave_out_partition_1(scene: Scene, sender: Sender) -> Rule:
 
 @pytest.mark.parametrize("is_led", [True, False], ids=["with its leader", "without leader"])
 def test_md_12_a_storage_error_that_stands(scene: Scene, is_led: bool) -> None:
-    """MD-12: the error in a Produce answer, then in all metadata for three seconds: the backoff is kept, however much
-    is sent; where a leader is named sends go on, and no record fails in either case."""
+    """MD-12: the error in a Produce answer, then in all metadata for three seconds. The backoff is kept, however much
+    is sent. Where a leader is named sends go on, and no record fails in either case."""
     topic, sender = scene.primed(2)
 
     def broken(partitions: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Bugs of our own: ER-07. The daemon's code is made to fail where nobody foresaw it (see fault_hook/), and the
-stub's io thread likewise: whoever waits or comes later gets an answer, and nothing is lost or doubled."""
+"""Bugs of our own: ER-07. The daemon's code is made to fail where nobody foresaw it (see fault_hook/), and the stub's
+io thread likewise. All who wait or come later get an answer, and nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_er_07_one_bad_iteration(scene: FaultyScene) -> None:
 
 @pytest.mark.parametrize("place", ["settlement", "answer", "submission", "housekeeping"])
 def test_er_07_the_worker_is_replaced(scene: FaultyScene, place: str) -> None:
-    """ER-07: what failed cannot be repeated where it failed: the worker ends, its successor finishes from the segment
-    what was accepted, each record once and in order, and later callers notice nothing."""
+    """ER-07: a failed step cannot be repeated where it failed, so the worker ends. Its successor finishes the
+    accepted records from the segment, each once and in order, and later callers notice nothing."""
     topic, sender = scene.primed()
     with sender:
         workers = scene.daemon.worker_pids()
@@ -155,8 +155,8 @@ def test_er_07_a_request_that_cannot_be_made(scene: FaultyScene) -> None:
 
 
 def test_er_07_it_fails_each_time(scene: FaultyScene) -> None:
-    """ER-07: every iteration fails, in every worker: each ends by itself, health is bad and says why, callers get an
-    answer by their own patience; and all is delivered once the fault is gone."""
+    """ER-07: every iteration fails, in every worker. Each ends by itself, health is bad and says why, and callers get
+    an answer by their own patience. All is delivered once the fault is gone."""
     _, sender = scene.primed()
     with sender:
         scene.fail("iteration!")
@@ -195,8 +195,8 @@ def test_er_07_metadata_cannot_be_taken_in(scene: FaultyScene) -> None:
 
 
 def test_er_07_the_stubs_own_thread(scene: FaultyScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ER-07: the io thread of one producer fails: its waiting and later callers are told so; misuse before that was
-    raised and harmed nothing; another producer of the process goes on."""
+    """ER-07: the io thread of one producer fails. Its waiting and later callers hear so; misuse before that was
+    raised and harmed nothing. Another producer of the process goes on."""
     topic, other = scene.primed()
     sender = scene.sender(topic)
     with pytest.raises(TypeError):

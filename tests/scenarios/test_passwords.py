@@ -72,8 +72,8 @@ def delivers_once_the_user_is_made(
 
 
 def test_se_01_a_user_that_is_not_there(secure_kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
-    """SE-01: a SCRAM user that does not exist: a record and a question for partitions fail by the login's own words
-    within 10 s; few connections and lines of the log meanwhile; made later, the user is used without a restart."""
+    """SE-01: a SCRAM user that does not exist. A record and a question for partitions fail by the login's own words
+    within 10 s, with few connections and lines of the log meanwhile. Made later, the user is used without a restart."""
     kafka, password = secure_kafka, "carol's password"
     settings = settings_of(kafka, "carol", password) | SHORT_WAIT | {"daemon.workers": 2}
     daemon = start_daemon(kafka.servers("SASL_PLAINTEXT"), settings=settings, wait=False)
@@ -113,9 +113,9 @@ def a_password_withdrawn_for_a_while(
     meanwhile: Callable[[], None] = lambda: None,
     may_fail: Callable[[RecordId], bool] = lambda record: False,
 ) -> None:
-    """SE-01: a user is removed at the broker: open sessions end within 4 s and cannot be renewed. After 8 s without it
-    records wait, none is lost, doubled or failed, and they flow again soon after the user is back; meanwhile few
-    connections and lines of the log."""
+    """SE-01: a user is removed at the broker. Open sessions end within 4 s and cannot be renewed. After 8 s without
+    it records wait; none is lost, doubled or failed, and they flow again soon after the user is back. Connections and
+    lines of the log stay few."""
     operator = kafka.security()
     operator.remove_scram_user(user, MECHANISM)
     removed_s = time.monotonic()

@@ -49,8 +49,8 @@ def wait_for_pages(daemon: SidecarDaemon, pages: float) -> None:
 
 
 def test_bp_03_larger_than_the_pool(scene: Scene) -> None:
-    """BP-03: a record larger than the whole pool, or by one byte larger than a record may be, is refused at once, also
-    when the pool is full; nothing of it is taken."""
+    """BP-03: a record larger than the whole pool, or by one byte larger than a record may be, is refused at once. So
+    it is when the pool is full; nothing of it is taken."""
     topic, sender = scene.primed()
     with sender:
         held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
@@ -173,7 +173,7 @@ def test_bp_03_the_segment_cannot_be_made_larger_than_a_file_may_be(
 
 
 def test_bp_03_the_segment_cannot_grow(kafka: FakeBroker, start_daemon: StartDaemon, tmp_path: Path) -> None:
-    """BP-03: memory is gone when another client comes: it is told so and keeps trying, those there go on; with room
+    """BP-03: memory is gone when another client comes. It hears so and keeps trying, and those there go on. With room
     again it works, and the books are as they were."""
     folder = tmp_path / "pool"
     folder.mkdir()
@@ -262,8 +262,8 @@ def test_bp_08_a_producer_is_closed_under_callers_that_wait(scene: Scene) -> Non
 
 
 def test_bp_08_the_daemon_stops_under_callers_that_wait(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
-    """BP-08: what was accepted is told; calls that wait for room wait on, each for its own max.block.ms: the next
-    daemon takes their records, and who has no patience for it is told that it is away."""
+    """BP-08: accepted records have their outcomes. Calls that wait for room wait on, each for its own max.block.ms.
+    The next daemon takes their records, and a caller without patience for it hears that the daemon is away."""
     daemon = start_daemon(
         kafka.bootstrap_servers,
         settings={**FAST, **SETTINGS, "buffer.memory": 4 << 20, "daemon.shutdown_timeout_s": 1},

@@ -1,5 +1,5 @@
-"""MD-16: what the controller pushes, as its workers take it: with the real controller over two workers, and with one
-real worker whose controller is this test, which may say what no controller of ours would."""
+"""MD-16: the controller's pushes, as its workers take them. Once with the real controller over two workers, and once
+with one real worker whose controller is this test, which may say what no controller of ours would."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ Message = TypeVar("Message", NeedTopics, Ready, UpdateMetadataReply)
 
 
 def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> None:
-    """MD-16: all workers: the topic goes (records that wait, or are on the wire in vain, fail as deleted), comes again
-    under another id with other partitions, and nothing of the old one is left."""
+    """MD-16: all workers. The topic goes: records that wait, or are on the wire in vain, fail as deleted. It comes
+    again under another id with other partitions, and nothing of the old one is left."""
     with contextlib.ExitStack() as stack:
         kafka = stack.enter_context(FakeBroker(nodes=2))
         scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, "daemon.workers": 2}))
@@ -122,8 +122,8 @@ def test_md_16_a_topic_deleted_while_nobody_used_it(start_daemon: StartDaemon) -
 
 
 def test_md_16_a_topic_deleted_while_no_daemon_was_there(start_daemon: StartDaemon) -> None:
-    """MD-16: a daemon dies with a batch that waits for a leader, and the topic is deleted before the next one starts,
-    which has never heard of it: the batch fails as deleted, not at its deadline."""
+    """MD-16: a daemon dies with a batch that waits for a leader. The topic is deleted before the next daemon starts,
+    which has never heard of it. The batch fails as deleted, not at its deadline."""
     with contextlib.ExitStack() as stack:
         kafka = stack.enter_context(FakeBroker(nodes=1))
         scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=FAST))

@@ -34,8 +34,8 @@ THROTTLE_MAX = f"{METRIC}produce_throttle_max_seconds"
 
 
 def test_sn_09_a_byte_rate(kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic) -> None:
-    """SN-09: kafka-configs limits the client's bytes a second: nothing is sent to the broker for as long as it asks
-    for, nothing fails or is lost, the metrics show it; after the quota is gone nothing waits any more."""
+    """SN-09: kafka-configs limits the client's bytes a second. Nothing is sent to the broker for as long as it asks
+    for, nothing fails or is lost, and the metrics show it. After the quota is gone nothing waits any more."""
     topic = new_topic(partitions=1)
     asked: list[tuple[float, float]] = []
     """(when the broker's answer passed, how many seconds it asked for)"""

@@ -47,8 +47,8 @@ def settings_of_bob(kafka: KafkaCluster) -> dict[str, object]:
 
 
 def a_forbidden_topic_fails_alone(kafka: KafkaCluster, open_sender: OpenSender) -> list[errors.SidecarError]:
-    """SE-06: records of a topic without any grant, or with DESCRIBE only, fail at once by Kafka's name; those of an
-    allowed topic are delivered meanwhile; after the grant both topics work without a restart, and fail again after it
+    """SE-06: records of a topic without any grant, or with DESCRIBE only, fail at once by Kafka's name. Those of an
+    allowed topic are delivered meanwhile. After the grant both topics work without a restart, and fail again after it
     was withdrawn. Returns the errors."""
     operator = kafka.security()
     allowed, forbidden, described = (new_topic(kafka) for _ in range(3))
@@ -92,8 +92,8 @@ def test_se_06_a_forbidden_topic_fails_alone(secure_kafka: KafkaCluster, start_d
 
 
 def test_se_07_no_producer_id_is_said_as_such(secure_kafka: KafkaCluster, start_daemon: StartDaemon) -> None:
-    """SE-07: without WRITE on any topic and without IDEMPOTENT_WRITE the broker gives no producer id: records fail by
-    CLUSTER_AUTHORIZATION_FAILED, not by a timeout, again and again until the grant; then they are delivered by the
+    """SE-07: without WRITE on any topic and without IDEMPOTENT_WRITE the broker gives no producer id. Records fail by
+    CLUSTER_AUTHORIZATION_FAILED, not by a timeout, again and again until the grant. Then they are delivered by the
     same daemon."""
     kafka, operator = secure_kafka, secure_kafka.security()
     topic = new_topic(kafka)

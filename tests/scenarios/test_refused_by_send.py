@@ -1,4 +1,4 @@
-"""What send() itself refuses: ER-04 on the fake broker. Nothing is queued, and the producer goes on."""
+"""Refusals of send() itself: ER-04 on the fake broker. Nothing is queued, and the producer goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 def test_er_04_send_refuses(scene: Scene) -> None:
-    """ER-04: a wrong type or range is raised by send() itself; nothing goes to the daemon, no empty batch to the
+    """ER-04: a wrong type or range is raised by send() itself. Nothing goes to the daemon, no empty batch to the
     broker, and the records before and after are neighbours in the log."""
     topic, sender = scene.primed()
     with sender:

@@ -203,8 +203,8 @@ def test_se_04_good_ones_deliver(secure_kafka: KafkaCluster, peer: Librdkafka | 
 def test_se_04_bad_ones_are_refused_by_librdkafka(
     secure_kafka: KafkaCluster, librdkafka: Librdkafka, tmp_path: Path
 ) -> None:
-    """Each record is reported as timed out. The callback for errors has the cause, as far as there is one: a wrong host
-    name, dates and CA are one text, and TLS spoken to as plaintext is none."""
+    """Each record is reported as timed out. The callback for errors has the cause, as far as there is one. A wrong
+    host name, dates and CA are one text, and TLS spoken to as plaintext is none."""
     cases = bad_ones(secure_kafka, tmp_path)
     found = bad_ones_are_refused(secure_kafka, [librdkafka(*way) for _, *way in cases])
     assert all(isinstance(error, errors.DeliveryTimeout) for error in found), found

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def test_bf_02_a_broker_that_hears_nothing(scene: Scene) -> None:
-    """BF-02: a broker is stopped for longer than a request may take, twice: records for the other one go on all the
+    """BF-02: a broker is stopped for longer than a request may take, twice. Records for the other one go on all the
     while; when it is back everything is there once and in order."""
     topic, sender = scene.primed(2)
     nodes = {partition: request.node for request in scene.produced(topic) for _, partition in request.codes}

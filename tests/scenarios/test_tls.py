@@ -31,8 +31,8 @@ LASTS_S = 10.0
 
 
 def good_ones(kafka: KafkaCluster, tmp_path: Path) -> list[tuple[str, dict[str, object]]]:
-    """(listener, settings): TLS 1.2 and 1.3; the CA by path and as PKCS12; a broker that requires a client certificate
-    gets it from PEM files, from one with an encrypted key, inline, and from a PKCS12 store."""
+    """(listener, settings): TLS 1.2 and 1.3; the CA by path and as PKCS12. A broker that requires a client
+    certificate gets it from PEM files, from one with an encrypted key, inline, and from a PKCS12 store."""
     ca = kafka.authority
     mine = ca.issue("alice")
     certificate, key = tmp_path / "alice.pem", tmp_path / "alice.key"
@@ -167,7 +167,7 @@ def test_se_04_refused_at_start(
     secure_kafka: KafkaCluster, start_daemon: StartDaemon, tmp_path: Path, kind: str
 ) -> None:
     """SE-04: a key that is not the certificate's, an encrypted key without its password, a file that is missing or
-    empty, a certificate of our own that has expired: the daemon does not start, and says file and reason."""
+    empty, a certificate of our own that has expired. The daemon does not start, and says file and reason."""
     ca = secure_kafka.authority
     mine, other = ca.issue("alice"), ca.issue("alice")
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"

@@ -70,8 +70,8 @@ def tokens_are_renewed(
 def test_se_05_short_lived_tokens(
     secure_kafka: KafkaCluster, start_daemon: StartDaemon, issuer: TokenServer
 ) -> None:
-    """SE-05: tokens of 6 s over 10 s at 500 records/s, with two workers: fetched by the controller alone, ahead of
-    their end; nothing lost or failed, and hardly a new connection."""
+    """SE-05: tokens of 6 s over 10 s at 500 records/s, with two workers. They are fetched by the controller alone,
+    ahead of their end; nothing is lost or failed, with hardly a new connection."""
     kafka, topic = secure_kafka, new_topic(secure_kafka, partitions=2)
     issuer.lifetime_s = TOKEN_LIVES_S
     settings = oidc(kafka, issuer) | SHORT_LIVED | {"daemon.workers": 2}

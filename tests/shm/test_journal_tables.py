@@ -23,7 +23,7 @@ from tests.reading_back import row_of
 
 
 class Slot:
-    """What a worker does with its slot, by hand."""
+    """A worker's use of its slot, by hand."""
 
     def __init__(self, segment: Segment, slot: int, *, incarnation: int = 1) -> None:
         self.segment, self.number = segment, slot

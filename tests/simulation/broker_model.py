@@ -1,9 +1,9 @@
-"""What a Kafka cluster does with Produce requests, as far as the producer can see: a model, not an emulation.
+"""A Kafka cluster's treatment of Produce requests, as far as the producer can see: a model, not an emulation.
 
-Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1: a batch is known again by epoch,
-first and last sequence among the last five; anything else that is not next is OUT_OF_ORDER; an unknown or forgotten
-id is taken at any sequence. Size and content are judged before sequences, as in UnifiedLog.append, and what a topic
-allows may become less while batches are under way.
+Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1. A batch is known again by epoch, first
+and last sequence among the last five. Anything else that is not next is OUT_OF_ORDER; an unknown or forgotten id is
+taken at any sequence. Size and content are judged before sequences, as in UnifiedLog.append. The topic's bounds may
+become narrower while batches are under way.
 """
 
 from __future__ import annotations

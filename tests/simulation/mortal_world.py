@@ -1,8 +1,8 @@
 """MortalWorld: a simulated world whose worker dies; another one adopts what it left and goes on.
 
-What survives is what the segment has: the records that were accepted, the fates that were told, and the table of batch
-descriptors. Reading them back is modelled after sidecar/worker/adoption; the producer core, the question to the broker
-and its judgement are real.
+Survivors are those of the segment: the accepted records, their reported fates, and the table of batch descriptors.
+Reading them back is modelled after sidecar/worker/adoption; the producer core, the question to the broker and its
+judgement are real.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MortalWorld(SimWorld):
     # --- the death ------------------------------------------------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
-        """What comes of an effect later comes only if the same worker lives."""
+        """Later consequences of an effect come only if the same worker lives."""
         life = self.life
         if self.steps_left == 0:
             return  # it died before this one

@@ -113,7 +113,7 @@ class SimCluster:
     def process(
         self, node: int, batches: list[WireBatch], now_ms: float, *, faulty: bool
     ) -> list[PartitionResult]:
-        """What ``node`` does with a request, and would answer."""
+        """Processing of a request by ``node``, and its answer."""
         self._check(now_ms)
         results = []
         for batch in batches:

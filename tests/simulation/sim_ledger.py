@@ -71,7 +71,7 @@ class SimLedger:
         for payload, (code, persistence, offset) in self.fates.items():
             found = everywhere[payload]
             if persistence == Persistence.NOT_PERSISTED:
-                # What stood in a topic that was deleted before is gone; nothing may be there then, or come later.
+                # Records of a topic that was deleted before are gone; nothing may be there then, or come later.
                 there = [each[payload.partition] for each in generations[self.generation_then[payload] - 1 :]]
                 assert not any(payload in log.records for log in there), (
                     f"{payload} failed with {code} as not persisted, but is in the log"

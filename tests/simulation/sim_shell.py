@@ -51,8 +51,7 @@ START_MS = 10_000_000.0
 OLDEST_ID = 1_000
 """Of a topic that was gone before the world began."""
 LATE_MS_MAX = 50.0
-"""What a dead connection had delivered is processed within this time: less than the shortest retry
-backoff."""
+"""Bytes that a dead connection had delivered are processed within this time: less than the shortest retry backoff."""
 
 
 class Connection:

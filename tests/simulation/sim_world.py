@@ -3,9 +3,9 @@ generator.
 
 Everything that happens is an event at a simulated time; nothing sleeps, and a seed replays exactly.
 
-What the world does not do, because no producer can tell it from success: a broker that processes a request of
-a dead connection later than a client's retry backoff. A broker that forgets producer ids sooner than a batch may be
-under way makes order and single copies impossible; what is told must be true there, too.
+One fault is left out, because no producer can tell it from success: a broker that processes a request of a dead
+connection later than a client's retry backoff. A broker that forgets producer ids sooner than a batch may be under
+way makes order and single copies impossible; outcomes must be true there, too.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SimWorld(SimShell):
                 self.happened[f"told as failed, {Persistence(persistence).name.lower()}"] += 1
 
     def turn(self) -> None:
-        """What the driver does: poll, carry out."""
+        """As the driver does: poll, carry out."""
         for _ in range(100):
             effects = self.sender.poll(self.snapshot, self, self.now_ms)
             for effect in effects:
@@ -166,7 +166,8 @@ class SimWorld(SimShell):
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
 
     def draw_client(self) -> tuple[int, bool]:
-        """Who submits next, and whether it passes what waits in bulk: only one with nothing unfinished there may."""
+        """The client that submits next, and whether it passes what waits in bulk: only one with nothing unfinished
+        there may."""
         client = self.clients.randrange(self.client_count)
         wants = client > 0 and self.clients.random() < self.quiet_rate
         open_payloads = (each for each in self.ledger.accepted if each not in self.ledger.fates)

@@ -60,7 +60,7 @@ FAULTS = {
     "topic's limit lowered",
     "went express",
 }
-"""What the model can do wrong: all of it must have happened in a run of some size."""
+"""Faults of the model: all of them must have happened in a run of some size."""
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_only_a_calm_within_a_records_own_time_counts() -> None:
-    """What the runs are judged by: a record may expire under faults, and not after a long calm."""
+    """The rule that runs are judged by: a record may expire under faults, and not after a long calm."""
     calm = SimCalm()
     assert calm.longest_ms(0, 120_000) == 0
     calm.begin(2_000)

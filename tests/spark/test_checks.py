@@ -1,4 +1,4 @@
-"""What the driver checks before any task, and the way of streams that hand over rows (PySpark 4.0).
+"""The driver's checks before any task, and the way of streams that hand over rows (PySpark 4.0).
 
 The calls are Spark's own; a session is not needed for them, and in one they run in a process of Spark's.
 """

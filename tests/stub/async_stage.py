@@ -83,7 +83,7 @@ class Stage:
         self.gathered: deque[Submission] = deque()
         self.taken: list[Submission] = []
         self.log: dict[str, list[bytes]] = {}
-        """What the daemon has taken: the values by topic, in the order of acceptance."""
+        """The values that the daemon has taken, by topic, in the order of acceptance."""
 
     def _then_take_in(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """An io thread that is quick takes in at once what a caller has queued."""

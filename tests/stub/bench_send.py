@@ -1,4 +1,4 @@
-"""What send(), send_many() and the completion of callbacks cost the caller's process, without a daemon's share.
+"""Cost of send(), send_many() and completed callbacks in the caller's process, without a daemon's share.
 
 ``python -m tests.stub.bench_send [RECORDS]``; KAFKA_SIDECAR_PURE_STUB=1 for the path in pure Python. The caller's
 loop alone is measured too and taken off. The daemon is scripted and runs in another process.

@@ -42,7 +42,7 @@ class Submit:
 
 @dataclass
 class Client:
-    """What a worker remembers of a stub; survives its connections, not ``forget_clients``."""
+    """A worker's memory of a stub; survives its connections, not ``forget_clients``."""
 
     client_id: bytes
     name: str

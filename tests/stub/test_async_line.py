@@ -1,4 +1,4 @@
-"""Who waits for room on an event loop: histories of sends, cancellations and room that comes and goes.
+"""The line for room on an event loop: histories of sends, cancellations and room that comes and goes.
 
 No daemon and no time: what is late or early here is so by order alone.
 """

@@ -166,7 +166,7 @@ def test_a_short_patience_is_kafka_pythons_timeout(daemon: FakeDaemon) -> None:
 def test_headers_of_every_form_that_send_takes_are_measured(
     daemon: FakeDaemon, headers: Any, size: int
 ) -> None:
-    """What raised behind the send had its record delivered, and its caller sent it once more."""
+    """A call that raised behind the send had its record delivered, and its caller sent it once more."""
     with kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir)) as producer:
         assert producer.send("t", b"v", headers=headers).get(WAIT_S).serialized_header_size == size
         with pytest.raises(TypeError):

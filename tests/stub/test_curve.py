@@ -237,7 +237,7 @@ def test_a_recorded_handshake_opens_no_second_connection() -> None:
 
 
 class Handshake:
-    """What each end has said, in order, in a handshake that went well."""
+    """Commands of each end, in order, in a handshake that went well."""
 
     def __init__(self) -> None:
         ours, theirs = client(), server()
@@ -254,7 +254,7 @@ class Handshake:
 
 
 def outcome(end: CurveConnection, *parts: bytes) -> str:
-    """What becomes of an end that hears these: it is ready, waits, or closes."""
+    """The state of an end that hears these: it is ready, waits, or closes."""
     try:
         for part in parts:
             feed(end, part)

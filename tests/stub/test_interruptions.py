@@ -30,7 +30,7 @@ OPCODES_MAX = 5_000
 
 
 class Interrupted(BaseException):
-    """What a handler raises."""
+    """The exception of a handler."""
 
 
 def interrupted_at(number: int, action: Callable[[], object]) -> bool:
@@ -71,7 +71,7 @@ def column_daemon(run_dir: Path) -> Iterator[FakeDaemon]:
 
 
 def _values(daemon: FakeDaemon, topic: str) -> list[bytes]:
-    """What the daemon has accepted of ``topic``, in order."""
+    """Records of ``topic`` that the daemon has accepted, in order."""
     return [
         bytes(record[1]) for submit in daemon.received if submit.topic == topic for record in submit.records
     ]

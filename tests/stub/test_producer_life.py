@@ -76,7 +76,7 @@ def test_close_delivers_says_goodbye_and_is_idempotent(daemon: FakeDaemon) -> No
 
 
 def test_close_meets_an_io_thread_that_has_just_ended(daemon: FakeDaemon) -> None:
-    """Found with a hundred producers: the thread saw the wish to end before it was woken for it, ended, and
+    """Found with a hundred producers: the thread saw the wish to end before it was woken for it, and ended. Then
     close() wrote to a descriptor that was closed, or somebody else's by then."""
     producer = Producer(run_dir=str(daemon.run_dir))
     producer.send("t", b"x").result(timeout=10)

@@ -33,7 +33,7 @@ class ModelWorker:
         self.held: set[int] = set()
         self.journal: list[tuple[int, int, bytes]] = []
         self.log: list[tuple[str, bytes]] = []
-        """What the broker has: (topic, payload), in order of delivery."""
+        """Records of the broker: (topic, payload), in order of delivery."""
         self.wake: list[tuple[int, bytes]] = []
         self.number = 1
         self.accepted_bytes = 0
@@ -98,7 +98,7 @@ class ModelWorker:
         return messages
 
     def deliver(self) -> None:
-        """What is in the journal reaches the broker; its outcomes stand in the ring."""
+        """Records in the journal reach the broker; their outcomes stand in the ring."""
         for stream, seq, payload in self.journal:
             self.log.append((self.topics[stream], payload))
             outcome = Outcome(
@@ -301,7 +301,7 @@ def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
 
 
 def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None:
-    """It brought the secret of a client id that was given up: at the next connection the daemon knew nobody by both,
+    """It brought the secret of a client id that was given up. At the next connection the daemon knew nobody by both,
     and records that it had accepted meanwhile were in doubt."""
     scene = Scene()
     run, session = scene.run, scene.session

@@ -206,7 +206,7 @@ def test_a_name_server_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path) -> None:
-    """Who changes bytes on the way could else leave messages out, and those behind them would count."""
+    """An attacker who changes bytes on the way could else leave messages out, and those behind them would count."""
 
     def serve(door: socket.socket) -> None:
         connected, _ = door.accept()

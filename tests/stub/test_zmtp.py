@@ -1,7 +1,7 @@
 """Goal: messages come out as they went in, however the bytes are cut; who speaks something else is refused.
 
-Method: connections fed by hand, and libzmq at the other end of a real socket (the fake daemon of this folder and the
-tests of hostile frames talk through libzmq as well).
+Method: connections fed by hand, and libzmq at the other end of a real socket. (The fake daemon of this folder and the
+tests of hostile frames talk through libzmq as well.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def connection(buffers: Buffers | None = None) -> ZmtpConnection:
 
 
 def feed(peer: ZmtpConnection, data: bytes) -> list[list[bytes]]:
-    """What came out of ``data``, given as the peer has space for it."""
+    """Events of ``data``, given as the peer has space for it."""
     messages: list[list[bytes]] = []
     while data:
         space = peer.space()

@@ -16,7 +16,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(words: Sequence[str | Path], text: str = "") -> str:
-    """What it prints with these words; AssertionError when it finds a fault."""
+    """Its output with these words; AssertionError when it finds a fault."""
     assert PROMTOOL is not None
     done = subprocess.run(
         [PROMTOOL, *map(str, words)], input=text, capture_output=True, text=True, timeout=120, check=False

@@ -61,7 +61,7 @@ class Steps(Executor):
 
 
 class Loop:
-    """What of an event loop a GroupCommit uses."""
+    """The part of an event loop that a GroupCommit uses."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -113,7 +113,7 @@ class CrashStage:
         self.numbers: dict[tuple[str, int], int] = {}
         """(topic, seq) → the number in the payload."""
         self.names: dict[int, bytes] = {}
-        """What each submission that was ever in this segment is called."""
+        """Names of all submissions that were ever in this segment."""
         self.live = {
             number_of(entry_payload(queue.chain, entry)): (queue, entry)
             for queue in self.queues.values()

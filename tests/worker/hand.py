@@ -43,7 +43,8 @@ class Handle:
 
 
 class HandLoop:
-    """What the rooms use of an event loop; it goes on when :meth:`run` is called. Coroutines do not run here."""
+    """The part of an event loop that the rooms use; it goes on when :meth:`run` is called. Coroutines do not run
+    here."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock

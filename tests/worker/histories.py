@@ -14,13 +14,13 @@ from tests.reading_back import row_of, stream_position
 from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
 
 Step = tuple[str, int]
-"""What happens next, and a number for it:
+"""The next event, and a number for it:
 
-accept n (a submission of n records), astray n (one of n records of which the second names a partition that is not
-there), metadata, turn n (so many turns), refuse code (partition 0's next batch gets it), deaf and hears (the broker
-appends and does not answer; answers again), cut (the connection is lost), limit n (batches of more than n records
-are too large from now on), ack (the client has read its outcomes), late (max.block.ms has passed), idle (idle
-chains give back their last page).
+- accept n: a submission of n records; astray n: the second of n names a partition that is not there;
+- metadata; turn n: so many turns; refuse code: partition 0's next batch gets it;
+- deaf and hears: the broker appends and does not answer; answers again; cut: the connection is lost;
+- limit n: batches of more than n records are too large from now on; ack: the client has read its outcomes;
+- late: max.block.ms has passed; idle: idle chains give back their last page.
 """
 
 

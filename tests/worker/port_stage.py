@@ -103,7 +103,7 @@ class Peer:
         self.send([Kind.SUBMIT, *fields], payload, skipped_bytes=skipped_bytes)
 
     def heard(self, *kinds: Kind) -> list[list[Any]]:
-        """What came since the last call, of these kinds; the others are dropped."""
+        """Messages since the last call, of these kinds; the others are dropped."""
         stage = self.stage
         mine = [message for routing_id, message, _ in stage.endpoint.sent if routing_id == self.routing_id]
         stage.endpoint.sent = [each for each in stage.endpoint.sent if each[0] != self.routing_id]

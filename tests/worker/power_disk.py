@@ -1,8 +1,8 @@
 """A disk whose power can be cut: what sidecar.shm.disk promises, and nothing more.
 
-Everything that is done to it is recorded. An image is what may be left when the power goes after so many steps: all
-that was synced, and of the 512-byte sectors written since any part, in any order; a file being made may be there, cut
-short or empty; a removed one may still be there.
+Everything that is done to it is recorded. An image is what may be left when the power goes after so many steps. It
+has all that was synced, and of the 512-byte sectors written since any part, in any order. A file being made may be
+there, cut short or empty; a removed one may still be there.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ SNAPSHOT = MetadataSnapshot.build(
 
 
 class _Appended:
-    """What a broker keeps of one producer id on one partition."""
+    """A broker's memory of one producer id on one partition."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -177,7 +177,7 @@ class SlotStage:
         self.rooms = rooms = self.worker.rooms
         memory = rooms.memory
         self.beats: list[int] = []
-        """What the adoption had indexed at each heartbeat: records that wait in batches."""
+        """Records that the adoption had indexed at each heartbeat: they wait in batches."""
         memory.beat = self._beat  # type: ignore[method-assign]
         self.name_of, self.in_work, self.counters = memory.name_of, memory.in_work, memory.counters
         self.pool, self.chain_table = memory.pool, memory.chain_table

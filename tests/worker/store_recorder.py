@@ -1,8 +1,8 @@
 """StoreRecorder: the segment as it was after every single store, for tests that let a successor begin at each.
 
-Stores of the kernel are told by its store hook; those of Python are found by looking at the segment after every
-line that runs in ``sidecar/shm``, the only room that writes to it. What changed at once in several words (a copy of
-plain writes) is taken apart again, so that a death in the middle of it is a moment as well.
+Stores of the kernel are reported by its store hook. Those of Python are found by looking at the segment after every
+line that runs in ``sidecar/shm``, the only room that writes to it. Several words that changed at once (a copy of
+plain writes) are taken apart again, so that a death in the middle of it is a moment as well.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoreRecorder(Generic[Outside]):
         return len(self.changes) + 1
 
     def change(self, number: int) -> str:
-        """What the store before a moment was, for error texts."""
+        """The store before a moment, for error texts."""
         if not number:
             return "before the first"
         position, data, _ = self.changes[number - 1]
@@ -142,7 +142,7 @@ def windows(segment: Segment) -> list[tuple[int, int]]:
 
 
 def pieces(before: bytes, now: bytes) -> Iterator[tuple[int, bytes]]:
-    """What changed, in whole 8-byte words in order of address; long stretches in a few parts."""
+    """Changes in whole 8-byte words in order of address; long stretches in a few parts."""
     words = list(_changed_words(before, now, 0, len(now)))
     runs: list[tuple[int, int]] = []
     for word in words:

@@ -71,7 +71,7 @@ def test_a_submission_accepted_after_the_last_heartbeat_is_new(segment: Segment)
 
 
 def test_a_time_of_acceptance_counts_for_eighteen_hours(segment: Segment) -> None:
-    """What is older counts as younger than it is, never as older."""
+    """An older record counts as younger than it is, never as older."""
     config = producer_config(delivery_timeout_ms=86_400_000, linger_ms=0)
     first = SlotStage(segment, MemoryBroker(), 1, config=config, now_ms=1_000.0)
     session, _ = first.attach()

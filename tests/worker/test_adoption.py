@@ -242,7 +242,7 @@ def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: py
 
 @pytest.mark.parametrize("acks", ["all to 1", "1 to all"])
 def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment: Segment, acks: str) -> None:
-    """What was sent in the lane of before has its end before anything goes out in the other one."""
+    """Batches sent in the earlier lane have their end before anything goes out in the other one."""
     configs = [
         producer_config(batch_size=120, linger_ms=0),
         producer_config(batch_size=120, linger_ms=0, acks=1, enable_idempotence=False),

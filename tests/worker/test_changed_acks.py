@@ -70,7 +70,7 @@ def began(segment: Segment, config: ProducerConfig) -> Stage:
 
 
 def goes_on(stage: Stage, config: ProducerConfig) -> list[bytes]:
-    """What is in the log when the successor has nothing left."""
+    """The log when the successor has nothing left."""
     stage.broker.is_silent = False
     second = Stage(stage.segment, stage.broker, 2, config)
     second.ask()
@@ -178,7 +178,7 @@ def test_a_table_of_topics_more_than_half_full_is_adopted_with_other_acks(segmen
 def test_numbered_batches_get_their_answers_where_acks_is_0_by_now(
     segment: Segment, has_arrived: bool
 ) -> None:
-    """Their numbers are settled by answers alone. What waits behind them would wait until it expires."""
+    """Their numbers are settled by answers alone. Batches behind them would wait until they expire."""
     stage = began(segment, ALL)
     loud = stage.sessions_of[LOUD]
     stage.broker.is_silent = True

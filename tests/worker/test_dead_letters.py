@@ -280,7 +280,7 @@ def retry(office: Office) -> None:
 
 
 def test_a_spool_smaller_than_one_step_takes_what_fits(scene: Scene, tmp_path: Path) -> None:
-    """What is on disk is finished, the rest is held; as the spool is replayed away all of it gets there, once."""
+    """Letters on disk are finished, the rest is held; as the spool is replayed away all of it gets there, once."""
     office = Office(scene, tmp_path / "spool", max_bytes=64 << 10)
     client = gone_client(scene)
     for seq in range(1, 11):

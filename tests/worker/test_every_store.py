@@ -1,6 +1,6 @@
 """Goal: a worker may die after any single store of its life, and after any of the adoption that follows.
 
-Each history is recorded store by store, and a successor begins at every moment of it; of some of those adoptions
+Each history is recorded store by store, and a successor begins at every moment of it. Of some of those adoptions
 every store is recorded again, and a third worker begins there. All must end in one ledger (``World.check``).
 """
 

@@ -237,7 +237,7 @@ def test_names_stay_while_an_end_in_the_express_chain_is_not_noted(stage: Stage)
 
 
 def held_elsewhere(stage: Stage) -> int:
-    """What another worker reads of the topic's share."""
+    """Another worker's sight of the topic's share."""
     stage.segment.prepare_slot(1)
     return ShareWords(stage.segment, 1).topic_elsewhere(TOPIC)
 

@@ -72,7 +72,7 @@ class NoOtherWorkers:
 
 
 class FakeEntry:
-    """What an append returned."""
+    """Result of an append."""
 
     ordinal = 0
 

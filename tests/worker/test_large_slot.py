@@ -33,7 +33,7 @@ def test_a_waiting_submission_costs_little_private_memory(state: str, how: tuple
     """Measured in a process of its own, from before the adoption, or the first of them, until all stand in batches."""
     found = adopt(SUBMISSIONS, state, *how)
     assert found["bytes"] <= PRIVATE_BYTES_MAX
-    # What it counts for against the pool is what it costs, but for what every worker has anyway.
+    # Its charge against the pool is its cost, but for what every worker has anyway.
     assert found["bytes"] <= ENTRY_INDEX_BYTES + RECORD_INDEX_BYTES + 4_000_000 / SUBMISSIONS
 
 

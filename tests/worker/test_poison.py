@@ -91,7 +91,7 @@ def test_a_poisonous_submission_is_not_read_before_it_has_ended(segment: Segment
 
 
 def test_a_batch_that_kills_its_encoder(segment: Segment) -> None:
-    """It has a descriptor: possibly persisted. What comes behind it in its partition goes on."""
+    """It has a descriptor: possibly persisted. Records behind it in its partition go on."""
     first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
     session, _ = first.attach()
     first.know_topic()

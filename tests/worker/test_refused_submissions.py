@@ -133,7 +133,7 @@ def test_a_full_submission_fits_half_of_the_pool_in_any_format(
 
 
 def test_the_successor_of_a_worker_that_died_over_a_refused_submission_fails_it_too(scene: Scene) -> None:
-    """What stands in the journal for it can be read by nobody as a record."""
+    """Its bytes in the journal can be read by nobody as a record."""
     stage = PortStage(scene)
     scene.settlement.refuse = lambda *_: None  # type: ignore[method-assign]  # it dies before the words are changed
     peer = stage.client()

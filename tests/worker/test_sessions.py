@@ -1,4 +1,4 @@
-"""Who may attach, what stays when a client goes, and when its row is given to somebody else."""
+"""Goal: rules of attaching, of what stays when a client goes, and of when its row is given to somebody else."""
 
 from __future__ import annotations
 

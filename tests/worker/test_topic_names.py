@@ -1,7 +1,7 @@
 """Goal: the table of topics of a slot is nobody's alone: a name lasts as long as something refers to it.
 
-Method: clients of a stage on a real segment open topics until the table is full, leave, and others come; after each
-step what stands in the segment is read by a reader of its own, as an adopter would.
+Method: clients of a stage on a real segment open topics until the table is full, leave, and others come. After each
+step the segment is read by a reader of its own, as an adopter would.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stage(scene: Scene) -> PortStage:
 
 
 def opens(peer: Peer, stream: int, topic: str) -> str:
-    """What came of the first submission of a stream: HOLD (it has its place), LINE (it waits for one), or the code of
+    """Result of the first submission of a stream: HOLD (it has its place), LINE (it waits for one), or the code of
     its refusal.
     """
     peer.submit(1, stream=stream, topic=topic)

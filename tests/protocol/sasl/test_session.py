@@ -66,7 +66,7 @@ def test_without_a_limit_nothing_is_ever_due(lifetime_ms: int) -> None:
 
 
 def test_long_lives_by_chance() -> None:
-    """What holds in any life: no login while something is in flight, none twice, requests wait only between."""
+    """Rules of any life: no login while something is in flight, none twice, requests wait only between."""
     for seed in range(200):
         chance = random.Random(seed)
         now_ms, in_flight, logins = 0.0, 0, 0
