@@ -39,6 +39,11 @@ def check_name(client_name: object) -> None:
 def script_name() -> str:
     """The name of a client that has given none: that of the running script, also of one whose name is no text."""
     name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119  (pathlib costs half a megabyte)
+    return shortened(name)
+
+
+def shortened(name: str) -> str:
+    """As much of ``name`` as a client's name may have bytes."""
     return name.encode("utf-8", "replace")[:CLIENT_NAME_BYTES_MAX].decode("utf-8", "ignore")
 
 

@@ -84,6 +84,26 @@ class Message:
     def error(self) -> KafkaError | None:
         return self._error
 
+    def leader_epoch(self) -> int | None:
+        """None, as for each message of a producer."""
+        return None
+
+    def set_topic(self, value: Any) -> None:
+        self._sent = self._sent._replace(topic=value)
+
+    def set_key(self, value: Any) -> None:
+        self._sent = self._sent._replace(key=value)
+
+    def set_value(self, value: Any) -> None:
+        """Any object, as a deserializer gives it back."""
+        self._sent = self._sent._replace(value=value)
+
+    def set_headers(self, value: Any) -> None:
+        self._sent = self._sent._replace(headers=value)
+
+    def set_error(self, value: Any) -> None:
+        self._error = value
+
     def timestamp(self) -> tuple[int, int]:
         """(type, ms since 1970)."""
         if self._metadata is None:
@@ -95,7 +115,7 @@ class Message:
         return self._latency_s
 
     def __len__(self) -> int:
-        return len(self._sent.value or b"")
+        return 0 if self._sent.value is None else len(self._sent.value)
 
 
 class Producer:

@@ -68,6 +68,11 @@ class FutureRecordMetadata:
     def failed(self) -> bool:
         return self.is_done and self.exception is not None
 
+    def retriable(self) -> bool:
+        """The record has failed, and the same record may succeed later."""
+        error = self.exception
+        return error is not None and error.retriable
+
     @property
     def exception(self) -> SidecarError | None:
         """The record's error; None while there is none."""

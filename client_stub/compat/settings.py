@@ -6,6 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from client_stub.arguments import shortened
+from client_stub.wire import CLIENT_NAME_BYTES_MAX
+
 log = logging.getLogger("client_stub")
 
 RUN_DIR: Final = "sidecar.run_dir"
@@ -28,8 +31,17 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             "These settings belong to the daemon, which all clients share, and count for nothing here: %s.",
             ", ".join(left),
         )
+    client_id = settings.get("client.id")
     return {
         "run_dir": settings.get(RUN_DIR),
-        "client_name": settings.get("client.id"),
+        "client_name": None if client_id is None else _name_of(str(client_id)),
         "token": settings.get(TOKEN),
     }
+
+
+def _name_of(client_id: str) -> str:
+    """``client.id`` as a client's name here. Kafka takes longer ones."""
+    name = shortened(client_id)
+    if name != client_id:
+        log.warning("client.id has more than %d bytes: this client is %s here.", CLIENT_NAME_BYTES_MAX, name)
+    return name

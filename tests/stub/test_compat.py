@@ -199,3 +199,71 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
         kafka_python.KafkaProducer(transactional_id="t")
     with pytest.raises(NotImplementedError, match="the daemon has the records"):
         confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
+
+
+def test_a_message_can_be_changed_as_the_real_one(daemon: FakeDaemon) -> None:
+    """Serializing producers of applications put their own objects back into it."""
+    theirs: list[confluent_kafka.Message] = []
+    ours: list[confluent.Message] = []
+    real = confluent_kafka.Producer({"bootstrap.servers": "nowhere:1", "test.mock.num.brokers": 1})
+    real.produce("t", b"value", key=b"k", on_delivery=lambda error, message: theirs.append(message))
+    assert real.flush(WAIT_S) == 0
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as twin:
+        twin.produce("t", b"value", key=b"k", on_delivery=lambda error, message: ours.append(message))
+
+    def seen(message: Any) -> tuple[Any, ...]:
+        before = (message.key(), message.value(), len(message), message.leader_epoch(), message.topic())
+        message.set_key("k2")
+        message.set_value([1, 2, 3])
+        message.set_headers([("h", b"v")])
+        message.set_topic("u")
+        message.set_error(None)
+        after = (
+            message.key(),
+            message.value(),
+            len(message),
+            message.headers(),
+            message.topic(),
+            message.error(),
+        )
+        message.set_headers(None)
+        return (*before, *after, message.headers())
+
+    assert seen(ours[0]) == seen(theirs[0])
+
+
+def test_a_long_client_id_is_shortened_with_a_word(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka takes names of any length, so a program that has one must not end by it."""
+    long = "ä" * 40
+    for producer in (
+        confluent.Producer({"client.id": long, "sidecar.run_dir": str(daemon.run_dir)}),
+        kafka_python.KafkaProducer(client_id=long, sidecar_run_dir=str(daemon.run_dir)),
+    ):
+        assert producer._producer._name == "ä" * 32
+    assert [record.getMessage() for record in caplog.records] == [
+        f"client.id has more than 64 bytes: this client is {'ä' * 32} here."
+    ] * 2
+    assert confluent.Producer({"client.id": 7, "sidecar.run_dir": str(daemon.run_dir)})._producer._name == "7"
+
+
+def test_a_future_says_whether_another_try_may_succeed(daemon: FakeDaemon) -> None:
+    codes = [29, 19]
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, kind=OutcomeKind.FAILED, code=codes.pop(0), persistence=Persistence.NOT_PERSISTED
+    )
+    states = []
+    with kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir)) as producer:
+        for _ in range(2):
+            future = producer.send("t", b"v")
+            with pytest.raises(errors.DeliveryFailed):
+                future.get(WAIT_S)
+            states.append((future.succeeded(), future.failed(), future.retriable()))
+        daemon.deliver = None
+        waiting = producer.send("t", b"v")
+        states.append((waiting.succeeded(), waiting.failed(), waiting.retriable()))
+        producer._producer.flush(WAIT_S, until="accepted")
+        daemon.do(daemon.deliver_log)
+    assert states == [(False, True, False), (False, True, True), (False, False, False)]
+    assert waiting.succeeded() and not waiting.retriable()
