@@ -67,15 +67,16 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
         kind = schema.fields[position].dataType
         if not fits(kind):
             raise ValueError(
-                f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {wanted}"
+                f"kafka_sidecar: {name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {wanted}"
             )
     if found["topic"] is None and topic_option is None:
         raise ValueError(
-            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."
+            "kafka_sidecar: topic option required when no 'topic' attribute is present. "
+            "Use the topic option for setting a topic."
         )
     value = found["value"]
     if value is None:
-        raise ValueError("Required attribute 'value' not found")
+        raise ValueError("kafka_sidecar: Required attribute 'value' not found")
     topic = None if topic_option is not None else found["topic"]
     return Columns(value, found["key"], topic, found["partition"], found["headers"])
 
@@ -86,5 +87,6 @@ def _position(schema: StructType, name: str) -> int | None:
         return names.index(name)
     alike = [position for position, other in enumerate(names) if other.lower() == name]
     if len(alike) > 1:
-        raise ValueError(f"Reference '{name}' is ambiguous, could be: {', '.join(names[i] for i in alike)}.")
+        could_be = ", ".join(names[i] for i in alike)
+        raise ValueError(f"kafka_sidecar: Reference '{name}' is ambiguous, could be: {could_be}.")
     return alike[0] if alike else None

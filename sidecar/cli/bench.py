@@ -56,13 +56,13 @@ def bench(
     command exits 1; the other results are printed and written anyway.
 
     \b
-    kafka-sidecar bench                                        everything, on an embedded Kafka: about an hour
+    kafka-sidecar bench     everything, on an embedded Kafka: about an hour
     kafka-sidecar bench --only throughput --only sync --rounds 3
-    kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch --only throughput
+    kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch
 
     \b
-    Parts: kernel steps throughput tls crash-safety callers java spark sync open-loop interference fleet
-           first-ack memory idle adoption scrape scale
+    Parts: kernel steps throughput tls crash-safety callers java spark sync fleet
+           open-loop interference first-ack memory idle adoption scrape scale
     """
     need_packages("The bench", "demo", "sidecar.bench")
     from sidecar.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench

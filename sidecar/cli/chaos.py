@@ -81,7 +81,7 @@ def chaos(
     the segment's tables and a quiet client's latency are sampled. Exit 1 also when one of them grows.
 
     \b
-    kafka-sidecar chaos --soak --rate 56000 --value-bytes 16 --records 100000000 --plot soak.png --json > soak.json
+    kafka-sidecar chaos --soak --rate 56000 --value-bytes 16 --plot soak.png
     """
     if soak and (seed is not None or kills is not None):
         raise click.UsageError("--soak has a fixed order of events: it takes no --seed and no --kills.")

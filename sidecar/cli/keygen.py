@@ -17,9 +17,11 @@ from sidecar.cli.common import fail
 def keygen(path: Path, server_key: str | None) -> None:
     """Make a key pair for `daemon.listen`: the file PATH, mode 0600, with the secret key; the public key is printed.
 
+    `daemon.curve_key_file` names the daemon's file. A client's public key goes into its `curve.public.keys`.
+
     \b
-    kafka-sidecar keygen /etc/kafka-sidecar/daemon.key            the daemon's, for curve_key_file
-    kafka-sidecar keygen billing.key --server-key PUBLIC_KEY      a client's, for curve.public.keys
+    kafka-sidecar keygen /etc/kafka-sidecar/daemon.key         the daemon's
+    kafka-sidecar keygen billing.key --server-key PUBLIC_KEY   a client's
     """
     try:
         from client_stub.curve import KeyPair

@@ -104,9 +104,9 @@ def cli(ctx: click.Context, run_dir: Path | None) -> None:
     """A Kafka producer for every process on this host.
 
     \b
-    kafka-sidecar run -X bootstrap.servers=localhost:9092    start a daemon here
-    kafka-sidecar status                                     does it take records?
-    echo hello | kafka-sidecar produce greetings             send a record through it
+    kafka-sidecar run -X bootstrap.servers=localhost:9092   start a daemon here
+    kafka-sidecar status                                    does it take records?
+    echo hello | kafka-sidecar produce greetings            send it a record
 
     Exit status: 0 ok, 1 failed, 2 wrong usage, 69 no daemon reachable, 75 timed out, 130 Ctrl-C.
     """

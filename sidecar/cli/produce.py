@@ -151,7 +151,8 @@ def produce(
     echo 'user7:{"name": "Ada"}' | kafka-sidecar produce users --key-separator :
     echo | kafka-sidecar produce users --fixed-key user7 --empty-as-null
     kafka-sidecar produce pictures cat.jpg --format whole --offsets
-    printf 'a;b' | kafka-sidecar produce orders --delimiter ';' --timestamp 2026-11-22T12:00:00Z
+    printf 'a;b' | kafka-sidecar produce orders --delimiter ';'
+    kafka-sidecar produce orders old.txt --timestamp 2026-11-22T12:00:00Z
     """
     form = form or format_of(file)
     if form in {"lines", "whole"} and key is not None:

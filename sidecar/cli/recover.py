@@ -66,8 +66,8 @@ def recover(
 
     \b
     kafka-sidecar recover
-    kafka-sidecar recover --dry-run /dev/shm/kafka-sidecar-1f0c-2a.segment.set-aside-1766287000000
-    kafka-sidecar recover --remove /dev/shm/kafka-sidecar-1f0c-2a.segment.set-aside-1766287000000
+    kafka-sidecar recover --dry-run /dev/shm/NAME.set-aside-1766287000000
+    kafka-sidecar recover --remove /dev/shm/NAME.set-aside-1766287000000
     """
     if file is None:
         click.echo(_listed(run_dir, clients_max))

@@ -42,7 +42,7 @@ def run(
     \b
     kafka-sidecar run -X bootstrap.servers=localhost:9092
     kafka-sidecar run -c /etc/kafka-sidecar/sidecar.toml
-    kafka-sidecar run -c sidecar.toml -X linger.ms=20 -X daemon.workers=4 -X http.listen=127.0.0.1:0
+    kafka-sidecar run -c sidecar.toml -X linger.ms=20 -X daemon.workers=4
     """
     from sidecar.controller.config_loader import load_config
     from sidecar.controller.main import run as run_daemon

@@ -26,7 +26,9 @@ def invoke(*words: str, stdin: str = "") -> Result:
 
 @pytest.mark.parametrize("words", [(), ("config",), *((name,) for name in COMMANDS), ("config", "show")])
 def test_help_has_examples(words: tuple[str, ...]) -> None:
+    """A terminal has 80 columns as often as not, and an example that wraps cannot be copied."""
     result = invoke(*words, "--help")
+    assert [line for line in result.output.splitlines() if len(line) > 80] == []
     assert result.exit_code == 0
     if words != ("config",):
         assert "kafka-sidecar " in result.output.split("Options:")[0].split("\n", 1)[1]

@@ -122,7 +122,7 @@ def test_columns_are_found_by_name_else_without_regard_to_case() -> None:
 def test_a_missing_or_wrong_column_is_named_in_sparks_words(
     columns: StructType, topic: str | None, sentence: str
 ) -> None:
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=r"^kafka_sidecar: [^\n]+$") as raised:
         find_columns(columns, topic)
     assert sentence in str(raised.value)
 
