@@ -43,5 +43,7 @@ def _name_of(client_id: str) -> str:
     """``client.id`` as a client's name here. Kafka takes longer ones."""
     name = shortened(client_id)
     if name != client_id:
-        log.warning("client.id has more than %d bytes: this client is %s here.", CLIENT_NAME_BYTES_MAX, name)
+        log.warning(
+            "The client.id has more than %d bytes, so this client is %s here.", CLIENT_NAME_BYTES_MAX, name
+        )
     return name

@@ -243,7 +243,7 @@ def test_a_long_client_id_is_shortened_with_a_word(
     ):
         assert producer._producer._name == "ä" * 32
     assert [record.getMessage() for record in caplog.records] == [
-        f"client.id has more than 64 bytes: this client is {'ä' * 32} here."
+        f"The client.id has more than 64 bytes, so this client is {'ä' * 32} here."
     ] * 2
     assert confluent.Producer({"client.id": 7, "sidecar.run_dir": str(daemon.run_dir)})._producer._name == "7"
 
