@@ -39,7 +39,6 @@ class MetadataCache:
         self.current: MetadataSnapshot = EMPTY_SNAPSHOT
         self.worker_epoch = worker_epoch
         self.controller_epoch = -1
-        self.stale_updates_refused = 0
 
     def update_metadata(
         self, request: UpdateMetadata, in_use: Collection[str] = ()
@@ -49,9 +48,8 @@ class MetadataCache:
         A topic that a full update does not name may be deleted, or only unused elsewhere and expired at the
         controller. Topics ``in_use`` here stay, and are to be asked for.
 
-        Raises StaleUpdate (and counts it in ``stale_updates_refused``) when the controller epoch is lower
-        than one seen before, or the worker epoch is not ours; then nothing changes.
-        (Kafka: ZkMetadataCache.updateMetadata, KafkaApis.handleUpdateMetadataRequest.)
+        Raises StaleUpdate when the controller epoch is lower than one seen before, or the worker epoch is not ours;
+        then nothing changes. (Kafka: ZkMetadataCache.updateMetadata, KafkaApis.handleUpdateMetadataRequest.)
         """
         self._check_epochs(request)
         previous = self.current
@@ -80,13 +78,11 @@ class MetadataCache:
 
     def _check_epochs(self, request: UpdateMetadata) -> None:
         if request.worker_epoch != self.worker_epoch:
-            self.stale_updates_refused += 1
             raise StaleUpdate(
                 UpdateError.STALE_WORKER_EPOCH,
                 f"UpdateMetadata is for worker epoch {request.worker_epoch}, ours is {self.worker_epoch}.",
             )
         if request.controller_epoch < self.controller_epoch:
-            self.stale_updates_refused += 1
             raise StaleUpdate(
                 UpdateError.STALE_CONTROLLER_EPOCH,
                 f"UpdateMetadata of controller {request.controller_id} has epoch {request.controller_epoch}, "

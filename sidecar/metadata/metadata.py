@@ -80,7 +80,6 @@ class Metadata:
         self._unknown_since: dict[str, tuple[float, int]] = {}
         self._gone: set[str] = set()
         """Topics in use that were taken as deleted, and have not come again."""
-        self._last_refresh_ms = NEVER_MS
         self._last_success_ms = NEVER_MS
         self._failures = 0
         self._equal_answers = 0
@@ -205,7 +204,6 @@ class Metadata:
         (M4)."""
         self._failures += 1
         self._equal_answers = 0
-        self._last_refresh_ms = now_ms
         self._next_allowed_ms = now_ms + self._backoff_ms(self._failures - 1)
         if authentication_error is not None:
             self._authentication_error = authentication_error
@@ -300,7 +298,7 @@ class Metadata:
         self._authentication_error = None
         is_equal = old.version > 0 and old.nodes == self.snapshot.nodes and old.topics == self.snapshot.topics
         self._equal_answers = self._equal_answers + 1 if is_equal else 0
-        self._last_refresh_ms = self._last_success_ms = now_ms
+        self._last_success_ms = now_ms
         self._next_allowed_ms = now_ms + self._backoff_ms(self._equal_answers)
 
     def _backoff_ms(self, attempts: int) -> float:

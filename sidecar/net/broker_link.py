@@ -94,7 +94,6 @@ class BrokerLink:
         """Closed because the login was refused."""
         self.has_tls_failed = False
         """Closed because the connection could not be protected."""
-        self.close_reason: str | None = None
         self.last_used_ms = clock.now_ms()
         self.step = ""
         """A phrase for the wait that it is in while it is being set up."""
@@ -148,7 +147,6 @@ class BrokerLink:
             return
         self.is_closed = True
         self.is_ready = False
-        self.close_reason = reason
         if self._setup_task is not None:
             self._setup_task.cancel()
         unreported_bytes = 0

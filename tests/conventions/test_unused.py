@@ -60,6 +60,16 @@ def test_nothing_is_there_for_its_tests_only() -> None:
         ([("a.py", '"""f is fine."""\ndef f():\n    """f"""')], ["f"]),
         ([("a.py", "@group.command()\ndef f(): ...")], []),
         ([("a.py", "def f(): ..."), ("b.pyx", "from a import f")], []),
+        (
+            [
+                (
+                    "a.py",
+                    "class C:\n    def __init__(self):\n        self.count = 0\n        self.count += 1\nC()",
+                )
+            ],
+            ["count"],
+        ),
+        ([("a.py", "class C:\n    def __init__(self):\n        self.count = 0\nprint(C().count)")], []),
     ],
 )
 def test_the_test_can_fail(files: list[tuple[str, str]], names: list[str]) -> None:

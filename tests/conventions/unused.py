@@ -42,6 +42,8 @@ class _Walk(ast.NodeVisitor):
         self.scope: tuple[str, ...] = ()
         self.definitions: list[Definition] = []
         self.references: list[tuple[str, Reference]] = []
+        self.stored: list[Definition] = []
+        """Attributes that a method stores on its object."""
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         if not node.decorator_list or not _registers(node.decorator_list):
@@ -70,6 +72,8 @@ class _Walk(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.ctx, ast.Load):
             self._refer(node.attr)
+        elif isinstance(node.value, ast.Name) and node.value.id == "self":
+            self.stored.append(Definition(node.attr, self.path, node.lineno, self.scope[:-1]))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -99,21 +103,26 @@ def product_files() -> Iterator[tuple[str, str]]:
 def unused(files: Iterable[tuple[str, str]]) -> list[Definition]:
     """Functions, methods, classes and module constants that nothing outside of their own definition names.
 
-    By name: one used name keeps all that are called so. A name anywhere in Cython counts as used.
+    Attributes of ``self`` too, which are stored and never read: adding to one is not reading it. By name: one used
+    name keeps all that are called so. A name anywhere in Cython counts as used.
     """
     definitions: list[Definition] = []
+    stored: dict[str, Definition] = {}
     references: defaultdict[str, list[Reference]] = defaultdict(list)
     for path, text in files:
         if path.endswith(".py"):
             walk = _Walk(path)
             walk.visit(ast.parse(text))
             definitions += walk.definitions
+            stored = {each.name: each for each in walk.stored} | stored
             for name, reference in walk.references:
                 references[name].append(reference)
         else:
             for name in set(_WORD.findall(text)):
                 references[name].append(Reference(path, ()))
-    return [each for each in definitions if not _is_dunder(each.name) and not _is_used(each, references)]
+    found = [each for each in definitions if not _is_used(each, references)]
+    found += [each for name, each in stored.items() if name not in references]
+    return [each for each in found if not _is_dunder(each.name)]
 
 
 def _is_dunder(name: str) -> bool:
