@@ -16,9 +16,11 @@ from sidecar.controller.run_dir import RunDir
 def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
     """Send ``message`` and return the answer's fields after its kind.
 
-    Ends the command with 69 when no daemon runs, 75 when it does not answer in time, 1 when it refuses.
+    Ends the command with 69 when no daemon runs, 75 when it is stopped or does not answer in time, 1 when it refuses.
     """
-    daemon_info(run_dir)
+    info = daemon_info(run_dir)
+    if info["state"] == "stopped":
+        fail(info["sentence"], ExitStatus.TIMED_OUT)
     try:
         answer = _exchange(run_dir, message, timeout_s)
     except UnicodeEncodeError as error:  # a word of the command line, whose bytes Python keeps as they are

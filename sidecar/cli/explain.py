@@ -42,7 +42,8 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
     kafka-sidecar explain billing --json
     """
     info = daemon_info(run_dir)
-    if is_answering(run_dir, timeout_s):
+    is_stopped = info["state"] == "stopped"
+    if not is_stopped and is_answering(run_dir, timeout_s):
         (found,) = ask(run_dir, [Kind.EXPLAIN, name], timeout_s)
     else:
         found = last_report(info, name)
@@ -52,6 +53,8 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
         for line in describe(found, name):
             click.echo(line)
     if not found["is_answered"]:
+        if is_stopped:
+            click.echo(info["sentence"], err=True)
         raise SystemExit(int(ExitStatus.TIMED_OUT))
     if not found["is_known"]:
         fail(

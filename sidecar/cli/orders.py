@@ -13,8 +13,10 @@ from sidecar.cli.control_client import ask
 from sidecar.cli.options import timeout_option
 from sidecar.cli.status import counters_of
 from sidecar.common.model import ExitStatus
-from sidecar.common.wording import counted
+from sidecar.common.wording import counted, printable
 from sidecar.controller.run_dir import RunDir
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.segment import Segment, SegmentError
 
 ANSWER_S = 10.0
 LOOK_S = 0.1
@@ -37,6 +39,10 @@ def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
     kafka-sidecar pause orders payments
     """
     _give(run_dir, order_message("pause", topics))
+    known = _topics_here(run_dir)
+    for topic in topics:
+        if known and topic not in known:
+            click.echo(f"Nothing was sent to {printable(topic)} here lately: is its name right?", err=True)
     click.echo(f"Paused: {', '.join(topics)}. `kafka-sidecar resume {' '.join(topics)}` lets them go on.")
 
 
@@ -96,6 +102,19 @@ def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:
         click.echo(f"Warning: {sentence}", err=True)
     found: dict[str, Any] = pauses
     return found
+
+
+def _topics_here(run_dir: RunDir) -> set[str]:
+    """Those that the journal has chains of; empty when the segment cannot be read."""
+    try:
+        segment = Segment.attach(daemon_info(run_dir)["segment"])
+    except (SegmentError, OSError):
+        return set()
+    try:
+        slots = segment.prepared_slots()
+        return {chain.topic for slot in slots for chain in ChainTable(segment, slot).names()}
+    finally:
+        segment.close()
 
 
 def _held(run_dir: RunDir) -> int:

@@ -186,6 +186,7 @@ def test_a_daemon_that_hangs(kafka: FakeBroker, start_daemon: StartDaemon) -> No
             os.kill(daemon.process.pid, signal.SIGCONT)
         assert shown.returncode == 75
         assert shown.stdout.startswith("The daemon does not answer.")
+        assert f"is stopped: `kill -CONT {daemon.process.pid}` lets it go on." in shown.stderr
         assert "orders-0  unanswered" in shown.stdout and "in the journal now" in shown.stdout
         rule.remove()
         rule.release()
@@ -194,6 +195,7 @@ def test_a_daemon_that_hangs(kafka: FakeBroker, start_daemon: StartDaemon) -> No
 
 def test_a_worker_that_hangs_is_named(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
     daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.heartbeat_timeout_s": 60})
+    wait_until(lambda: len(daemon.ready_pids()) == 2, "both workers")  # one that is not ready is not asked
     pid = daemon.worker_pids()[1]
     os.kill(pid, signal.SIGSTOP)
     try:

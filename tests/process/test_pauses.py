@@ -78,6 +78,10 @@ def test_a_paused_topic_waits_through_every_death(kafka: FakeBroker, start_daemo
 
         assert "Records are accepted and sent." in done(daemon, "resume", "orders")
         assert [each.result(30).offset for each in deliveries] == list(range(COUNT))
+        wrong = daemon.command("pause", "ordres")
+        assert (wrong.returncode, "Nothing was sent to ordres here lately" in wrong.stderr) == (0, True)
+        assert "lately" not in daemon.command("pause", "orders").stderr
+        done(daemon, "resume")
         wait_until(
             lambda: "paused" not in done(daemon, "status"), "the worker's next report, without a held record"
         )
