@@ -237,19 +237,25 @@ def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) ->
         producer.flush(timeout=first_s)
         return
     except TimeoutError:
-        _say_why(producer, run_dir, topic)
+        knows_topic = _say_state(run_dir)
         if first_s == timeout_s:
+            if knows_topic:
+                _say_topic(producer, topic)
             raise
     producer.flush(timeout=timeout_s - first_s)
 
 
-def _say_why(producer: Producer, run_dir: RunDir, topic: str) -> None:
-    """The daemon's own state first: it may take nothing, or reach nobody. Then the topic."""
+def _say_state(run_dir: RunDir) -> bool:
+    """The daemon may take nothing, or reach nobody. False where it may know no topic yet."""
     info = read_json(run_dir.daemon_json) or {}
     if info.get("state") != "running" and info.get("sentence"):
         click.echo(info["sentence"], err=True)
-        if not info["kafka_reachable"]:
-            return  # it may know no topic yet
+        return bool(info["kafka_reachable"])
+    return True
+
+
+def _say_topic(producer: Producer, topic: str) -> None:
+    """Within a shorter time than that after which the stub says it."""
     try:
         producer.partitions_for(topic, timeout=0)
     except MetadataTimeout:
