@@ -257,11 +257,13 @@ def index(
 
     Only words 0xFFFF are assigned. A word already a partition is kept (it fails INVALID_PARTITION when that is not in
     the topic any more). A done word is skipped, a failure word is reported again. From the first unreadable record
-    on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``. With ``retry_code`` only
-    the records with that word are looked at, as if for the first time. It is a failure code (a partition may have
-    appeared), or 0xFFFF (records with a partition are in batches). With 0xFFFE it is the other way round: records
-    with a partition or a failure are reported, those without are left alone. While the entry is walked, ``in_work``
-    (8 bytes) holds ``work_word`` with its ordinal in the low 50 bits; then 0.
+    on, all fail MALFORMED_RECORD. Size limit as Java's ``estimateSizeInBytesUpperBound``.
+    A record that names a partition beyond the topic's fails INVALID_PARTITION, but its word stays 0xFFFF, since the
+    partition may appear. :func:`fail_remaining` makes that failure final.
+    With ``retry_code`` 0xFFFF only records without a partition are looked at: the others are in batches already.
+    With 0xFFFE it is the other way round: records with a partition or a failure are reported, those without are left
+    alone. While the entry is walked, ``in_work`` (8 bytes) holds ``work_word`` with its ordinal in the low 50 bits;
+    then 0.
     """
 
 def index_run(

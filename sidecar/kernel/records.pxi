@@ -110,8 +110,9 @@ cdef inline void fail_record(Walk *walk, uint16_t *word, uint32_t index, uint16_
         if walk.failures == NULL:
             walk.out_of_memory = True
             return
-    word[0] = code
-    stored(AT_FAILED_WORD)
+    if code != INVALID_PARTITION or word[0] != WORD_UNPARTITIONED:
+        word[0] = code
+        stored(AT_FAILED_WORD)
     walk.failures[walk.failure_count].index = <uint16_t> index
     walk.failures[walk.failure_count].code = code
     walk.failure_count += 1
@@ -231,8 +232,9 @@ cdef void index_walk(
             body += r.value_bytes
         if code == WORD_UNPARTITIONED:
             code = choose_partition(&r, partitioner, body, max_body)
-            word[0] = code
-            stored(AT_INDEX_WORD)
+            if code != INVALID_PARTITION:  # the partition may appear: its record stays without one until it fails
+                word[0] = code
+                stored(AT_INDEX_WORD)
         elif code < WORD_FAILED_MIN and code >= partitioner.partition_count:
             code = INVALID_PARTITION
         if code < WORD_FAILED_MIN:

@@ -221,16 +221,18 @@ def _walk(
         body = _body(key, value, headers)
         if word == WORD_UNPARTITIONED:
             word = _choose(partitioner, body, key, partition, timestamp, max_request_bytes)
-            chain.set_word(entry, i, word)
-            stored(AT_INDEX_WORD)
+            if word != INVALID_PARTITION:
+                chain.set_word(entry, i, word)
+                stored(AT_INDEX_WORD)
         elif word < WORD_FAILED_MIN and word >= partitioner.partition_count:
             word = INVALID_PARTITION
         if word < WORD_FAILED_MIN:
             stamp = entry.base_timestamp_ms if timestamp is None else timestamp
             found.append((word, Record(entry, i, stamp, body, begin, unpacker.tell())))
         elif word != WORD_DONE:
-            chain.set_word(entry, i, word)
-            stored(AT_FAILED_WORD)
+            if word != INVALID_PARTITION or chain.word(entry, i) != WORD_UNPARTITIONED:
+                chain.set_word(entry, i, word)
+                stored(AT_FAILED_WORD)
             block.failures.append((i, word))
     if is_unplaced:
         block.unplaced.append(entry.ordinal)

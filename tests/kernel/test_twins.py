@@ -42,6 +42,7 @@ malformed = st.one_of(
 )
 
 PARTITIONS = 6
+INVALID_PARTITION = 0xFF02
 
 
 def walk(
@@ -64,7 +65,9 @@ def walk(
             for _, start, stop in again.groups
             for later, i in ((-1, 9), (0, 0), (0, 3), (0, 24), (1, 0))
         ]
-        assert (again.groups, again.failures) == (block.groups, block.failures), "as adoption reads it"
+        final = [each for each in block.failures if each[1] != INVALID_PARTITION]
+        assert (again.groups, again.failures) == (block.groups, final), "as adoption reads it"
+        assert bool(again.unplaced) is (len(final) < len(block.failures)), "a partition may appear"
         assert not kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFF).count
         seen["blocks"].append(
             (found, block.groups, block.failures, block.count, kernel.entry_words(journal.chain, entry))
@@ -102,6 +105,7 @@ def walk(
                 seen["outcomes"].append((piece.slice_entry(i).seq, piece.slice_share(i), outcome))
     seen["pages"] = bytes(journal.pages)
     for entry, indexes in failed:
+        seen["stores"].append(kernel.fail_remaining(journal.chain, entry, INVALID_PARTITION))
         kernel.mark_failed_done(journal.chain, entry, indexes)
     seen["finished"] = [batch.mark_done() for _, batch in batches]
     seen["left"] = (journal.chain.live_entries, journal.chain.live_records)

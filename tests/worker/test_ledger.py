@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from client_stub.wire import LocalCode
 from sidecar.deadletter.letters import lines, parse
 from sidecar.shm import slots
 from sidecar.shm.client_table import ClientTable
@@ -51,11 +52,11 @@ def truly_held(stage: SlotStage) -> int:
 
 def step(stage: SlotStage) -> None:
     stage.turn()
-    # A record that names a partition that is not there waits for it, up to max.block.ms.
+    # A record that names a partition that is not there waits for it up to max.block.ms, which ends at once here.
     for queue in stage.topics:
         while queue.out_of_range:
             ordinal, accepted_ms = queue.out_of_range.popleft()
-            stage.topics.waiting._look_again(queue, ordinal, accepted_ms, float("inf"))
+            stage.topics.waiting._fail(queue, ordinal, LocalCode.INVALID_PARTITION, accepted_ms)
 
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:

@@ -243,7 +243,7 @@ def test_a_forced_close_fails_records_that_wait_for_their_partition(topics: Topi
     topics.entry("a", 0.0, partition=2)
     topics.topics.waiting.fail_all(LocalCode.ABORTED, 1.0)
     assert [codes for _, _, codes in topics.failed] == [
-        [(0, int(LocalCode.INVALID_PARTITION)), (1, int(LocalCode.INVALID_PARTITION))]
+        [(0, int(LocalCode.ABORTED)), (1, int(LocalCode.ABORTED))]
     ]
     assert topics.topics.waiting.entry_count == 0
 

@@ -104,14 +104,12 @@ class WaitingEntries:
         now_ms: float,
         *,
         expedited: bool = False,
-        may_wait: bool = True,
     ) -> None:
         """Put the partitioned records of a block into batches. Failures belong to its last entry, accepted at
         ``accepted_ms``.
 
         A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata. The other records of its entry continue. Without ``may_wait`` it
-        fails now.
+        KafkaProducer.waitOnMetadata. The other records of its entry continue.
         """
         if block.groups:
             self._accumulator.append(
@@ -125,15 +123,14 @@ class WaitingEntries:
             )
         # kill point: index.batched
         failures = block.failures
-        if failures and may_wait and now_ms < accepted_ms + self._config.max_block_ms:
+        if failures:
             final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
             if len(final) < len(failures):
                 queue.out_of_range.append(block.entry.ordinal, accepted_ms)
                 self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
                 self.queues[queue] = self._out_of_range[queue] = None
-            failures = final
-        if failures:
-            self._settlement.fail_records(queue, block.entry, failures, now_ms)
+            if final:
+                self._settlement.fail_records(queue, block.entry, final, now_ms)
 
     def partition(self, queue: TopicQueue, now_ms: float) -> None:
         """Partition a part of the topic's waiting entries, strictly in order. The next turns take the rest."""
@@ -187,9 +184,7 @@ class WaitingEntries:
             ordinal, accepted_ms = again.popleft()
             self._look_again(queue, ordinal, accepted_ms, now_ms)
 
-    def _look_again(
-        self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float, *, may_wait: bool = True
-    ) -> None:
+    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
         """Retry the records of an entry that named a missing partition."""
         assert queue.partitioner is not None
         entry = queue.chain.entry(ordinal)
@@ -199,11 +194,11 @@ class WaitingEntries:
             entry,
             queue.partitioner,
             self._config.max_request_size,
-            int(LocalCode.INVALID_PARTITION),
+            WORD_UNPARTITIONED,
             self._in_work,
             queue.work_word,
         )
-        self.distribute(queue, block, accepted_ms, now_ms, may_wait=may_wait)
+        self.distribute(queue, block, accepted_ms, now_ms)
 
     # --- out: time and refusals -----------------------------------------------------------------------------
 
@@ -221,8 +216,7 @@ class WaitingEntries:
                 self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
-                ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms, may_wait=False)
+                self._fail(queue, queue.out_of_range.popleft()[0], LocalCode.INVALID_PARTITION, now_ms)
                 left -= 1
             if not queue.waiting and not queue.out_of_range:
                 self._waits_no_more(queue)
@@ -240,8 +234,7 @@ class WaitingEntries:
                 self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
             self._has_failed(queue)
             while queue.out_of_range:
-                ordinal, accepted_ms = queue.out_of_range.popleft()
-                self._look_again(queue, ordinal, accepted_ms, now_ms, may_wait=False)
+                self._fail(queue, queue.out_of_range.popleft()[0], code, now_ms)
         self.set_expiry()
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
