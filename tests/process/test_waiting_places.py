@@ -1,6 +1,6 @@
 """Goal: wherever an accepted record waits in a worker, no death and no upgrade loses it, doubles it or fails it.
 
-Method: two records wait in one of the places that a worker has; the worker, the daemon or both are ended in one of four
+Method: two records wait in one of the places that a worker has; the worker, the daemon or both are ended in one of three
 ways; then the cause of the wait ends. A broker that counts says what arrived.
 """
 
@@ -92,7 +92,7 @@ def _take_over(daemon: SidecarDaemon) -> None:
 EVENTS: Final = {"worker": _kill_worker, "daemon": _kill_daemon, "takeover": _take_over}
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("event", ["worker", "takeover", pytest.param("daemon", marks=pytest.mark.long)])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_waiting_record_waits_on(start_daemon: StartDaemon, place: str, event: str) -> None:
     where = PLACES[place]

@@ -126,8 +126,7 @@ def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
     assert queue is not None
     first.settlement.fail_records = lambda *_: None  # type: ignore[method-assign]  # it dies before the ring is written
     first.accept(session, [b"a", b"b", b"c"], [0, 77, 1])
-    (entry,) = queue.chain.entries()
-    first.topics.waiting._look_again(queue, entry.ordinal, 0.0, float("inf"))
+    first.topics.waiting.expire(first.now_ms + 60_000.0)
     second = heir(first)
     counters = second.counters.read()
     assert (counters["records_accepted_total"], counters["records_held"]) == (3, 3)
