@@ -1,6 +1,6 @@
 """Goal: wherever an accepted record waits in a worker, no death and no upgrade loses it, doubles it or fails it.
 
-Method: two records wait in one of the places that a worker has. Then the worker dies, the daemon dies, or a new one takes
+Method: two records wait in one of the places that a worker has. Then the worker or the daemon dies, or a new one takes
 over; and the cause of the wait ends. A broker that counts says what arrived.
 """
 
