@@ -89,6 +89,18 @@ def test_the_quick_job_runs_every_python_that_is_promised() -> None:
     assert {f"3.{minor}" for minor in wheels} >= set(pythons)
 
 
+def test_the_limits_of_the_suites_are_those_of_the_makefile() -> None:
+    limits = re.findall(
+        r"^(UNIT|PROCESS|ALONE|SPARK)_SECONDS := (\d+)", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("## The suites of `make test`")[1]
+    said = re.findall(r"^\| (unit|process|alone|spark) \|[^|]*\| (\d+) min \|", page, re.MULTILINE)
+    again = re.findall(
+        r"^#   suite (\w+) .* at most +(\d+) min", (ROOT / ".ci" / "run").read_text(), re.MULTILINE
+    )
+    assert said == again == [(name.lower(), str(int(seconds) // 60)) for name, seconds in limits]
+
+
 def test_wheels_are_for_both_processors_and_said_to_be_untried() -> None:
     path = ROOT / ".github" / "workflows" / "wheels.yml"
     matrix = read(path)["jobs"]["wheels"]["strategy"]["matrix"]["include"]
