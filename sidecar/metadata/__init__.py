@@ -1,4 +1,4 @@
-"""Knowledge of the cluster: the controller's Metadata, immutable snapshots, their differences, a worker's cache.
+"""The cluster's metadata: the controller's Metadata, immutable snapshots, their differences, a worker's cache.
 
-Sans-IO: no sockets, no loop and no clock; times are arguments.
+Sans-IO: no sockets, no event loop and no clock; times are arguments.
 """

@@ -1,4 +1,4 @@
-"""MetadataAnswer: what one Metadata response says, in words of our own, free of protocol versions."""
+"""MetadataAnswer: the content of one Metadata response, independent of its protocol version."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from uuid import UUID
 
 from sidecar.common.model import Node
 
-# Partition indexes are 0..N-1; an answer that claims more than this is broken, not big.
+# Partition indexes are 0..N-1. An answer with a larger index than this is broken.
 PARTITIONS_MAX = 1_000_000
 
 
 class PartitionAnswer(NamedTuple):
-    """``leader`` is -1 when there is none. The tuples hold node ids."""
+    """One partition of an answer. ``leader`` is -1 if there is none. The tuples hold node ids."""
 
     partition: int
     error_code: int
@@ -25,7 +25,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class TopicAnswer(NamedTuple):
-    """``topic_id`` is None from a broker below Metadata v10."""
+    """One topic of an answer. ``topic_id`` is None from a broker below Metadata v10."""
 
     name: str
     topic_id: UUID | None
@@ -41,11 +41,11 @@ class MetadataAnswer(NamedTuple):
     topics: tuple[TopicAnswer, ...]
     throttle_ms: int
     error_code: int
-    """Top-level error (v13 on), 129 = REBOOTSTRAP_REQUIRED."""
+    """Top-level error (from v13 on); 129 is REBOOTSTRAP_REQUIRED."""
 
 
 def parse_metadata(entity: Any) -> MetadataAnswer:
-    """Read the response entity (kio's) of any version; only its attributes are used, never its type."""
+    """Convert a response entity (of kio) of any version. Only its attributes are used, never its type."""
     brokers = tuple(
         Node(int(broker.node_id), broker.host, int(broker.port), broker.rack) for broker in entity.brokers
     )

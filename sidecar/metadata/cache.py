@@ -1,6 +1,6 @@
-"""MetadataCache: a worker's picture of the cluster, kept in step by UpdateMetadata (rules U3, U4).
+"""MetadataCache: a worker's copy of the metadata, updated by UpdateMetadata (rules U3, U4).
 
-One writer (the worker's loop), any number of readers: each takes ``cache.current`` once.
+One writer (the worker's loop) and any number of readers: each reads ``cache.current`` once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sidecar.metadata.snapshot import (
 
 
 class StaleUpdate(Exception):
-    """An UpdateMetadata of an earlier controller, or meant for an earlier incarnation of this worker.
+    """An UpdateMetadata from an earlier controller, or for an earlier incarnation of this worker.
 
-    ``code`` is the UpdateError to answer. Nothing was changed.
+    ``code`` is the UpdateError to answer with. Nothing was changed.
     """
 
     def __init__(self, code: UpdateError, text: str) -> None:
@@ -33,7 +33,7 @@ class StaleUpdate(Exception):
 
 
 class MetadataCache:
-    """Holds one immutable snapshot and swaps it whole. ``update_metadata`` belongs to one thread."""
+    """Holds one immutable snapshot and replaces it as a whole. Only one thread may call ``update_metadata``."""
 
     def __init__(self, worker_epoch: int) -> None:
         self.current: MetadataSnapshot = EMPTY_SNAPSHOT
@@ -43,13 +43,14 @@ class MetadataCache:
     def update_metadata(
         self, request: UpdateMetadata, in_use: Collection[str] = ()
     ) -> tuple[TopicPartition, ...]:
-        """Apply one update and return the partitions that it deleted; WHOLE_TOPIC for all, known here or not.
+        """Apply one update. Returns the partitions that it deleted; WHOLE_TOPIC stands for all of a topic.
 
-        A topic that a full update does not name may be deleted, or only unused elsewhere and expired at the
-        controller. Topics ``in_use`` here stay, and are to be asked for.
+        A topic that a full update does not contain may be deleted, or expired at the controller because other workers
+        do not use it. Topics ``in_use`` here are kept, and the caller must ask for them.
 
-        Raises StaleUpdate when the controller epoch is lower than one seen before, or the worker epoch is not ours;
-        then nothing changes. (Kafka: ZkMetadataCache.updateMetadata, KafkaApis.handleUpdateMetadataRequest.)
+        Raises StaleUpdate, and counts it in ``stale_updates_refused``, if the controller epoch is lower than one seen
+        before, or the worker epoch is another worker's. Then nothing changes. (Kafka: ZkMetadataCache.updateMetadata,
+        KafkaApis.handleUpdateMetadataRequest.)
         """
         self._check_epochs(request)
         previous = self.current
@@ -66,10 +67,7 @@ class MetadataCache:
         return tuple(deleted)
 
     def apply_leader_hints(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> bool:
-        """Overlay newer leaders from Produce responses (KIP-951) until the next update.
-
-        Returns True if any hint was newer than what was known.
-        """
+        """Overlay newer leaders from Produce responses (KIP-951) until the next update. True if any hint was newer."""
         newer = self.current.with_leaders(hints, endpoints)
         if newer is self.current:
             return False
@@ -93,7 +91,7 @@ class MetadataCache:
 def _apply(
     topics: dict[str, TopicState], request: UpdateMetadata, in_use: Collection[str]
 ) -> list[TopicPartition]:
-    """Change ``topics`` (a private copy) by the request's partition states; return what went away."""
+    """Apply the request's partition states to ``topics`` (a private copy). Returns the deleted partitions."""
     by_topic: dict[str, list[PartitionUpdate]] = {}
     for update in request.partitions:
         by_topic.setdefault(update.topic, []).append(update)
@@ -105,7 +103,7 @@ def _apply(
         old = topics.get(name)
         states: dict[int, PartitionState] = {}
         topic_id = _topic_id(updates, old)
-        # A topic recreated under its old name has another id: nothing of the old one may shine through.
+        # A recreated topic has another id: discard everything about the old one.
         is_recreated = old is not None and None not in (topic_id, old.topic_id) and topic_id != old.topic_id
         if old is not None and not request.is_full and not is_recreated:
             states = {index: state for index, state in enumerate(old.partitions) if state is not None}
@@ -118,9 +116,9 @@ def _apply(
             before = known[update.partition] if update.partition < len(known) else None
             if update.leader == LEADER_DURING_DELETE:
                 states.pop(update.partition, None)
-                known = ()  # the rest of this request is of a recreated topic
+                known = ()  # the rest of this request is about a recreated topic
             elif before is not None and 0 <= update.leader_epoch < before.leader_epoch:
-                # The former leader itself has named a newer one (KIP-951); the controller will hear of it.
+                # The former leader named a newer one (KIP-951), which the controller has yet to learn.
                 states[update.partition] = before
             else:
                 states[update.partition] = PartitionState(
@@ -137,7 +135,7 @@ def _apply(
 
 
 def _topic_id(updates: list[PartitionUpdate], old: TopicState | None) -> UUID | None:
-    # The last word counts: one request may first delete the old topic and then add the new one.
+    # The last id counts: one request may first delete the old topic and then add the new one.
     for update in reversed(updates):
         if update.topic_id is not None:
             return UUID(bytes=update.topic_id)

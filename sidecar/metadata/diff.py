@@ -17,7 +17,7 @@ from sidecar.metadata.snapshot import (
 
 
 class SnapshotDiff(NamedTuple):
-    """``partitions``: added, changed, and (with leader -2) deleted ones; unchanged ones are not named."""
+    """Difference of two snapshots. ``partitions``: added, changed, and (with leader -2) deleted ones."""
 
     brokers_changed: bool
     partitions: tuple[PartitionUpdate, ...]
@@ -35,11 +35,11 @@ def diff_snapshots(
     expired: frozenset[str] = frozenset(),
     gone: frozenset[str] = frozenset(),
 ) -> SnapshotDiff:
-    """The updates that bring a worker from ``old`` to ``new``.
+    """Partition updates that bring a worker from ``old`` to ``new``.
 
-    Topics in ``expired`` are missing from ``new`` only because nobody uses them; they are not deletions. Topics in
-    ``gone`` are deletions though they are missing from ``old``, because they had expired: workers may know them still.
-    A topic under a new id is deleted and added in one update: nothing of the old one may remain.
+    Topics in ``expired`` are missing from ``new`` only because they are unused; they are not deletions. Topics in
+    ``gone`` are deletions although ``old`` lacks them: they had expired, and workers may still know them. A topic with
+    a new id is deleted and added in one update, so that nothing of the old one remains.
     """
     updates = [
         PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_DURING_DELETE, NO_LEADER_EPOCH)

@@ -1,4 +1,4 @@
-"""Errors of a caller that waits for metadata. Texts name the topic, the partition, or the caller's own wait."""
+"""Errors for callers that wait for metadata. Texts name the topic, the partition, or the caller's own timeout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def topic_error_text(topic: str, code: int) -> str:
 
 
 class MetadataError(Exception):
-    """Base of what Metadata raises to its callers."""
+    """Base class of errors that Metadata raises."""
 
 
 class MetadataClosed(MetadataError):
@@ -33,11 +33,11 @@ class MetadataClosed(MetadataError):
 
 
 class MetadataAuthenticationError(MetadataError):
-    """The brokers refuse to talk to us at all; no topic can be looked up."""
+    """The brokers refuse the connection; no topic can be looked up."""
 
 
 class LoginRefusedError(MetadataAuthenticationError):
-    """The brokers refuse our login."""
+    """The brokers refuse the daemon's login."""
 
 
 class TopicAuthorizationError(MetadataError):
@@ -53,7 +53,7 @@ class InvalidTopicError(MetadataError):
 
 
 class EmptyPartitionListError(MetadataError):
-    """The cluster knows the topic, says no error, and names no partition."""
+    """The cluster has the topic, reports no error, and names no partition."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"The cluster knows topic {topic!r} but names no partition of it.")
@@ -61,5 +61,4 @@ class EmptyPartitionListError(MetadataError):
 
 
 class MetadataTimeout(MetadataError, TimeoutError):
-    """The caller's own time is over; ``__cause__`` is what the cluster last said about the topic, if
-    anything."""
+    """The caller's timeout is over. ``__cause__`` is the cluster's last error about the topic, if any."""

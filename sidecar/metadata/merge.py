@@ -1,4 +1,4 @@
-"""One topic's new answer merged with what was known: leader epochs never go back within one topic id."""
+"""Merges a new answer about a topic with the known state: within one topic id, leader epochs never go back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from sidecar.metadata.snapshot import NO_LEADER, NO_LEADER_EPOCH, PartitionState
 
 
 def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:
-    """The topic as it is after ``heard``; ``old`` itself when nothing changed.
+    """Return the topic's state after the answer ``heard``; ``old`` itself if nothing changed.
 
-    Under the same topic id, or when either id is unknown, an answer changes a partition unless its leader epoch is
-    lower: that broker lags behind. An epoch of -1 is never adopted over a known one. A partition that the answer
-    leaves out stays, without a leader: partitions never go away while a topic lives. Under a new topic id it is
-    another topic: nothing of the old one counts. (Kafka: Metadata.updateLatestMetadata.)
+    Under the same topic id (or if either id is unknown): a partition's answer with a lower leader epoch comes from a
+    broker that lags behind and is ignored. Epoch -1 never replaces a known one. A partition missing from the answer
+    stays without a leader, because partitions never go away while a topic exists. Under a new topic id nothing of the
+    old state counts. (Kafka: Metadata.updateLatestMetadata.)
     """
     known: tuple[PartitionState | None, ...] = ()
     if old is not None and (None in (old.topic_id, heard.topic_id) or old.topic_id == heard.topic_id):
@@ -25,7 +25,7 @@ def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:
     for each in heard.partitions:
         before = known[each.partition] if each.partition < len(known) else None
         states[each.partition] = _merge_partition(each, before)
-    # An id once known stays when a broker of an older version leaves it out.
+    # A known id stays if a broker of an older version omits it.
     topic_id = heard.topic_id if heard.topic_id is not None or old is None else old.topic_id
     merged = TopicState(heard.name, topic_id, 0, tuple(states))
     return old if old == merged and old is not None else merged
@@ -36,6 +36,6 @@ def _merge_partition(heard: PartitionAnswer, before: PartitionState | None) -> P
     if before is None or before.leader_epoch == NO_LEADER_EPOCH:
         return state
     if heard.leader_epoch == NO_LEADER_EPOCH:
-        # An error answer says "no leader" without an epoch: believe that, but keep the epoch to compare with.
+        # An error answer says "no leader" without an epoch: accept that, but keep the epoch for later comparisons.
         return before if heard.leader >= 0 else state._replace(leader_epoch=before.leader_epoch)
     return before if heard.leader_epoch < before.leader_epoch else state

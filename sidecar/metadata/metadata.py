@@ -1,7 +1,7 @@
-"""Metadata: which topics are asked for, when the cluster is asked again, and what it said last. Sans-IO.
+"""Metadata: decides which topics to ask for and when to ask the cluster again, and holds its last answer. Sans-IO.
 
-Rules M1-M9. Lives in the controller; ``controller/metadata_fetcher.py`` drives it. (Kafka: Metadata,
-ProducerMetadata; the topic expiry marker from the 0.10 Metadata.)
+Rules M1-M9. It belongs to the controller and is driven by ``controller/metadata_fetcher.py``. (Kafka: Metadata,
+ProducerMetadata; the topic expiry marker is from the 0.10 Metadata.)
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ EXPIRY_NOT_SET: Final = -1.0
 """Expiry of a topic that no update has covered yet (Kafka: TOPIC_EXPIRY_NEEDS_UPDATE)."""
 NEVER_MS: Final = float("-inf")
 DELETION_ANSWERS: Final = 3
-"""A topic that was known is taken as deleted only after this many answers in a row that do not know it ..."""
+"""A known topic counts as deleted only after this many answers in a row that do not have it ..."""
 DELETION_MS: Final = 2_000.0
-"""... over at least this time: a single broker that lags behind must not cost accepted records."""
+"""... over at least this many ms: one broker that lags behind must not cost accepted records."""
 NO_PARTITIONS: Final = 0xFF09  # client_stub.wire.LocalCode.NO_PARTITIONS
 FINAL_TOPIC_ERRORS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
-"""Asking again soon does not help; every other topic error asks for another update."""
+"""Errors for which asking again soon does not help. Every other topic error requests another update."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataConfig:
     """Times in milliseconds, by Kafka's names with underscores.
 
-    ``topic_metadata_refresh_interval_ms`` is the old producer's dial, None when unused: negative =
-    refresh only on failure, 0 = after each send, positive = that often while records are being sent.
+    ``topic_metadata_refresh_interval_ms`` is the old producer's setting; None if unused. Negative: refresh only after
+    a failure; 0: after each send; positive: at this interval while records are sent.
     """
 
     metadata_max_age_ms: float
@@ -52,8 +52,9 @@ class MetadataConfig:
     retry_backoff_max_ms: float
     topic_metadata_refresh_interval_ms: float | None
     metadata_recovery_strategy: str
-    """``none``: once known, only the brokers of the last answer are asked. Else bootstrap again: when none of them
-    can be asked (KIP-899), when one says so, or after this long without an answer (KIP-1102)."""
+    """``none``: after the first answer, only brokers of the last answer are asked. Otherwise bootstrap again if none
+    of them can be asked (KIP-899), if one requests it, or after the time below without an answer (KIP-1102).
+    """
     metadata_recovery_rebootstrap_trigger_ms: float
 
 
@@ -63,13 +64,13 @@ class UpdateResult(NamedTuple):
     old: MetadataSnapshot
     new: MetadataSnapshot
     expired: frozenset[str] = frozenset()
-    """Dropped for being unused: they are not deleted."""
+    """Topics dropped because they are unused; they are not deleted."""
     gone: frozenset[str] = frozenset()
-    """Deleted, though ``old`` knows nothing of them: they had expired here, and others may know them still."""
+    """Deleted topics that ``old`` lacks: they had expired here, and workers may still know them."""
 
 
 class Metadata:
-    """The cluster as last heard of, and the wish list. ``now_ms`` is monotonic; belongs to one thread."""
+    """The cluster's last known state, and the topics in use. ``now_ms`` is monotonic. Belongs to one thread."""
 
     def __init__(self, config: MetadataConfig, random: Callable[[], float]) -> None:
         self._config = config
@@ -79,7 +80,7 @@ class Metadata:
         self._errors: dict[str, TopicError] = {}
         self._unknown_since: dict[str, tuple[float, int]] = {}
         self._gone: set[str] = set()
-        """Topics in use that were taken as deleted, and have not come again."""
+        """Topics in use that count as deleted and have not come back."""
         self._last_success_ms = NEVER_MS
         self._failures = 0
         self._equal_answers = 0
@@ -93,12 +94,12 @@ class Metadata:
 
     @property
     def version(self) -> int:
-        """How many updates have succeeded."""
+        """Number of successful updates."""
         return self.snapshot.version
 
     @property
     def last_success_ms(self) -> float:
-        """When the last good answer came; NEVER_MS before the first."""
+        """When the last successful answer came; NEVER_MS before the first."""
         return self._last_success_ms
 
     @property
@@ -107,18 +108,20 @@ class Metadata:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics in use: what the next update asks for."""
+        """Topics in use, for which the next update asks."""
         return frozenset(self._expiry_ms)
 
     @property
     def topic_errors(self) -> Mapping[str, TopicError]:
-        """The topics in use that the last answer about them refused (M9: each for itself)."""
+        """Topics in use for which the last answer had an error (M9: each topic by itself)."""
         return dict(self._errors)
 
     # Wishes
 
     def add(self, topic: str, now_ms: float) -> bool:
-        """A record for ``topic`` is there. True, and an update is asked for, only when it is new (M1, M2)."""
+        """Note that a record for ``topic`` exists. True, with an update requested, only if the topic is new
+        (M1, M2).
+        """
         expiry_ms = self._expiry_ms.get(topic)
         if expiry_ms is None:
             self._expiry_ms[topic] = EXPIRY_NOT_SET
@@ -129,17 +132,18 @@ class Metadata:
         return False
 
     def recheck(self, topics: Iterable[str]) -> None:
-        """Somebody must hear whether these are gone, also if that was found out before."""
+        """Report again whether these topics are deleted, even if that was reported before."""
         self._gone.difference_update(topics)
 
     def request_update(self) -> int:
-        """Ask for an update; returns the version to wait past (M3)."""
+        """Request an update. Returns the version that a caller must wait to be exceeded (M3)."""
         self._need_update = True
         return self.version
 
     def records_sent(self, topics: Iterable[str], now_ms: float) -> None:
-        """Records of these topics went out: renews their expiry (M2) and serves the old producer's dial
-        (M7)."""
+        """Note that records of these topics were sent: renews their expiry (M2), and serves
+        topic.metadata.refresh.interval.ms (M7).
+        """
         any_sent = False
         for topic in topics:
             any_sent = True
@@ -153,8 +157,7 @@ class Metadata:
     # When to ask
 
     def time_to_next_update(self, now_ms: float) -> float:
-        """Milliseconds until the cluster should be asked; 0 = now; ``inf`` = not before somebody wants it
-        (M6)."""
+        """Milliseconds until the cluster should be asked: 0 for now, ``inf`` for not before a request (M6)."""
         if self.is_closed:
             return float("inf")
         allowed_in_ms = max(0.0, self._next_allowed_ms - now_ms)
@@ -172,9 +175,9 @@ class Metadata:
     def update(
         self, answer: MetadataAnswer, now_ms: float, *, asked: frozenset[str] | None = None
     ) -> UpdateResult:
-        """Take a successful answer. ``asked`` are the topics it was asked for (default: all in use).
+        """Apply a successful answer. ``asked``: the topics of the request (default: all in use).
 
-        A topic added while the request was under way is still new afterwards, and asked for next.
+        A topic added while the request was under way stays new, so the next request asks for it.
         """
         asked = self.topics if asked is None else asked
         old = self.snapshot
@@ -200,8 +203,9 @@ class Metadata:
         )
 
     def failed_update(self, now_ms: float, authentication_error: str | None = None) -> None:
-        """A request failed: the next waits its backoff. An authentication failure is kept for one waiter
-        (M4)."""
+        """Note a failed request: the next one waits for its backoff. An authentication error is kept for one waiter
+        (M4).
+        """
         self._failures += 1
         self._equal_answers = 0
         self._next_allowed_ms = now_ms + self._backoff_ms(self._failures - 1)
@@ -209,7 +213,7 @@ class Metadata:
             self._authentication_error = authentication_error
 
     def close(self) -> None:
-        """Nothing is asked for any more; waiters get MetadataClosed."""
+        """Stop asking. Waiters get MetadataClosed."""
         self.is_closed = True
 
     # Questions of a waiter at each wake-up
@@ -229,9 +233,9 @@ class Metadata:
         return False
 
     def check_topic(self, topic: str) -> TopicState | None:
-        """The topic when a record can go, None when metadata must be waited for (M5).
+        """The topic's state if a record can be sent, None if metadata must be awaited (M5).
 
-        Raises TopicAuthorizationError or InvalidTopicError at once: waiting does not help.
+        Raises TopicAuthorizationError or InvalidTopicError at once, because waiting does not help.
         """
         error = self._errors.get(topic)
         if error is not None and error.code == Code.TOPIC_AUTHORIZATION_FAILED:
@@ -242,7 +246,7 @@ class Metadata:
         return found if found is not None and found.partitions else None
 
     def why_not(self, topic: str) -> MetadataError | None:
-        """The last known reason why a record of this topic cannot go yet; None when nothing was heard."""
+        """The last known reason why a record of this topic cannot be sent yet; None if there is none."""
         error = self._errors.get(topic)
         if error is None:
             return None
@@ -267,7 +271,7 @@ class Metadata:
     def _topic_state(
         self, name: str, heard: TopicAnswer | None, old: TopicState | None, now_ms: float, *, was_asked: bool
     ) -> TopicState | None:
-        """The topic after this answer. An error of one topic touches no other (M9)."""
+        """State of one topic after this answer. An error of one topic affects no other (M9)."""
         if not was_asked:
             return old
         if heard is None:
@@ -293,7 +297,9 @@ class Metadata:
         return old
 
     def _note_answer(self, old: MetadataSnapshot, now_ms: float) -> None:
-        """Backoff after success: short when something changed, longer each time nothing did (KIP-580)."""
+        """Set the backoff after a success: short if something changed, longer after each answer without a change
+        (KIP-580).
+        """
         self._failures = 0
         self._authentication_error = None
         is_equal = old.version > 0 and old.nodes == self.snapshot.nodes and old.topics == self.snapshot.topics
@@ -302,11 +308,11 @@ class Metadata:
         self._next_allowed_ms = now_ms + self._backoff_ms(self._equal_answers)
 
     def _backoff_ms(self, attempts: int) -> float:
-        # Jitter may lengthen the wait, never shorten it below the configured distance.
+        # Jitter may lengthen the wait, but never shorten it below the configured backoff.
         return max(self._config.retry_backoff_ms, self._backoff.backoff_ms(attempts))
 
     def _has_gaps(self, asked: frozenset[str]) -> bool:
-        """Whether what was asked for is still missing something another answer may bring (M7)."""
+        """Whether another answer may bring something that is still missing about the asked topics (M7)."""
         for name in asked & self.topics:
             error = self._errors.get(name)
             if error is not None:

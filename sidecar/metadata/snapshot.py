@@ -1,7 +1,7 @@
-"""MetadataSnapshot: what is known about the cluster at one moment; never changed, replaced whole.
+"""MetadataSnapshot: the known state of the cluster at one moment. It never changes, and is replaced as a whole.
 
-A reader takes ``cache.current`` once at the top of an operation and uses only that; so it never sees half an
-update and never takes a lock. (Kafka: MetadataCache.MetadataSnapshot, ZkMetadataCache.)
+A reader reads ``cache.current`` once at the start of an operation and uses only that. So it never sees half an update
+and needs no lock. (Kafka: MetadataCache.MetadataSnapshot, ZkMetadataCache.)
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sidecar.common.model import Node
 
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
-WHOLE_TOPIC: Final = -1
-"""Stands for the partition where a topic is deleted of which the controller does not know what others know."""
 """Leader of a partition whose topic is being deleted (Kafka: LeaderAndIsr.LeaderDuringDelete)."""
+WHOLE_TOPIC: Final = -1
+"""Stands for all partitions of a deleted topic, if the controller does not know which of them a worker knows."""
 NO_LEADER_EPOCH: Final = -1
 ERROR_NONE: Final = 0
 
@@ -34,7 +34,7 @@ class PartitionState(NamedTuple):
 
 
 class LeaderHint(NamedTuple):
-    """A newer leader as a Produce response tells it (KIP-951)."""
+    """A newer leader named in a Produce response (KIP-951)."""
 
     topic: str
     partition: int
@@ -44,9 +44,9 @@ class LeaderHint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic. ``partitions[i]`` is None when the cluster's answer left partition i out (no leader known).
+    """One topic. ``partitions[i]`` is None if the cluster's answer left partition i out (no leader known).
 
-    ``error_code`` is Kafka's, 0 when the topic is good.
+    ``error_code`` is Kafka's, 0 for none.
     """
 
     name: str
@@ -83,9 +83,9 @@ class MetadataSnapshot:
         *,
         previous: MetadataSnapshot | None = None,
     ) -> MetadataSnapshot:
-        """Make a snapshot with what readers ask most precomputed.
+        """Build a snapshot, with frequently asked values computed in advance.
 
-        ``previous`` only saves work: a topic that is the same object under the same nodes is kept as it is.
+        ``previous`` only saves work: values of topics that are the same object, under the same nodes, are copied.
         """
         nodes = dict(nodes)
         topics = dict(topics)
@@ -99,7 +99,9 @@ class MetadataSnapshot:
         return cls(version, cluster_id, MappingProxyType(nodes), MappingProxyType(topics), available)
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """The live broker that leads the partition; None when unknown, leaderless or not alive."""
+        """The live broker that leads the partition; None if it is unknown, without a leader, or its leader is not
+        alive.
+        """
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
@@ -107,7 +109,7 @@ class MetadataSnapshot:
         return None if state is None else self.nodes.get(state.leader)
 
     def leader_epoch(self, topic: str, partition: int) -> int:
-        """The leader epoch of the partition, NO_LEADER_EPOCH when unknown."""
+        """Leader epoch of the partition; NO_LEADER_EPOCH if unknown."""
         state = self.partition(topic, partition)
         return NO_LEADER_EPOCH if state is None else state.leader_epoch
 
@@ -119,12 +121,12 @@ class MetadataSnapshot:
         return found.partitions[partition]
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions the topic has; None while the topic is unknown (or known only by an error)."""
+        """Number of the topic's partitions; None if the topic is unknown (or known only by an error)."""
         found = self.topics.get(topic)
         return len(found.partitions) or None if found is not None else None
 
     def available_partitions(self, topic: str) -> tuple[int, ...]:
-        """The partitions that have a live leader, ascending; empty when the topic is unknown."""
+        """Partitions that have a live leader, ascending; empty if the topic is unknown."""
         return self._available_by_topic.get(topic, ())
 
     def topic_id(self, topic: str) -> UUID | None:
@@ -132,11 +134,10 @@ class MetadataSnapshot:
         return None if found is None else found.topic_id
 
     def with_leaders(self, hints: Iterable[LeaderHint], endpoints: Iterable[Node] = ()) -> MetadataSnapshot:
-        """A snapshot with newer leaders, as Produce responses tell them (KIP-951), under the same version.
+        """A snapshot with newer leaders from Produce responses (KIP-951), under the same version.
 
-        A hint counts only when its epoch is higher than the known one, the topic is known, and the leader's
-        address is known or among ``endpoints``. Returns self when no hint counts. (Kafka:
-        Metadata.updatePartitionLeadership.)
+        A hint counts only if its epoch is higher than the known one, the topic is known, and the leader's address is
+        known or among ``endpoints``. Returns self if no hint counts. (Kafka: Metadata.updatePartitionLeadership.)
         """
         hints = list(hints)
         nodes = {node.id: node for node in endpoints} | dict(self.nodes)

@@ -1,4 +1,4 @@
-"""Sockets in a loop: broker connections, the endpoint for clients, the channel between controller and worker.
+"""Sockets on an event loop: broker connections, the endpoint for clients, the channel between controller and worker.
 
-Carries bytes and decides nothing about records: it knows neither the core, nor the segment, nor zmq.
+It moves bytes and decides nothing about records. It knows neither the core nor the segment, and does not use zmq.
 """

@@ -1,6 +1,6 @@
-"""Logging in to brokers: where credentials come from, the exchange on a new connection, and its renewal.
+"""Logins at brokers: the source of credentials, the exchange on a new connection, and its renewal.
 
-One Authenticator serves all links of a process. Without SASL there is none, and nothing here is imported.
+One Authenticator serves all links of a process. Without SASL there is none, and this module is not imported.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from sidecar.protocol.sasl.session import SaslSession
 log = logging.getLogger(__name__)
 
 OUTLIVES_MS: Final = 1_000.0
-"""Credentials renew a session when they live longer than it by this much; the two clocks may differ by a little."""
+"""Credentials renew a session only if they live longer than it by this many ms, as the two clocks may differ
+slightly.
+"""
 
 Exchange = Callable[[RequestMessage], Awaitable[Any]]
-"""Sends a request and gives the response entity."""
+"""Sends a request and returns the response entity."""
 
 
 class Authenticator:
-    """The credentials of one process, always the newest. Belongs to the loop's thread."""
+    """The newest credentials of one process. Belongs to the loop's thread."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """``values``: concluded settings by name."""
+        """``values``: all settings by name."""
         self._values = values
         self.mechanism = str(values["sasl.mechanism"])
         self._token: OAuthToken | None = None
@@ -53,14 +55,16 @@ class Authenticator:
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self.on_token_refused: Callable[[bytes], None] = lambda fingerprint: None
-        """Hears of each login in which a broker refused a token. Set by the process's owner."""
+        """Called with the token's fingerprint after each login in which a broker refused a token. Set by the process's
+        owner.
+        """
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever there are new credentials."""
         self._listeners.append(listener)
 
     def put_token(self, message: LoginToken) -> None:
-        """Take the newest token, which may be an old one, and the reason why there is no newer."""
+        """Take the newest token, which may be unchanged, and the reason why there is no newer one."""
         self._why_no_token = message.why_not
         if message.token:
             self._token = OAuthToken(
@@ -70,11 +74,11 @@ class Authenticator:
 
     @property
     def why_no_token(self) -> str:
-        """The controller's last words about a token that it could not get; empty while it gets them."""
+        """Why the controller could not get a token at its last try; "" while it gets tokens."""
         return self._why_no_token
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Other settings count from the next login on."""
+        """Use changed settings from the next login on."""
         self._values = values
         self.mechanism = str(values["sasl.mechanism"])
         self._good_password = None
@@ -87,7 +91,7 @@ class Authenticator:
             listener()
 
     def credentials(self) -> Credentials:
-        """Those of a login that begins now. Raises CredentialsMissing."""
+        """Credentials for a login that begins now. Raises CredentialsMissing."""
         if self.mechanism == OAUTHBEARER:
             token = self._token
             if token is None or _lives_ms(token) <= 0:
@@ -97,7 +101,9 @@ class Authenticator:
         return PasswordCredentials(str(self._values["sasl.username"]), self._password())
 
     def _password(self) -> str:
-        """Looked at again for each login. A file that cannot be used is said once, and the old password stays."""
+        """Read the password again for each login. A file that cannot be used is logged once, and the old password
+        stays in use.
+        """
         try:
             password = read_secret(self._values, "sasl.password")
         except SecretError as error:
@@ -113,13 +119,13 @@ class Authenticator:
         return password
 
     def lives_longer_than(self, session_left_ms: float) -> bool:
-        """Whether a login now gives a session beyond the one that ends in ``session_left_ms``."""
+        """Whether a login now gives a session that lasts beyond the present one, which ends in ``session_left_ms``."""
         if self.mechanism != OAUTHBEARER:
             return True
         return self._token is not None and _lives_ms(self._token) > session_left_ms + OUTLIVES_MS
 
     async def ready(self) -> None:
-        """Until there is something to log in with. Raises CredentialsMissing, at once where the reason is known."""
+        """Wait until there are credentials. Raises CredentialsMissing at once if the reason is known."""
         while True:
             changed = self._changed
             try:
@@ -131,9 +137,9 @@ class Authenticator:
             await changed.wait()
 
     async def log_in(self, exchange: Exchange, versions: Mapping[int, int]) -> float:
-        """The whole exchange; returns how long the broker takes requests under it, in ms, 0 without a limit.
+        """Log in. Returns for how many ms the broker accepts requests under this login; 0 without a limit.
 
-        Raises LoginFailed, CredentialsMissing, and whatever ``exchange`` raises.
+        Raises LoginFailed, CredentialsMissing, and any exception of ``exchange``.
         """
         credentials = self.credentials()
         authentication = Authentication(self.mechanism, credentials, versions)
@@ -156,7 +162,7 @@ def _lives_ms(token: OAuthToken) -> float:
 
 
 class RenewingLink(Protocol):
-    """Calls that a renewal makes on its link."""
+    """The part of a link that a renewal uses."""
 
     node: Node
     is_closed: bool
@@ -168,11 +174,11 @@ class RenewingLink(Protocol):
         ...
 
     def request_now(self, message: RequestMessage) -> Awaitable[Any]:
-        """Send this though others are held."""
+        """Send a request at once, although others are held."""
         ...
 
     def send_held(self, held: Held) -> None:
-        """Send what was held, behind all that was sent before."""
+        """Send a held request after all that were sent before."""
         ...
 
     def refuse(self, reason: str) -> None:
@@ -181,7 +187,7 @@ class RenewingLink(Protocol):
 
 
 class Held(NamedTuple):
-    """A request that waits for a renewal: what answer it expects, None for acks=0, and its bytes."""
+    """A request that waits for a renewal: the answer it expects (None for acks=0), and its bytes."""
 
     expected: InFlightRequest | None
     outgoing: Any
@@ -190,7 +196,7 @@ class Held(NamedTuple):
 class SessionRenewal:
     """Renews the login of one link before its session ends, and holds requests meanwhile.
 
-    What is held is bounded as without it: by max.in.flight requests of a connection and by the request buffers.
+    The held requests have the usual bounds: max.in.flight requests per connection, and the request buffers.
     """
 
     def __init__(
@@ -216,14 +222,14 @@ class SessionRenewal:
         on_deadline(session.due_at_ms)
 
     def hold(self, expected: InFlightRequest | None, outgoing: Any) -> None:
-        """Keep a request until the login is renewed; ``expected`` None: nobody answers it (acks=0)."""
+        """Hold a request until the login is renewed. ``expected`` None: no answer follows (acks=0)."""
         self.held.append(Held(expected, outgoing))
 
     def next_due_ms(self, now_ms: float) -> float:
         return self._session.next_due_ms(now_ms)
 
     def look(self, now_ms: float) -> None:
-        """Begin what is due. Call it when time has passed, an answer has come, or credentials are new."""
+        """Begin a renewal that is due. Call after time has passed, an answer has come, or credentials have changed."""
         session = self._session
         if session.is_over(now_ms):
             self._link.refuse(
@@ -239,7 +245,7 @@ class SessionRenewal:
             self._task = self._loop.create_task(self._renew())
 
     def close(self) -> None:
-        """The link ends; what is held is its to give back."""
+        """Cancel the renewal because the link ends. The link gives held requests back."""
         if self._task is not None:
             self._task.cancel()
 
@@ -251,9 +257,9 @@ class SessionRenewal:
             self._task = None
             link.refuse(f"{link.node}: {str(error).rstrip('.')}.")
             return
-        except ConnectionError:  # the link closed meanwhile, and says why itself
+        except ConnectionError:  # the link was closed meanwhile, and reports why
             return
-        except Exception as error:  # what is held must not wait for ever
+        except Exception as error:  # held requests must not wait for ever
             self._task = None
             log.exception("Renewing the login at %s failed.", link.node)
             link.refuse(f"{link.node}: renewing the login failed ({type(error).__name__}).")
@@ -261,10 +267,10 @@ class SessionRenewal:
         self._task = None
         if link.is_closed:
             return
-        link.last_used_ms = used_ms  # a login is no use: an idle link still closes
+        link.last_used_ms = used_ms  # a login does not count as use: an idle link is still closed
         self._session.renewed(lifetime_ms, self._now_ms())
         self._on_deadline(self._session.due_at_ms)
-        # An owner may send more when it hears of the first: that goes behind what is held.
+        # The owner may send more after the first one: that goes behind the held requests.
         while self.held and not link.is_closed:
             link.send_held(self.held.popleft())
         self.is_holding = False

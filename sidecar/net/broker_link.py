@@ -1,8 +1,8 @@
 """BrokerLink: one TCP connection to one broker, on a raw non-blocking socket inside the event loop.
 
-Without TLS ``sendmsg`` goes straight from the caller's buffers; its return value says exactly which bytes the kernel
-has taken, and so when a buffer may be used again. A transport for TLS says the same of the plaintext whose ciphertext
-the kernel has. After ``close()`` returns, no one reads the buffers any more.
+Without TLS, ``sendmsg`` sends straight from the caller's buffers. Its result says exactly which bytes the kernel has
+taken, and so when a buffer may be re-used. A transport for TLS reports the plaintext whose ciphertext the kernel has.
+After ``close()`` has returned, the buffers are not read any more.
 """
 
 from __future__ import annotations
@@ -53,20 +53,18 @@ SENDMSG_BUFFERS_MAX: Final = 1024
 """IOV_MAX on Linux: one more and sendmsg fails with EMSGSIZE."""
 RECEIVE_BYTES: Final = 64 << 10
 RECEIVES_MAX: Final = 8
-"""Reads in one turn of the loop, so that other sockets get theirs."""
+"""Limit of reads in one turn of the loop, so that other sockets get their share."""
 
 _PRODUCE: Final = ApiKey.PRODUCE
-"""An attribute of an enum's class costs as much as a call: this is asked for each request."""
+"""Cached: reading an enum member through its class costs as much as a call, and this is used for each request."""
 
 
 class BrokerLink:
-    """A connection to ``node``; made by ClusterLinks. Belongs to the loop's thread. Lives once: connect,
-    use, close.
+    """A connection to ``node``, made by ClusterLinks. Belongs to the loop's thread. Used once: connect, use, close.
 
-    ``on_response(link, correlation_id, body, now_ms)`` runs for each answer to ``send_buffers``, in order;
-    ``body`` is what follows the response header. ``on_closed(link, error)`` runs exactly once, also when
-    the connect fails; error is None only after ``close(None)``. ``on_deadline(at_ms)`` asks for a call of
-    ``check_deadlines`` then.
+    ``on_response(link, correlation_id, body, now_ms)`` runs for each answer to ``send_buffers``, in order; ``body`` is
+    the part after the response header. ``on_closed(link, error)`` runs exactly once, even if the connect fails; error
+    is None only after ``close(None)``. ``on_deadline(at_ms)`` requests a call of ``check_deadlines`` at that time.
     """
 
     def __init__(
@@ -93,12 +91,14 @@ class BrokerLink:
         self.is_refused = False
         """Closed because the login was refused."""
         self.has_tls_failed = False
-        """Closed because the connection could not be protected."""
+        """Closed because TLS could not be set up."""
         self.last_used_ms = clock.now_ms()
         self.step = ""
-        """A phrase for the wait that it is in while it is being set up."""
+        """Phrase that says what the connection waits for while it is being set up."""
         self.untouched_at_close: tuple[int, ...] = ()
-        """Correlation ids of which the kernel had taken no byte when the link closed: surely never sent."""
+        """Correlation ids of messages of which the kernel had no byte when the link closed: they surely were
+        not sent.
+        """
         self._loop = loop
         self._clock = clock
         self._setup_timeout_ms = setup_timeout_ms
@@ -107,14 +107,16 @@ class BrokerLink:
         self._buffers = buffers
         self._authenticator = authenticator
         self._renewal: SessionRenewal | None = None
-        """Of a login that ends before its connection."""
+        """Renews a login that ends before the connection; None without such a limit."""
         self._on_ready = on_ready
         self._on_response = on_response
         self._on_closed = on_closed
         self._on_deadline = on_deadline
         self._connection = BrokerConnection()
         self.take_correlation_id = self._connection.take_correlation_id
-        """A correlation id for one message of ``send_buffers``; messages go in the order they are sent."""
+        """Returns a correlation id for one message of ``send_buffers``. Messages leave in the order in which they are
+        sent.
+        """
         self._versions: Mapping[int, int] = {}
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing = SendQueue()
@@ -122,7 +124,9 @@ class BrokerLink:
         self._sock: socket.socket | None = None
         self._transport: LinkTransport | None = None
         self._give: Callable[[Sequence[Buffer]], int]
-        """The transport's ``send``, and ``receive_into`` below: without TLS the socket's own methods."""
+        """The transport's ``send``; ``_receive_into`` below is its ``receive_into``. Without TLS both are the socket's
+        methods.
+        """
         self._receive_into: Callable[[memoryview], int]
         self._is_writer_set = False
         self._is_failing = False
@@ -136,13 +140,13 @@ class BrokerLink:
     # Setting up and closing
 
     def connect(self) -> None:
-        """Start: resolve, connect to each address in turn, agree on versions; then ``on_ready``."""
+        """Start connecting: resolve, connect to each address in turn, agree on versions; then ``on_ready`` runs."""
         self._setup_task = self._loop.create_task(self._set_up())
 
     def close(self, reason: str | None = None) -> None:
-        """Close at once. When this returns, the socket is closed, every ``on_taken`` owed has been called
-        with False, every awaited request has its LinkError, and ``on_closed`` has run. Repeating it does
-        nothing."""
+        """Close at once. When this returns, the socket is closed, every pending ``on_taken`` was called with False,
+        every awaited request has failed with LinkError, and ``on_closed`` has run. Repeated calls do nothing.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -176,7 +180,7 @@ class BrokerLink:
     # Sending
 
     def version(self, api_key: int) -> int | None:
-        """The version agreed on with this broker; None when it does not have that API (or is not ready)."""
+        """API version negotiated with this broker; None if the broker lacks the API or the link is not ready."""
         return self._versions.get(api_key)
 
     def send_buffers(
@@ -189,13 +193,12 @@ class BrokerLink:
         deadline_ms: float | None = None,
         now_ms: float | None = None,
     ) -> None:
-        """Send one whole Produce request (its 4-byte length first) behind what is queued; never blocks.
+        """Send one complete Produce request (its 4-byte length first) behind queued ones. Never blocks.
 
-        The buffers must not change until ``on_taken(complete)`` is called, once: True when the kernel has all
-        bytes (maybe before this returns), False when the link closed before that. ``expect_response`` is
-        False for acks=0. After ``deadline_ms`` (monotonic) without an answer the link closes; None = the
-        caller watches. ``now_ms`` spares a look at the clock. Raises LinkError when the link is not ready;
-        then ``on_taken`` is not called.
+        The buffers must not change until ``on_taken(complete)`` is called, once: True when the kernel has all bytes
+        (maybe before this returns), False if the link closed before that. ``expect_response`` is False for acks=0. If
+        no answer comes by ``deadline_ms`` (monotonic), the link closes; None: the caller watches the time. ``now_ms``
+        saves a clock read. Raises LinkError if the link is not ready; then ``on_taken`` is not called.
         """
         if not self.is_ready:
             raise LinkError(f"The connection to {self.node} is not ready.")
@@ -215,15 +218,15 @@ class BrokerLink:
         self._send(outgoing, self._clock.now_ms() if now_ms is None else now_ms)
 
     def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
-        """Send a small request; the future gives the response entity (kio).
+        """Send a small request. The future returns the response entity (kio).
 
-        It raises LinkError when the link closes first (also because ``timeout_ms``, by default
-        request.timeout.ms, passed: that closes the link), ProtocolError when the answer cannot be read.
+        It raises LinkError if the link closes first, and ProtocolError if the answer cannot be read. After
+        ``timeout_ms`` (default: request.timeout.ms) without an answer the link closes.
         """
         return self._request(message, timeout_ms, may_wait=True)
 
     def request_now(self, message: RequestMessage) -> asyncio.Future[Any]:
-        """The same, past what is held while the login is renewed."""
+        """The same, ahead of requests held while the login is renewed."""
         return self._request(message, None, may_wait=False)
 
     def _request(
@@ -251,39 +254,39 @@ class BrokerLink:
         return future
 
     def send_held(self, held: Held) -> None:
-        """Send what was held while the login was renewed."""
+        """Send a request that was held while the login was renewed."""
         if held.expected is not None:
             self._connection.expect(held.expected)
         self._send(held.outgoing, self._clock.now_ms())
 
-    # What the owner looks at
+    # State for the owner
 
     @property
     def in_flight_count(self) -> int:
-        """Requests without an answer, queued ones included."""
+        """Number of requests without an answer, including queued ones."""
         held = 0 if self._renewal is None else len(self._renewal.held)
         return len(self._connection.in_flight) + held
 
     @property
     def awaited_count(self) -> int:
-        """Requests that went out and have no answer."""
+        """Number of requests that were sent and have no answer."""
         return len(self._connection.in_flight)
 
     @property
     def unsent_count(self) -> int:
-        """Messages of which the kernel has not all bytes."""
+        """Number of messages of which the kernel does not have all bytes."""
         return len(self._outgoing)
 
     @property
     def stalled_since_ms(self) -> float | None:
-        """Since when the kernel has taken no byte of what is queued (monotonic); None when nothing is queued.
+        """Monotonic ms since which the kernel has taken no byte of queued data; None if nothing is queued.
 
-        When request buffers run out, the link that stalls longest is the one to close.
+        If request buffers run out, the link that has stalled longest is closed.
         """
         return self._progress_ms if self._outgoing else None
 
     def next_deadline_ms(self) -> float | None:
-        """When ``check_deadlines`` should run next; None while nothing is awaited."""
+        """When ``check_deadlines`` should run next, monotonic ms; None if nothing is awaited."""
         deadline_ms = self._connection.next_deadline_ms()
         if self._renewal is None:
             return deadline_ms
@@ -397,7 +400,7 @@ class BrokerLink:
         if self.is_closed:
             return
         is_wanted = bool(self._outgoing)
-        if self._transport.wants_write and not is_wanted:  # TLS's own words
+        if self._transport.wants_write and not is_wanted:  # bytes of TLS itself
             try:
                 self._transport.flush()
             except OSError as error:
@@ -411,7 +414,7 @@ class BrokerLink:
         self._is_writer_set = is_wanted
 
     def _readable_through_tls(self) -> None:
-        """TLS may have more to read than the socket shows, and something to say by itself."""
+        """Read through TLS, which may hold more than the socket shows, and may have bytes of its own to send."""
         self._readable()
         if self.is_closed:
             return
@@ -461,7 +464,7 @@ class BrokerLink:
         if future is None:
             self._on_response(self, request.correlation_id, response.body, now_ms)
             return
-        if future.done():  # its awaiter was cancelled
+        if future.done():  # its caller was cancelled
             return
         try:
             future.set_result(decode_response(request.api_key, request.version, response.body))
@@ -469,8 +472,8 @@ class BrokerLink:
             future.set_exception(error)
 
     def _fail_soon(self, reason: str) -> None:
-        # Found inside a caller's send: it is reported in a turn of its own, when the caller's state is whole.
-        # What the broker still said before is read first: it may answer requests that did arrive.
+        # The failure was found inside a caller's send. Report it from the loop, when the caller's state is consistent.
+        # Before that, read what the broker still sent: it may answer requests that arrived.
         if not self._is_failing:
             self._is_failing = True
             self._loop.call_soon(self._fail, reason)

@@ -1,7 +1,7 @@
-"""Certificate: the few fields of an X.509 certificate that a person needs to hear. Sans-IO.
+"""Certificate: the few fields of an X.509 certificate that error texts show. Sans-IO.
 
-OpenSSL judges certificates; this only reads names and dates for sentences (RFC 5280), as the ``ssl`` module shows
-them for none that was refused.
+OpenSSL verifies certificates. This module only reads names and dates for error texts (RFC 5280): the ``ssl`` module
+does not offer them for a refused certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMON_NAME, _ORGANIZATION, _ALTERNATIVE_NAMES = b"\x55\x04\x03", b"\x55\x04\x0
 
 
 class Certificate(NamedTuple):
-    """Times in UTC. ``names``: host names and addresses that it is for."""
+    """Fields of a certificate. Times are in UTC. ``names``: its host names and addresses."""
 
     subject: str
     issuer: str
@@ -32,7 +32,7 @@ class Certificate(NamedTuple):
     names: tuple[str, ...]
 
     def fault(self, now: datetime) -> str:
-        """The phrase of a certificate outside of its time; empty for a good one."""
+        """Phrase for a certificate outside of its validity; "" if it is valid now."""
         if now > self.not_after:
             return f"has expired on {shown_time(self.not_after)}"
         if now < self.not_before:
@@ -41,12 +41,12 @@ class Certificate(NamedTuple):
 
 
 def shown_time(at: datetime) -> str:
-    """As in 2026-11-22 18:05 UTC."""
+    """The time as in 2026-11-22 18:05 UTC."""
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
 def read_certificate(der: bytes) -> Certificate:
-    """The fields of one certificate in DER. Raises ValueError for anything else."""
+    """Read one certificate in DER. Raises ValueError for anything else."""
     try:
         (_, body), *_ = _items(der)
         (_, signed), *_ = _items(body)
@@ -61,7 +61,7 @@ def read_certificate(der: bytes) -> Certificate:
 
 
 def certificates_of(pem: str) -> list[Certificate]:
-    """Those of a PEM text, in its order. Raises ValueError for a block that cannot be read."""
+    """Certificates of a PEM text, in order. Raises ValueError for a block that cannot be read."""
     return [
         read_certificate(base64.b64decode(body, validate=False))
         for kind, body in PEM_BLOCK.findall(pem)
@@ -70,7 +70,7 @@ def certificates_of(pem: str) -> list[Certificate]:
 
 
 def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(tag, content) of each element of DER that stands here side by side."""
+    """Yield (tag, content) of each adjacent DER element."""
     at = 0
     while at < len(data):
         tag, length = data[at], data[at + 1]

@@ -1,7 +1,7 @@
-"""ClusterLinks: the links of one process to the brokers, by node id (``second_of`` it for a second one).
+"""ClusterLinks: the links of one process to the brokers, by node id (``second_of`` it for a second link).
 
-Says when a broker may be connected to, closes what is idle, overdue or gone from the cluster, and tells its
-owner of every link that becomes usable or is lost. One per process (worker, controller).
+It decides when a broker may be connected to, and closes links that are idle, overdue, or of brokers that left the
+cluster. Its owner is informed of every link that becomes usable or is lost. One per process (worker, controller).
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TIMER_MS_MIN = 5.0
-"""Deadlines closer together than this are looked at in one go."""
+"""Deadlines closer together than this many ms are handled at once."""
 
 SECOND_MAX_IDLE_MS = 30_000.0
-"""A broker's second connection is used in bursts. Between them it is closed before a firewall on the way forgets it,
-which nobody would notice before request.timeout.ms; nothing waits for it to be opened again."""
+"""Idle time in ms after which a broker's second connection is closed. It is used in bursts. A firewall may forget it
+in between, which would be noticed only after request.timeout.ms. Nothing waits for it to be opened again.
+"""
 
 OnState = Callable[[int, bool, str | None], None]
 OnResponse = Callable[[BrokerLink, int, bytes, float], None]
@@ -48,10 +49,10 @@ def _ignore_state(node_id: int, connected: bool, error: str | None) -> None:
 class ClusterLinks:
     """At most one link per node id. Belongs to the loop's thread.
 
-    ``on_state(node_id, connected, error)``: True when a link has become ready; False when a link is lost
-    or an attempt failed, with the sentence why (None when closed by us in good order). Everything in
-    flight on that link is lost then. ``on_response(link, correlation_id, body, now_ms)``: answers to
-    ``BrokerLink.send_buffers``. ``says_first_refusal``: log a refused login also when no broker is connected.
+    ``on_state(node_id, connected, error)``: True when a link has become ready; False when a link was lost or an
+    attempt failed, with a sentence that says why (None if it was closed normally here). All requests in flight on that
+    link are lost then. ``on_response(link, correlation_id, body, now_ms)``: answers to ``BrokerLink.send_buffers``.
+    ``says_first_refusal``: log a refused login even if no broker is connected.
     """
 
     def __init__(
@@ -78,19 +79,19 @@ class ClusterLinks:
         self._states = ConnectionStates(self._config, random)
         self._links: dict[int, BrokerLink] = {}
         self._has_throttled = False
-        """Any link, ever: until then nobody need look whether one is throttled."""
+        """True once any link was throttled: before that, throttles need not be checked."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
         self._says_first_refusal = says_first_refusal
         self._said: set[int] = set()
-        """Brokers of which the log has why they cannot be connected to."""
+        """Brokers whose connection failure was logged."""
         self._authenticator = authenticator
         if authenticator is not None:
             authenticator.on_change(self._credentials_changed)
 
     def report_to(self, *, on_state: OnState, on_response: OnResponse) -> None:
-        """Give an owner that was made after the links its events, from now on."""
+        """Set the callbacks of an owner that was made after the links."""
         self._on_state = on_state
         self._on_response = on_response
 
@@ -102,10 +103,10 @@ class ClusterLinks:
     # Asking for a link
 
     def ready(self, node: Node) -> BrokerLink | None:
-        """The link to ``node`` if it can take a request now; else None, and a connect is started if allowed.
+        """The link to ``node`` if it can take a request now. Otherwise None, and a connect is started if allowed.
 
-        None as well while the broker throttles us (rule S5). ``on_state`` tells when to ask again after a
-        connect; ``next_attempt_delay_ms`` when a backoff or a throttle ends.
+        Also None while the broker throttles this client (rule S5). ``on_state`` reports the end of a connect;
+        ``next_attempt_delay_ms`` gives the end of a backoff or throttle.
         """
         now_ms = self._clock.now_ms()
         link = self._links.get(node.id)
@@ -123,30 +124,33 @@ class ClusterLinks:
         return None
 
     def link(self, node_id: int) -> BrokerLink | None:
-        """The ready link to that node, throttled or not; never starts anything."""
+        """The ready link to that node, even if throttled. Never starts a connect."""
         link = self._links.get(node_id)
         return link if link is not None and link.is_ready else None
 
     def stalled_since_ms(self, node_id: int) -> float | None:
-        """Since when the kernel has taken no byte of those that wait; None: none wait, or there is no ready link."""
+        """Monotonic ms since which the kernel has taken no byte of the link's queue; None if that is empty, or the
+        link is not ready.
+        """
         link = self.link(node_id)
         return None if link is None else link.stalled_since_ms
 
     def is_ready(self, node_id: int) -> bool:
-        """Whether a request could be sent to that node now; never starts anything."""
+        """Whether a request could be sent to that node now. Never starts a connect."""
         link = self._links.get(node_id)
         if link is None or not link.is_ready:
             return False
         return not self._has_throttled or not self._states.is_throttled(node_id, self._clock.now_ms())
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
-        """When to call ``ready`` again for this node: what is left of its backoff or throttle, 0 when it
-        can be used or connected now, ``inf`` while connecting (``on_state`` will tell)."""
+        """Milliseconds until ``ready`` should be called again for this node: the rest of its backoff or throttle, 0 if
+        it can be used or connected now, ``inf`` while connecting (``on_state`` will report).
+        """
         return self._states.delay_ms(node_id, now_ms)
 
     @property
     def connection_count(self) -> int:
-        """Links that are ready."""
+        """Number of ready links."""
         return sum(link.is_ready for link in self._links.values())
 
     @property
@@ -156,17 +160,17 @@ class ClusterLinks:
     # Notifying the links
 
     def throttle(self, node_id: int, throttle_ms: float) -> None:
-        """Mute that link for this long (throttle_time_ms of a response)."""
+        """Send nothing on that link for this many ms (throttle_time_ms of a response)."""
         if throttle_ms > 0:
             self._has_throttled = True
             self._states.throttle(node_id, self._clock.now_ms() + throttle_ms)
 
     def update_nodes(self, nodes: Iterable[Node]) -> None:
-        """The brokers there are now: links to brokers that left, or moved to another address, are closed."""
+        """Follow a new list of brokers: close links to brokers that left or have a new address."""
         known = {node.id: node for node in nodes}
         for node_id, link in list(self._links.items()):
             node = known.get(broker_of(node_id))
-            # A bootstrap address (negative id) is not a broker of the list; its user closes it.
+            # A bootstrap address (negative id) is not in the list of brokers; its user closes it.
             if node_id >= 0 and (node is None or node[1:3] != link.node[1:3]):
                 link.close(
                     f"{link.node} is no longer part of the cluster." if node is None else "It has moved."
@@ -174,8 +178,9 @@ class ClusterLinks:
                 self._states.forget(node_id)
 
     def close(self, node_id: int, reason: str | None = None) -> bool:
-        """Close that link now, in order as ``BrokerLink.close`` says; False when there is none. With a reason the
-        next connect backs off."""
+        """Close that link now, as ``BrokerLink.close``. False if there is none. With a reason, the next connect backs
+        off.
+        """
         link = self._links.get(node_id)
         if link is None:
             return False
@@ -183,7 +188,7 @@ class ClusterLinks:
         return True
 
     def close_all(self) -> None:
-        """Close every link; none is opened after this."""
+        """Close all links. None is opened after this."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -232,7 +237,9 @@ class ClusterLinks:
         self._on_state(node_id, False, error)
 
     def _say_refused(self, link: BrokerLink, error: str) -> None:
-        """One broker alone is news, until it is connected. When no broker answers, the controller says so once."""
+        """Log why one broker cannot be connected to, once until it is connected. If no broker answers, the controller
+        logs that.
+        """
         if link.node.id in self._said:
             return
         is_first = self._says_first_refusal and link.is_refused and not self._said
@@ -241,29 +248,29 @@ class ClusterLinks:
             log.warning("%s", error)
 
     def _credentials_changed(self) -> None:
-        """Sessions that want a newer token may be renewed, and refused logins need not wait any longer."""
+        """Use new credentials: renew sessions that wait for them, and end the backoff of refused logins."""
         self._states.login_changed()
         if self._timer is not None:
             self._timer.cancel()
         self._check()
 
     def last_error(self, node_id: int) -> str | None:
-        """Why the node's last link was lost, or could not be made; None while it is ready."""
+        """Why the node's last link was lost or could not be made; None while it is ready."""
         return self._states.last_error(node_id)
 
     def has_refused(self, node_id: int) -> bool:
-        """Whether the last attempt to connect to it failed."""
+        """Whether the last attempt to connect to the node failed."""
         return self._states.has_refused(node_id)
 
     def slow_step(self, node_id: int, now_ms: float) -> str:
-        """The wait of an attempt to connect that has lasted so long that the broker cannot be used; else empty."""
+        """Phrase for the step at which connecting to the node has hung for so long that it cannot be used; else ""."""
         link = self._links.get(node_id)
         if link is None or link.is_ready or now_ms - link.last_used_ms < SILENT_MS:
             return ""
         return link.step
 
     def is_refused(self, node_id: int) -> bool:
-        """Whether the node refused our login when it was last tried."""
+        """Whether the node refused the login at the last attempt."""
         return self._states.is_refused(node_id)
 
     def _max_idle_ms(self, node_id: int) -> float:
@@ -281,7 +288,7 @@ class ClusterLinks:
         self._timer = self._loop.call_later(delay_ms / 1000, self._check)
 
     def _check(self) -> None:
-        """Close what is overdue or idle; set the timer for what comes next."""
+        """Close overdue and idle links, and set the timer for the next check."""
         self._timer = None
         self._timer_at_ms = inf
         now_ms = self._clock.now_ms()
@@ -295,7 +302,7 @@ class ClusterLinks:
             if deadline_ms is not None:
                 self._schedule(deadline_ms)
             max_idle_ms = self._max_idle_ms(link.node.id)
-            # What is waiting for an answer is in use, however long it takes.
+            # A link that waits for an answer is in use, however long that takes.
             idle_until_ms = link.last_used_ms + max_idle_ms
             if link.in_flight_count or link.unsent_count:
                 self._schedule(now_ms + max_idle_ms)

@@ -1,4 +1,4 @@
-"""Opening a broker connection: resolve, connect, protect, agree on versions, log in; each address in turn."""
+"""Opens a broker connection: resolve, connect, TLS, negotiate versions, log in; each address in turn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sidecar.net.authentication import Authenticator
 
 _Exchange = Callable[[RequestMessage], Awaitable[bytes]]
-"""Sends a request and gives the body of its answer."""
+"""Sends a request and returns the body of its answer."""
 
 SOFTWARE_VERSION: Final = "0.1.0"
 """Sent to the broker (KIP-511). A constant: asking importlib.metadata costs 30 ms at each start of a
@@ -43,11 +43,11 @@ class LinkError(ConnectionError):
 
 
 class TlsFailed(LinkError):
-    """The connection cannot be protected, or a TLS port does not take ours: files or settings are wrong somewhere."""
+    """TLS could not be set up: certificates or settings are wrong on one side."""
 
 
 class LoginRefused(LinkError):
-    """The broker refuses the login, or there is nothing to log in with: another address would not help."""
+    """The broker refuses the login, or there are no credentials. Another address would not help."""
 
 
 class SocketBuffers(NamedTuple):
@@ -61,18 +61,18 @@ SYSTEM_BUFFERS: Final = SocketBuffers()
 
 
 class OpenedConnection(NamedTuple):
-    """A connected socket, its transport and protocol state, and the version of each API both sides speak."""
+    """A connected socket, its transport and protocol state, and the negotiated version of each API."""
 
     sock: socket.socket
     transport: LinkTransport
     connection: BrokerConnection
     versions: Mapping[int, int]
     session_lifetime_ms: float = 0.0
-    """How long the broker takes requests under this login; 0: no login, or no limit."""
+    """For how many ms the broker accepts requests under this login; 0: no login, or no limit."""
 
 
 def authenticator_of(values: Mapping[str, Any]) -> Authenticator | None:
-    """For all links of a process, made from concluded settings; None without SASL, and then nothing is imported."""
+    """The Authenticator of all links of a process; None without SASL, and then nothing is imported."""
     if not str(values["security.protocol"]).startswith("SASL"):
         return None
     from sidecar.net.authentication import Authenticator
@@ -90,11 +90,11 @@ async def open_connection(
     authenticator: Authenticator | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> OpenedConnection:
-    """Connect to ``node``, protect the connection, negotiate and log in; each address of its name is tried in order.
+    """Connect to ``node``, set up TLS, negotiate and log in, at each address of its name in order.
 
     Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
-    port that accepts and never answers is given up as fast as one that drops packets. Raises LinkError
-    naming the node and what each address said, of them TlsFailed, and LoginRefused as soon as one refuses.
+    port that accepts and never answers fails as fast as one that drops packets. Raises LinkError, which names the node
+    and the error of each address; its subclass TlsFailed; and LoginRefused as soon as one address refuses the login.
     ``on_step`` gets a phrase for each wait that begins.
     """
     if authenticator is not None:
@@ -139,7 +139,7 @@ async def open_connection(
                 error_type = TlsFailed
             where = "" if address[0] == node.host else f"{address[0]}: "
             failures.append(where + _why(error, security, timeout_ms))
-        except BaseException:  # cancelled: the link was closed meanwhile
+        except BaseException:  # cancelled, because the link was closed meanwhile
             sock.close()
             raise
     raise error_type(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
@@ -151,12 +151,12 @@ def _prepare(sock: socket.socket, buffers: SocketBuffers) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if buffers.send_bytes >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers.send_bytes)
-    if buffers.receive_bytes >= 0:  # before the connect: the window that TCP offers is decided there
+    if buffers.receive_bytes >= 0:  # before the connect, which fixes TCP's window scale
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers.receive_bytes)
 
 
 def _why(error: OSError | ProtocolError, security: LinkSecurity, timeout_ms: float) -> str:
-    """Why one address did not do, for the sentence that names all of them."""
+    """Why one address failed, for the sentence that names all of them."""
     match error:
         case TimeoutError():
             return f"not connected and negotiated within {timeout_ms:.0f} ms"
@@ -170,7 +170,7 @@ def _why(error: OSError | ProtocolError, security: LinkSecurity, timeout_ms: flo
 
 
 async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: float) -> None:
-    """Before anything is connected: without credentials a connection would only cost the broker something."""
+    """Wait for credentials before connecting: without them a connection would only cost the broker work."""
     from sidecar.protocol.sasl.credentials import CredentialsMissing
 
     try:

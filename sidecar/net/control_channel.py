@@ -1,4 +1,4 @@
-"""ControlChannel: controller⇄worker messages over a socketpair, inside an event loop."""
+"""ControlChannel: messages between controller and worker over a socketpair, on an event loop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 << 10
 QUEUE_BYTES_MAX = 64 << 20
-"""A peer that has not read this much is as good as dead: the channel closes."""
+"""If a peer leaves this many bytes unread it counts as dead, and the channel closes."""
 
 
 class ControlChannel:
     """One end of the socketpair. Belongs to the loop's thread.
 
-    ``on_message(message)`` runs for each message in order. ``on_closed(error)`` runs once, with None when the
-    peer is gone (its end closed), with a sentence when the stream was broken; not after our own ``close()``.
-    Takes ownership of ``sock``.
+    ``on_message(message)`` runs for each message in order. ``on_closed(error)`` runs once: with None if the peer
+    closed its end, with a sentence if the stream was broken; not after ``close()`` of this end. Takes ownership of
+    ``sock``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ControlChannel:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def send(self, message: ControlMessage) -> None:
-        """Send or queue; never blocks, never raises for a dead peer (``on_closed`` tells that)."""
+        """Send or queue a message. Never blocks, and never raises for a dead peer (``on_closed`` reports that)."""
         if self.is_closed:
             return
         data = memoryview(encode_message(message))
@@ -59,7 +59,7 @@ class ControlChannel:
             self._fail_soon(f"the peer has left {self._queued_bytes} bytes of control messages unread")
 
     def close(self) -> None:
-        """Close now; queued bytes are dropped, ``on_closed`` is not called."""
+        """Close now. Queued bytes are dropped, and ``on_closed`` is not called."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -77,7 +77,7 @@ class ControlChannel:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            # A reset is the peer's death as well: it died with our bytes unread.
+            # A reset also means the peer's death: it died with unread data.
             self._fail(None if isinstance(error, ConnectionResetError) else str(error))
             return
         if not data:
@@ -94,7 +94,7 @@ class ControlChannel:
             try:
                 self._on_message(message)
             except Exception:
-                # One message that its handler cannot bear must not cost the messages behind it.
+                # An exception in one message's handler must not cost the messages behind it.
                 log.exception("The handler of a %s control message failed.", message.kind.name)
 
     def _writable(self) -> None:
@@ -104,8 +104,7 @@ class ControlChannel:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                # Do not tell the caller of send() from inside send(): reading sees the same death, in order,
-                # after the peer's last messages.
+                # Do not report inside send(): reading finds the same death, in order, after the peer's last messages.
                 self._queue.clear()
                 self._queued_bytes = 0
                 self._fail_soon(None)
@@ -126,7 +125,7 @@ class ControlChannel:
         self._loop.call_soon(self._drain_and_fail, error)
 
     def _drain_and_fail(self, error: str | None) -> None:
-        # The peer may have said something before it died (Drained, say): hear it first.
+        # The peer may have sent messages before it died (for instance Drained): read them first.
         while error is None and not self.is_closed:
             before = self._sock.fileno()
             try:

@@ -1,8 +1,8 @@
-"""CurveDoor: the way into an endpoint over TCP. Its listening socket, its keys, and who may come.
+"""CurveDoor: an endpoint's entrance over TCP: its listening socket, its keys, and the check of client keys.
 
-The kernel names no user here. A peer has the few bytes of a handshake, and goes on only with a key that a table
-``[clients.NAME]`` has. The key file is looked at before each connection, as TLS's files
-are. The only file of the daemon that needs PyNaCl (the extra ``[curve]``).
+Over TCP the kernel names no user. A peer gets only a handshake of few bytes, and continues only with a key that a
+table ``[clients.NAME]`` has. The key file is checked before each connection, like the files of TLS. This is the
+daemon's only file that needs PyNaCl (the extra ``[curve]``).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 UNACKED_MS: Final = 30_000
-"""A client whose host is gone is noticed within half a minute, whether it is written to or not."""
+"""Time in ms after which a client whose host is gone is noticed, whether data is sent to it or not."""
 
 
 class CurveDoor:
-    """``rules()``: those that hold now; a client may come in with a key that they know. Not thread-safe.
+    """Accepts TCP clients by their keys. ``rules()`` returns the current client rules. Not thread-safe.
 
-    ``on_new_keys()``: the file has others than before.
+    ``on_new_keys()`` is called when the key file has changed.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class CurveDoor:
 
     @property
     def public_keys(self) -> list[str]:
-        """Those that clients may know this daemon by, in hexadecimal digits."""
+        """Public keys by which clients may know this daemon, in hexadecimal."""
         return [keys.public.hex() for keys in self._keys]
 
     def look(self) -> None:
-        """See whether the file has other keys now."""
+        """Check whether the file has other keys now."""
         read = self._file.keys()
         if read is self._read:
             return
@@ -68,7 +68,7 @@ class CurveDoor:
     def connection(
         self, peer: Peer, peer_types: frozenset[bytes], buffers: Buffers, message_bytes_max: int
     ) -> CurveServer:
-        """Our end of a new connection, with the keys that the file has now."""
+        """The server's end of a new connection, with the keys that the file has now."""
         self.look()
         return CurveServer(
             peer_types,
@@ -79,7 +79,7 @@ class CurveDoor:
         )
 
     def knows(self, public_key: bytes) -> bool:
-        """Whether some name may come with it now."""
+        """Whether the current rules let a client use this key."""
         return self._rules().knows_key(public_key)
 
     def _is_known(self, peer: Peer, public_key: bytes) -> bool:
@@ -95,7 +95,7 @@ class CurveDoor:
 
     @staticmethod
     def prepare(connected: socket.socket) -> None:
-        """Options of a connection that was accepted."""
+        """Set the options of an accepted connection."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
@@ -104,7 +104,7 @@ class CurveDoor:
 
 
 def public_keys_of(key_file: str) -> list[str]:
-    """Those of a daemon's file, in hexadecimal digits. Raises KeyFileError."""
+    """Public keys of a daemon's key file, in hexadecimal. Raises KeyFileError."""
     return [keys.public.hex() for keys in _pairs(read_key_file(key_file, is_client=False))]
 
 

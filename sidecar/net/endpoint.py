@@ -1,8 +1,8 @@
-"""The socket for stubs of a worker, and of the controller: frames in, frames out. A ROUTER in ZMTP's words.
+"""The socket for stubs at a worker or the controller: frames in, frames out. In ZMTP's terms it is a ROUTER.
 
-One epoll holds the listener and every connection, and the loop watches that one descriptor: whatever is ready in an
-iteration is read in one go, and one turn of the worker follows. A payload is copied once, by the kernel walk, from
-the receive buffer straight into the journal.
+One epoll holds the listener and every connection, and the loop watches that one descriptor. Everything that is ready
+in an iteration is read at once, and one turn of the worker follows. A payload is copied once: the kernel module copies
+it from the receive buffer straight into the journal.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 16_384
-"""One more takes the place of the oldest that has not attached yet, or is closed at once."""
+"""Limit of connections. Another one replaces the oldest that has not attached, or is closed at once."""
 DESCRIPTORS_KEPT: Final = 256
-"""Of the process's limit of open files: for brokers, logs and spool, whatever clients do."""
+"""File descriptors of the process kept for brokers, logs and spool, whatever clients do."""
 EVENTS_PER_TURN_MAX: Final = 64
 MESSAGES_PER_TURN_MAX: Final = 64
 BYTES_PER_TURN_MAX: Final = 1 << 20
+"""Limits of one connection's input in one turn, so that brokers, timers and other stubs get their share."""
 TURN_MS: Final = 4.0
-"""After this time other connections wait for the next turn, and are its first: answers of brokers and outcomes come
-between them."""
-"""Bounds of what one connection brings in one turn, so that brokers, timers and other stubs get theirs."""
+"""After this time other connections wait for the next turn, in which they are first. So answers of brokers and outcomes
+are handled in between."""
 SHORT_READ_BYTES: Final = 64 << 10
-"""A read that brought less has emptied the socket."""
+"""A read of fewer bytes has emptied the socket."""
 UNATTACHED_BUFFER_BYTES: Final = 16 << 10
 UNATTACHED_UNFINISHED_BYTES_MAX: Final = 4 << 20
-"""Buffers of connections that have not attached, with half a message each, all together."""
+"""Limit of all buffers that hold half a message of connections that have not attached."""
 REST_MAX_S: Final = 0.25
-"""A connection of a process beyond its points, with messages that changed nothing, is read so much later at most."""
+"""Limit of the pause, in seconds, before a connection is read again whose process is over its points."""
 MALFORMED_MAX: Final = 16
-"""Malformed messages of one connection; it is closed with the next."""
+"""Malformed messages allowed on one connection; the next one closes it."""
 _EPOLLOUT: Final = select.EPOLLOUT
 _NOBODY: Final[dict[StubConnection, None]] = {}
 _ROUTING_ID: Final = struct.Struct(">Q")
 
 
 class Endpoint:
-    """A listening ROUTER under an asyncio loop. Not thread-safe: everything runs on the loop's thread.
+    """A listening ROUTER on an asyncio loop. Not thread-safe: everything runs on the loop's thread.
 
-    ``on_message(routing_id, frames, skipped_bytes)``: a message over ``message_bytes_max`` comes with its first frames.
-    A connection has 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may send whole messages.
-    Over TCP it has 5 s before that to prove its key.
+    ``on_message(routing_id, frames, skipped_bytes)``: of a message longer than ``message_bytes_max`` only the first
+    frames are passed. A connection may use 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may
+    send whole messages. Over TCP it has another 5 s before that, to prove its key.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Endpoint:
         self._by_id: dict[bytes, StubConnection] = {}
         self._by_fd: dict[int, StubConnection] = {}
         self._unattached_parts: dict[StubConnection, None] = {}
-        """Those of them with half a message, oldest first."""
+        """Unattached connections with half a message, oldest first."""
         self._unread: dict[StubConnection, None] = {}
-        """Connections with messages in their buffers that came beyond what a turn takes."""
+        """Connections with more buffered messages than a turn handles."""
         self._late: dict[StubConnection, None] = {}
-        """Those that a turn's time did not suffice for."""
+        """Connections that were not read because a turn's time was over."""
         self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
@@ -124,11 +124,11 @@ class Endpoint:
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
     def add_door(self, door: CurveDoor) -> None:
-        """Let clients in over TCP as well."""
+        """Accept clients over TCP as well."""
         self._listener.add_door(door)
 
     def has_attached(self, routing_id: bytes) -> None:
-        """The owner knows who this is: whole messages may come, as long as the connection lasts."""
+        """Note that the client has attached: it may send whole messages as long as the connection lasts."""
         connection = self._by_id.get(routing_id)
         if connection is not None and not connection.has_attached:
             if connection.is_stranger:
@@ -140,7 +140,9 @@ class Endpoint:
             self._unattached_parts.pop(connection, None)
 
     def has_detached(self, routing_id: bytes) -> None:
-        """Its client is gone, or may not stay: what is left is the time of a newcomer, in which its stub goes."""
+        """Note that the client is gone or may not stay. The connection gets a newcomer's time, in which its stub
+        should leave.
+        """
         connection = self._by_id.get(routing_id)
         if connection is not None and connection.has_attached:
             connection.has_attached = False
@@ -148,7 +150,7 @@ class Endpoint:
             self._newcomers.begin(connection)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
-        """A message of this connection was malformed, or not admitted; so many of them, and it is closed."""
+        """Count a malformed or refused message. Too many of them close the connection."""
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.malformed += 1
@@ -157,7 +159,7 @@ class Endpoint:
                 self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed or refused messages")
 
     def sent_useless(self, routing_id: bytes) -> None:
-        """A message of this connection was well formed and changed nothing. Counted here, charged once a read."""
+        """Count a well-formed message that changed nothing. The connection is charged once per read."""
         connection = self._by_id.get(routing_id)
         if connection is not None:
             connection.useless += 1
@@ -168,14 +170,14 @@ class Endpoint:
         if connection is None:
             return None
         if connection.is_deaf:
-            return True  # lost, as in the buffer of a peer that died; what it sent before (a BYE, perhaps) comes first
+            return True  # dropped; what the peer sent before it closed (perhaps a BYE) is still read
         if connection.unsent:
             return False
         self._write(connection, connection.encode(frames))
         return True
 
     def caller(self, routing_id: bytes) -> Caller:
-        """The user behind a connection; one that nobody is when it is gone."""
+        """The user behind a connection; a user that does not exist if the connection is gone."""
         connection = self._by_id.get(routing_id)
         if connection is None:
             return Caller(GONE.uid)
@@ -184,14 +186,14 @@ class Endpoint:
         return caller_of(connection.socket, connection.peer)
 
     def peer(self, routing_id: bytes) -> Peer:
-        """The process and user behind a connection; GONE when it is closed."""
+        """The process and user behind a connection; GONE if it is closed."""
         connection = self._by_id.get(routing_id)
         return GONE if connection is None else connection.peer
 
     def close(self, linger_ms: int = 0) -> None:
-        """Stop listening; what stubs did not take within ``linger_ms`` is dropped, and this waits so long at most.
+        """Stop listening. Waits up to ``linger_ms`` for stubs to take their messages, then drops the rest.
 
-        The path is removed so that stubs see a closed door, not a mute one.
+        The path is removed, so that stubs are refused at once and do not wait.
         """
         if self._closed:
             return
@@ -219,17 +221,17 @@ class Endpoint:
         self._epoll.close()
 
     def _on_ready(self) -> None:
-        """Read first the connections left over from the last turn, then the readable ones, last the busy ones.
+        """Read the connections left over from the last turn first, then the readable ones, then the busy ones.
 
-        Busy connections have more messages than a turn takes; at least one of them is read in each turn. So a quiet
-        connection does not wait for them.
+        Busy connections have more messages than a turn handles. At least one of them is read in each turn, so a quiet
+        connection does not wait for them all.
         """
         if self._closed:
             return
         try:
             now_ms = self._clock.now_ms
             until_ms = now_ms() + TURN_MS
-            # Mostly there are none, and no tables are made for them.
+            # Usually both are empty; then no new tables are made.
             late, self._late = self._late or _NOBODY, self._late and {}
             unread, self._unread = self._unread or _NOBODY, self._unread and {}
             has_received = False
@@ -250,7 +252,7 @@ class Endpoint:
                 if events & _EPOLLOUT and found.unsent:
                     self._write(found, found.unsent)
                 if found.is_resting and events & select.EPOLLHUP:
-                    self._end_rest(found)  # its end would wake us until it is read
+                    self._end_rest(found)  # otherwise its end would wake the loop until it is read
                 elif events & ~_EPOLLOUT and found not in unread and found not in late:
                     if has_received and now_ms() >= until_ms:
                         self._late[found] = None
@@ -298,25 +300,25 @@ class Endpoint:
         self._write(connection, [connection.opening])
 
     def _make_room(self) -> bool:
-        """No descriptor is left for another: one that did not attach gives up its own."""
+        """Close a connection that has not attached, because no file descriptor is left. False if there is none."""
         oldest = self._newcomers.oldest()
         if oldest is not None:
             self._spare(oldest, "it did not attach, and no descriptor is left")
         return oldest is not None
 
     def _end_late(self, late: list[StubConnection]) -> None:
-        """Close connections that made no step in their time."""
+        """Close connections that did not attach in time."""
         for connection in late:
             why = self._newcomers.late_words(connection)
             was_stranger = connection.is_stranger
-            # What it has sent by now counts: this loop may have been the slow one.
+            # Data that has arrived by now counts: this loop may have been slow.
             self._receive(connection)
             if connection in self._newcomers and connection.is_stranger == was_stranger:
                 self._spare(connection, why)
         self._on_turn_end()
 
     def _receive(self, connection: StubConnection) -> None:
-        """Everything that is there from one peer, within the bounds of a turn."""
+        """Read and handle everything that has arrived from one peer, within the limits of a turn."""
         zmtp = connection.zmtp
         messages = read = count = 0
         try:
@@ -383,7 +385,7 @@ class Endpoint:
         )
 
     def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
-        """After so many messages of one that has not attached; False: it is closed."""
+        """Check the limits of a connection that has not attached. False: it was closed."""
         if connection.is_stranger and connection.key:
             self._newcomers.has_proved(connection)
         free = max(connection.came_messages, UNATTACHED_FREE_MESSAGES)
@@ -395,7 +397,9 @@ class Endpoint:
         return True
 
     def _charge_useless(self, connection: StubConnection) -> None:
-        """Beyond its points it is not read for a while: the kernel's buffer fills, and its sender waits."""
+        """Charge useless messages. If its process is over its points, the connection is not read for a while, so its
+        sender blocks.
+        """
         useless, connection.useless = connection.useless, 0
         wait_s = self._listener.sent_useless(connection.peer, useless)
         if wait_s > 0 and not connection.is_paused:
@@ -415,12 +419,15 @@ class Endpoint:
             self._again = self._loop.call_soon(self._go_on)
 
     def _note_part(self, connection: StubConnection, messages: int) -> None:
-        """Half a message stands in a buffer, or more than a turn takes. ``messages`` came whole before it.
+        """Note that half a message, or more than a turn handles, is buffered. ``messages`` complete ones came before
+        it.
 
-        Among those that have not attached the oldest gives way.
+        Among connections that have not attached, the oldest is closed if buffers run out.
         """
         if messages == MESSAGES_PER_TURN_MAX:
-            self._unread[connection] = None  # its socket need not wake us for messages that are here already
+            self._unread[connection] = (
+                None  # its messages are buffered already, so its socket may stay silent
+            )
         if messages or not connection.part_since:
             connection.part_since = self._loop.time()
         if connection.has_attached:
@@ -432,7 +439,7 @@ class Endpoint:
             self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
 
     def _reply(self, connection: StubConnection) -> bool:
-        """Answer its pings; False when it asks without reading the answers, and is closed for it."""
+        """Answer ZMTP pings. False if the peer sends pings without reading the answers; then it was closed."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
         if connection.unsent:
             self._drop_for(connection, "it asks without reading the answers")
@@ -460,12 +467,12 @@ class Endpoint:
             self._epoll.modify(connection.socket, connection.wanted_events)
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
-        """Close it for a reason that its peer gave us."""
+        """Close a connection because of its peer's behaviour, and charge the peer."""
         self._listener.broke_rules(connection.peer)
         self._spare(connection, why)
 
     def _spare(self, connection: StubConnection, why: str) -> None:
-        """Close it; nothing (more) is held against its process."""
+        """Close a connection without charging its peer."""
         self._drop(connection)
         self._say_closed(why, connection.peer)
 

@@ -1,4 +1,4 @@
-"""LinkSecurity: how the links of one process protect what they say, by ``security.protocol`` and ``ssl.*``."""
+"""LinkSecurity: protects the links of one process as ``security.protocol`` and ``ssl.*`` require."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from sidecar.net.transport import LinkTransport, PlainTransport, TlsTransport
 
 HANDSHAKE_BYTES: Final = 64 << 10
 PEER_LOOK_INTERVAL_MS: Final = 60_000.0
-"""A broker whose certificate is refused is connected to once more, to read the certificate for the sentence."""
+"""Minimum interval in ms of extra connections to a broker whose certificate was refused, made only to read it for the
+error text.
+"""
 PEER_LOOK_S: Final = 1.0
-"""That connection is for a better sentence only: the cause must be said though it hangs."""
+"""Timeout in seconds of such a connection, so that the error is reported even if it hangs."""
 
 
 class SecurityError(ConnectionError):
-    """A connection cannot be protected as the settings want; the text is a phrase without a full stop."""
+    """A connection cannot be protected as the settings require. The text is a phrase without a full stop."""
 
 
 class LinkSecurity:
-    """One per process, shared by its links. Belongs to the loop's thread."""
+    """Security of all links of a process. Belongs to the loop's thread."""
 
     def __init__(self, values: Mapping[str, Any], clock: MonotonicClock) -> None:
         self._contexts = TlsContexts(values) if has_tls(values) else None
         self._clock = clock
         self._peers: dict[tuple[str, int], tuple[float, Certificate | None]] = {}
-        """Certificates that were refused, and when they were read."""
+        """By address: when a refused certificate was read (ms), and the certificate."""
         self._accepted: dict[tuple[str, int], float] = {}
-        """By address, when the certificate ends that the last connection was shown (Unix time)."""
+        """By address: when the certificate shown at the last connection expires (Unix time, seconds)."""
 
     def use(self, values: Mapping[str, Any]) -> None:
-        """Other ``ssl.*`` settings count from the next connection on. ``security.protocol`` stays as it is."""
+        """Use changed ``ssl.*`` settings from the next connection on. ``security.protocol`` does not change."""
         if self._contexts is not None:
             self._contexts.use(values)
 
@@ -51,9 +53,9 @@ class LinkSecurity:
         return self._contexts is not None
 
     async def protect(self, sock: socket.socket, node: Node) -> LinkTransport:
-        """The transport over a connected socket, after the TLS handshake if there is one.
+        """Return the transport over a connected socket, after the TLS handshake if there is one.
 
-        Raises SecurityError with the cause, OSError when the connection ends meanwhile.
+        Raises SecurityError with the cause, OSError if the connection ends meanwhile.
         """
         if self._contexts is None:
             return PlainTransport(sock)
@@ -81,25 +83,25 @@ class LinkSecurity:
 
     def _note_end(self, tls: ssl.SSLObject, node: Node) -> None:
         der = tls.getpeercert(binary_form=True)
-        with contextlib.suppress(ValueError):  # OpenSSL has accepted it; the date is for people
+        with contextlib.suppress(ValueError):  # OpenSSL has accepted it; the date is only shown
             if der is not None:
                 self._accepted[node.host, node.port] = read_certificate(der).not_after.timestamp()
 
     @property
     def expiries(self) -> list[tuple[str, float]]:
-        """(whose certificate, when it ends in Unix time): ours, our CA's, and those that brokers showed."""
+        """(description, Unix time of expiry) of the certificates of this client, its CA, and the brokers seen."""
         found = list(self._contexts.expiries) if self._contexts is not None else []
         shown = sorted(self._accepted.items())
         return [*found, *((f"The certificate of broker {host}:{port}", ends) for (host, port), ends in shown)]
 
     def ended_early(self) -> str:
-        """The phrase for a broker that goes away before it has answered anything."""
+        """Phrase for a broker that closes the connection before it has answered anything."""
         if self._contexts is None:
             return "it closed the connection before it answered; is this a port with TLS or SASL (security.protocol)?"
         return f"TLS failed: {closed_phrase(has_certificate=self._contexts.has_certificate)}"
 
     async def _look_at(self, refused: socket.socket, node: Node) -> Certificate | None:
-        """The broker's certificate, by a connection that says nothing else; None where it cannot be had."""
+        """Fetch the broker's certificate by a separate connection; None if that fails."""
         now_ms = self._clock.now_ms()
         read_ms, peer = self._peers.get(node[1:3], (float("-inf"), None))
         if now_ms - read_ms < PEER_LOOK_INTERVAL_MS:
@@ -122,7 +124,7 @@ class LinkSecurity:
 async def _shake_hands(
     sock: socket.socket, context: ssl.SSLContext, host: str
 ) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    """A finished handshake: the TLS object, and the ciphertext that goes into it and comes out of it."""
+    """Complete a handshake. Returns the TLS object and its BIOs for incoming and outgoing ciphertext."""
     loop = asyncio.get_running_loop()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname=host.rstrip("."))
@@ -133,7 +135,7 @@ async def _shake_hands(
         except ssl.SSLWantReadError:
             is_done = False
         except ssl.SSLError:
-            with contextlib.suppress(OSError):  # the alert, so that the broker's log has the cause as well
+            with contextlib.suppress(OSError):  # send the alert, so that the broker's log has the cause too
                 sock.send(outgoing.read())
             raise
         if outgoing.pending:

@@ -1,9 +1,8 @@
-"""The doors of an endpoint: takes connections from the kernel, and says who is let in when.
+"""The listening sockets of an endpoint: accepts connections, and delays those of processes that misbehave.
 
-A process that has cost too much (see :mod:`sidecar.net.penalties`) waits before its connections are looked at; what it
-opens beyond a few of them is closed. Processes of a user that has cost too much wait too, much less long. While such
-ones come in numbers the door stays shut for some milliseconds at a time, so that opening and closing cannot be all
-that the loop does.
+A process that has cost too much (see :mod:`sidecar.net.penalties`) waits before its connections are used, and all but
+a few of its further ones are closed. Other processes of its user wait too, but much less. While many such connections
+arrive, the door stays shut for some milliseconds at a time, so that the loop has time for other work.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ log = logging.getLogger(__name__)
 
 ACCEPTED_PER_TURN_MAX: Final = 64
 PARKED_MAX: Final = 128
-"""Connections of all processes that wait for the end of a penalty."""
+"""Limit of connections that wait for the end of a penalty."""
 PARKED_PER_USER_MAX: Final = 64
-"""So many of one user, so that another one that waits finds a place."""
+"""Limit of these per user, so that other users' connections can wait too."""
 PARKED_PER_PROCESS_MAX: Final = 4
-"""One more is closed at once."""
+"""Limit of these per process. Another one is closed at once."""
 UNWELCOME_MAX: Final = 16
-"""So many of one turn that had to wait or were closed, and the door is shut for a moment."""
+"""After this many connections in one turn that had to wait or were closed, the door is shut for a moment."""
 SHUT_S: Final = 0.02
 BACKLOG: Final = 4096
 
@@ -50,8 +49,8 @@ BACKLOG: Final = 4096
 class Listener:
     """A listening Unix socket in its owner's ``epoll``, and TCP beside it. Belongs to the loop's thread.
 
-    ``on_connected(socket, peer, door)`` gets each connection that is let in; ``door`` is None at the Unix socket.
-    ``make_room()`` closes a connection that can be spared because no descriptor is left; False: there is none.
+    ``on_connected(socket, peer, door)`` gets each accepted connection; ``door`` is None at the Unix socket.
+    ``make_room()`` closes a connection that can be spared, if no file descriptor is left; False: there is none.
     """
 
     def __init__(
@@ -72,27 +71,28 @@ class Listener:
         self._make_room = make_room
         self._penalties = Penalties()
         self._parked: dict[socket.socket, tuple[Peer, CurveDoor | None, asyncio.TimerHandle]] = {}
-        """With the process of each, its door, and when it is let in."""
+        """Waiting connections, each with its process, its door, and the timer that lets it in."""
         self._parked_of: dict[int | str, int] = {}
         self._parked_of_user: dict[int, int] = {}
         self._shut: dict[int, asyncio.TimerHandle] = {}
-        """By descriptor: doors that are shut for a moment, and until when."""
+        """By descriptor: doors that are shut for a moment, with the timer that opens them."""
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         Path(path).unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        # The path gets the socket's own mode, less the umask. Set here and not by umask(), which all threads share.
+        # The path gets the socket's own mode, less the umask. Set here: umask() would affect all threads.
         os.fchmod(self._socket.fileno(), 0o600)
         self._socket.bind(path)
         Path(path).chmod(0o660)
         self._socket.listen(BACKLOG)
-        # Given up for a moment when descriptors run out, to take a connection and close it: it would wake us for ever.
+        # Closed for a moment if descriptors run out, to accept and close a connection, which would otherwise wake the
+        # loop for ever.
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._doors: dict[int, tuple[socket.socket, CurveDoor | None]] = {}
-        """By descriptor."""
+        """Doors by descriptor."""
         self._add(self._socket, None)
 
     def add_door(self, door: CurveDoor) -> None:
-        """Take connections over TCP as well."""
+        """Accept connections over TCP as well."""
         self._add(door.socket, door)
 
     def _add(self, listening: socket.socket, door: CurveDoor | None) -> None:
@@ -103,25 +103,27 @@ class Listener:
         return fd in self._doors
 
     def sent_nonsense(self, peer: Peer) -> None:
-        """A message of this process was malformed."""
+        """Charge a process for a malformed message."""
         self._penalties.charge(peer, MALFORMED_POINTS, self._loop.time())
 
     def broke_rules(self, peer: Peer) -> None:
-        """A connection of this process had to be closed for what came on it."""
+        """Charge a process for a connection that had to be closed because of its content."""
         self._penalties.charge(peer, BROKEN_POINTS, self._loop.time())
 
     def sent_useless(self, peer: Peer, messages: int) -> float:
-        """So many messages of this process changed nothing; how long its connection with them is to rest."""
+        """Charge a process for messages that changed nothing. Returns the seconds for which their connection is not
+        read.
+        """
         now_s = self._loop.time()
         self._penalties.charge(peer, USELESS_POINTS * messages, now_s)
         return self._penalties.wait_s(peer, now_s)
 
     def read_away(self, peer: Peer, skipped_bytes: int) -> None:
-        """A message of this process was too long, and its bytes were read for nothing."""
+        """Charge a process for a message that was too long and was read only to be skipped."""
         self._penalties.charge(peer, skipped_bytes // SKIPPED_BYTES_PER_POINT, self._loop.time())
 
     def close(self) -> None:
-        """The path is removed first: stubs see a closed door, not a mute one."""
+        """Close all doors. The path is removed first, so that stubs are refused at once and do not wait."""
         with contextlib.suppress(OSError):  # the file system has become read-only: our end goes on
             Path(self._path).unlink(missing_ok=True)
         for timer in self._shut.values():
@@ -135,7 +137,7 @@ class Listener:
         os.close(self._reserve_fd)
 
     def accept(self, fd: int) -> None:
-        """Somebody knocks at this door: take who is there, up to a turn's number."""
+        """Accept the connections that wait at this door, up to a turn's limit."""
         listening, door = self._doors[fd]
         unwelcome = 0
         for _ in range(ACCEPTED_PER_TURN_MAX):
@@ -155,7 +157,7 @@ class Listener:
                 peer = peer_of(connected)
                 if door is not None:
                     door.prepare(connected)
-            except OSError:  # reset before it was taken
+            except OSError:  # reset before it was accepted
                 connected.close()
                 continue
             now_s = self._loop.time()
@@ -167,14 +169,14 @@ class Listener:
             unwelcome += 1
             self._park(connected, peer, door, wait_s)
         if unwelcome >= UNWELCOME_MAX and fd not in self._shut:
-            # This one alone: what comes over TCP keeps nobody of this host out.
+            # Only this door: TCP connections must not keep out clients of this host.
             self._epoll.unregister(fd)
             self._shut[fd] = self._loop.call_later(SHUT_S, self._reopen, fd)
 
     def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
         of_process = self._parked_of.get(peer.payer, 0)
         of_user = self._parked_of_user.get(peer.uid, 0)
-        # Payer 0 are all processes of other pid namespaces.
+        # Payer 0 stands for all processes of other pid namespaces.
         has_its_part = bool(peer.payer) and of_process >= PARKED_PER_PROCESS_MAX
         if has_its_part or of_user >= PARKED_PER_USER_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()
@@ -210,7 +212,7 @@ class Listener:
         self._epoll.register(fd, select.EPOLLIN)
 
     def _turn_away(self, listening: socket.socket) -> None:
-        """No descriptor is left: one that can be spared gives up its own, else the connection that waits is closed."""
+        """Handle a lack of file descriptors: close a connection that can be spared, or else the one that waits."""
         self._sparse_log.warning(
             "descriptors", "No descriptor is left for another client: raise LimitNOFILE."
         )

@@ -1,7 +1,7 @@
-"""The addresses behind a broker's name, found by a thread that nothing waits for at the end.
+"""Looks up the addresses of a broker's name in a thread that does not delay the end of the process.
 
-A name server that hangs holds getaddrinfo() for 10 s and more. The loop's own getaddrinfo() has few threads for all
-names, and the loop cannot be closed before they have ended: a daemon would end, and hand over, so much later.
+A name server that hangs blocks getaddrinfo() for 10 s and more. The loop's own getaddrinfo() has few threads for all
+names, and the loop cannot be closed before they end: a daemon would end, and hand over, that much later.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import threading
 from typing import Any, Final, TypeAlias
 
 AddressInfo: TypeAlias = tuple[Any, Any, int, str, Any]
-"""As socket.getaddrinfo() has it: family, kind, protocol, canonical name, address."""
+"""As in socket.getaddrinfo(): family, kind, protocol, canonical name, address."""
 _Found: TypeAlias = "list[AddressInfo] | OSError"
 
 _under_way: Final[dict[tuple[asyncio.AbstractEventLoop, str, int], asyncio.Future[_Found]]] = {}
-"""However often a broker is tried while a name server hangs, one thread hangs with it."""
+"""Lookups under way. However often a broker is tried while a name server hangs, only one thread hangs."""
 
 
 async def addresses_of(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[AddressInfo]:
-    """For stream sockets. An address is its own name and asks nobody. Raises OSError, also for no name at all."""
+    """Addresses for stream sockets. A numeric address needs no lookup. Raises OSError, also for an invalid name."""
     with contextlib.suppress(OSError):
         return list(_resolve(host, port, socket.AI_NUMERICHOST))
     key = loop, host, port

@@ -1,7 +1,7 @@
-"""Newcomers: an endpoint's connections of which something is still to come, how many there may be, and for how long.
+"""Newcomers: an endpoint's connections that must still attach or prove a key, with limits of number and time.
 
-Strangers over TCP have to prove a key first. They have places of their own, so that a network cannot take those of
-this host; from their key on they are as all others, who have to attach.
+Strangers over TCP must prove a key first. They have places of their own, so that the network cannot use up those of
+this host. Once they have proved a key they must attach like all others.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from sidecar.net.stub_connection import StubConnection
 from sidecar.net.unattached import Unattached
 
 ATTACH_S: Final = 5.0
-"""How long a connection may take until its client has attached."""
+"""Time in seconds until a connection's client must have attached."""
 HANDSHAKE_S: Final = 5.0
-"""How long a stranger over TCP may take to prove a key that a table ``[clients.NAME]`` has."""
+"""Time in seconds until a stranger over TCP must have proved a key of a table ``[clients.NAME]``."""
 HANDSHAKES_MAX: Final = 1_024
-"""Strangers at a time; a quarter of all connections where those are fewer. One more takes the place of another."""
+"""Limit of strangers, or a quarter of all connections if that is less. Another one replaces one of them."""
 
 
 class _Table(Unattached):
-    """Unattached with the loop's timer: ``on_late`` gets those whose time is over."""
+    """Unattached, with a timer of the loop: ``on_late`` gets the connections whose time is over."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, limit_s: float, on_late: Callable[[list[StubConnection]], None]
@@ -45,7 +45,7 @@ class _Table(Unattached):
             self._timer.cancel()
 
     def look(self) -> None:
-        """Name who is late; look again when the next one is due."""
+        """Report connections that are late, and set the timer for the next one."""
         self._timer = None
         now = self._loop.time()
         late = []
@@ -58,9 +58,8 @@ class _Table(Unattached):
 
 
 class Newcomers:
-    """``on_late(connections)``: their time is over. ``connections_max`` counts all, also those that attached long ago.
-
-    Belongs to the loop's thread.
+    """Tracks newcomers. ``on_late(connections)`` gets those whose time is over. ``connections_max`` counts all
+    connections, including attached ones. Belongs to the loop's thread.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class Newcomers:
         return connection in self._table(connection)
 
     def begin(self, connection: StubConnection) -> None:
-        """It has come, or its client has gone: its time begins."""
+        """Start a connection's time, because it was accepted or its client has gone."""
         self._table(connection).begin(connection)
 
     def remove(self, connection: StubConnection) -> None:
-        """It is closed, or has attached. Nothing for one that is not there."""
+        """Forget a connection that was closed or has attached. Unknown ones are ignored."""
         self._table(connection).remove(connection)
 
     def clear(self) -> None:
@@ -91,7 +90,7 @@ class Newcomers:
         self.strangers.clear()
 
     def has_proved(self, connection: StubConnection) -> None:
-        """From now on bounds count for its key, wherever it comes from."""
+        """Move a stranger that has proved its key: from now on limits count for the key, wherever it connects from."""
         self.strangers.remove(connection)
         connection.is_stranger = False
         connection.peer = connection.peer._replace(uid=user_of(connection.key))
@@ -102,7 +101,9 @@ class Newcomers:
         return f"it did not {what} within {self._table(connection).limit_s:g} s"
 
     def gives_way(self, peer: Peer, opened: int, *, is_stranger: bool) -> tuple[StubConnection, str] | None:
-        """The connection that makes room for one more while so many are open, and why; None if none need or can."""
+        """The connection to close for another one while ``opened`` are open, and why. None if none must or can be
+        closed.
+        """
         table, free = self.unattached, self._connections_max - opened
         if is_stranger:
             table, free = self.strangers, min(free, self._strangers_max - len(self.strangers))
@@ -123,7 +124,7 @@ class Newcomers:
         )
 
     def oldest(self) -> StubConnection | None:
-        """The one that can best be spared, strangers first."""
+        """The connection that can best be closed, strangers first."""
         return self.strangers.oldest() or self.unattached.oldest()
 
     def _table(self, connection: StubConnection) -> _Table:

@@ -1,8 +1,8 @@
-"""Peer: the process at the other end of a Unix socket, as the kernel saw it when it connected (SO_PEERCRED).
+"""Peer: the process at the other end of a Unix socket when it connected, as the kernel reports it (SO_PEERCRED).
 
-Over TCP there is no process and no user. A number made of the peer's host stands for its user until it has proved
-a key, and a number made of the key from then on. Both lie beyond all uids. A host of IPv6 has a whole network of
-addresses to choose from, and counts as that network.
+Over TCP there is neither process nor user. A number made from the peer's host stands for its user until it has proved
+a key, and a number made from the key after that. Both are larger than any uid. An IPv6 host can choose from a whole
+network of addresses, so it counts as that network.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ _CREDENTIALS: Final = struct.Struct("iII")
 
 
 class Peer(NamedTuple):
-    """Credentials of a connection. ``pid`` 0: it is gone, or of another pid namespace."""
+    """Credentials of a connection. ``pid`` 0: the process is gone, or in another pid namespace."""
 
     pid: int
     uid: int
     gid: int
     address: str = ""
-    """The address it comes from over TCP; empty of a Unix socket."""
+    """Its address over TCP; "" for a Unix socket."""
     host: str = ""
-    """The address, or the network of an IPv6 address: one host to all bounds."""
+    """The address, or the network of an IPv6 address: all limits treat it as one host."""
 
     @property
     def payer(self) -> int | str:
-        """The process that pays for its penalties, or the host."""
+        """The process, or the host, that is charged for its penalties."""
         return self.host or self.pid
 
     @property
     def words(self) -> str:
-        """For the log."""
+        """Description for the log."""
         return f"host {self.address}" if self.address else f"process {self.pid} of uid {self.uid}"
 
 
 _SO_PEERGROUPS: Final = 59
-"""Of Linux since 4.13; not in Python's socket module."""
+"""In Linux since 4.13; Python's socket module lacks it."""
 _GROUPS_BYTES_MAX: Final = 1024
-"""The largest answer that Python takes: 256 groups. Of a user with more only the first counts, its own."""
+"""The largest answer that Python accepts: 256 groups. For a user with more, only its own group counts."""
 _GID: Final = struct.Struct("I")
 
 GONE: Final = Peer(0, 0xFFFF_FFFF, 0xFFFF_FFFF)
-"""In place of a connection that is closed. No user and no group has these ids."""
+"""Stands for a closed connection. No user and no group has these ids."""
 
 
 def user_of(name: bytes) -> int:
-    """A number for an address or a key where a uid is expected; no uid has more than 32 bits."""
+    """A number for an address or key that is used like a uid. Uids have at most 32 bits."""
     return 1 << 62 | int.from_bytes(hashlib.sha256(name).digest()[:7])
 
 
 def host_of(address: str) -> str:
-    """The address itself, or the network of 64 bits of an IPv6 address, which one host may have to itself."""
+    """The address, or the 64-bit network of an IPv6 address, which may belong to one host."""
     if ":" not in address:
         return address
     prefix = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8]
@@ -64,7 +64,7 @@ def host_of(address: str) -> str:
 
 
 def peer_of(connected: socket.socket) -> Peer:
-    """Raises OSError for a connection that is gone."""
+    """Peer of a connected socket. Raises OSError if the connection is gone."""
     if connected.family != socket.AF_UNIX:
         address = str(connected.getpeername()[0])
         host = host_of(address)
@@ -75,7 +75,7 @@ def peer_of(connected: socket.socket) -> Peer:
 
 
 def caller_of(connected: socket.socket, peer: Peer) -> Caller:
-    """The user at the other end with all its groups, as they were when it connected."""
+    """The user at the other end and all its groups at the time of the connect."""
     try:
         groups = connected.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES_MAX)
     except OSError:

@@ -1,10 +1,10 @@
-"""Penalties: how long the next connection of a misbehaving process, or of its user, waits until it is heard.
+"""Penalties: delays for the next connections of a misbehaving process, and of its user.
 
-A connection has its bounds (messages a turn, bytes before ATTACH, malformed messages), and the next one begins them
-again. So what connections cost is counted by process as well, in points that time takes back: regular
-use never gets near the bound, and a process that offends and comes back gets a connection or two a second. A process
-that ends and begins again as another one would escape that, so its user is charged too, with an allowance for many
-processes. Others of that user are late by half a second at most for what one of them did.
+A connection has limits (messages per turn, bytes before ATTACH, malformed messages), but a new connection starts at
+zero. So costs are also counted per process, in points that decrease with time. Normal use never comes near the limit;
+a process that keeps offending gets one or two connections per second. A process that restarts under another pid would
+escape that, so its user is charged too, with an allowance for many processes. For the misbehaviour of one process,
+others of its user are delayed by at most half a second.
 """
 
 from __future__ import annotations
@@ -14,36 +14,38 @@ from typing import Final
 from sidecar.net.peer import Peer
 
 CONNECTION_POINTS: Final = 1
-"""A connection, whatever comes of it."""
+"""Points of a process for a connection."""
 USERS_CONNECTION_POINTS: Final = 0.25
-"""The same for its user: all clients of a large host come back at once after a restart."""
+"""Points of its user for a connection: all clients of a large host reconnect at once after a restart."""
 MALFORMED_POINTS: Final = 16
-"""A message that no stub sends."""
+"""Points for a message that no valid stub sends."""
 BROKEN_POINTS: Final = 50
-"""A connection that had to be closed for what came on it."""
+"""Points for a connection that had to be closed because of its content."""
 USELESS_POINTS: Final = 0.25
-"""A submission that opens nothing: for a stream that has not begun, or that may not."""
+"""Points for a submission to a stream that has not begun or that may not be used."""
 SKIPPED_BYTES_PER_POINT: Final = 1 << 20
-"""Of a message that is too long and is read away: a stub knows the bound and never sends it."""
+"""Bytes per point of a message that is too long and is skipped: a valid stub knows the limit and never sends one."""
 FREE_POINTS: Final = 512
-"""Points of a process before its connections wait: as many connections as a quarter of all clients make twice."""
+"""Points of a process before its connections wait: a quarter of all clients may connect twice."""
 POINTS_BACK_A_SECOND: Final = 100.0
 WAIT_MAX_S: Final = 2.0
-"""A stub waits 5 s for an answer: a stub in the same process as the one at fault is late, but not refused."""
+"""Longest delay in seconds. A stub waits 5 s for an answer, so one in the same process as the offender is late, but
+not refused.
+"""
 PROCESSES_MAX: Final = 1_024
-"""Processes remembered; beyond them the one that has been quiet longest is forgotten."""
+"""Limit of processes remembered. Beyond it, the one that was quiet longest is forgotten."""
 USERS_FREE_POINTS: Final = 4_096
-"""As many connections as an endpoint takes, or 81 that are closed for their content."""
+"""Points of a user: as many connections as an endpoint accepts, or 81 that are closed for their content."""
 USERS_POINTS_BACK_A_SECOND: Final = 400.0
 USERS_WAIT_MAX_S: Final = 0.5
 USERS_MAX: Final = 1_024
 
 
 class Penalties:
-    """Points by process and by user; over TCP by host alone. Sans-IO: ``now_s`` comes from the caller. Not thread-safe.
+    """Points by process and by user; over TCP by host alone. Sans-IO: ``now_s`` is an argument. Not thread-safe.
 
-    Process 0 stands for all that cannot be seen (of another pid namespace): nobody pays for another of them, but
-    their users pay.
+    Process 0 stands for all processes that are not visible (other pid namespaces). It is not charged, so that no
+    process pays for another, but their users are.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,7 @@ class Penalties:
         self._users = _Accounts(USERS_FREE_POINTS, USERS_POINTS_BACK_A_SECOND, USERS_WAIT_MAX_S, USERS_MAX)
 
     def charge(self, peer: Peer, points: float, now_s: float) -> None:
-        """For what came on a connection."""
+        """Charge points for the content of a connection."""
         if peer.payer:
             self._processes.charge(peer.payer, points, now_s)
         if not peer.host:
@@ -64,11 +66,11 @@ class Penalties:
             self._users.charge(peer.uid, USERS_CONNECTION_POINTS, now_s)
 
     def wait_s(self, peer: Peer, now_s: float) -> float:
-        """How long its next connection is to wait; 0 for nearly everybody."""
+        """Seconds that the peer's next connection must wait; usually 0."""
         return max(self.own_wait_s(peer, now_s), self._users.wait_s(peer.uid, now_s))
 
     def own_wait_s(self, peer: Peer, now_s: float) -> float:
-        """The part of it that the process brought on itself."""
+        """The part of the wait that the process itself has caused."""
         return self._processes.wait_s(peer.payer, now_s) if peer.payer else 0.0
 
 
@@ -81,7 +83,7 @@ class _Accounts:
         self._wait_max_s = wait_max_s
         self._most = most
         self._clear_s: dict[int | str, float] = {}
-        """When the points of each will all be gone. Quiet longest first."""
+        """By holder: when all its points will be gone (seconds). Those quiet for longest come first."""
 
     def charge(self, holder: int | str, points: float, now_s: float) -> None:
         clear_s = max(self._clear_s.pop(holder, 0.0), now_s) + points / self._back_a_second

@@ -1,4 +1,4 @@
-"""PKCS12 to PEM, in memory. The only file that needs ``cryptography`` (the extra ``[pkcs12]``)."""
+"""Converts PKCS12 to PEM in memory. The only file that needs ``cryptography`` (the extra ``[pkcs12]``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 
 def pem_of_pkcs12(data: bytes, password: str | None) -> tuple[str, str | None]:
-    """(certificates, the key's first; the key if there is one). Raises ValueError: no PKCS12, or another password."""
+    """(certificates, the key's own first; the key, or None). Raises ValueError: not PKCS12, or a wrong password."""
     store = load_pkcs12(data, None if password is None else password.encode())
     own = [] if store.cert is None else [store.cert]
     chain = "".join(

@@ -1,4 +1,4 @@
-"""Questions: requests and answers one by one, before a connection is given to its link."""
+"""Questions: single requests and their answers, before a connection is given to its link."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sidecar.protocol.messages import (
 )
 
 TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""How a TLS port begins its words to somebody who does not speak TLS."""
+"""First bytes of a TLS port's answer to a peer that does not use TLS."""
 
 
 class EndedEarly(ConnectionError):
-    """The broker has closed the connection; ``has_answered`` says whether it has answered anything before."""
+    """The broker has closed the connection. ``has_answered``: it had answered something before."""
 
     def __init__(self, *, has_answered: bool) -> None:
         super().__init__("the connection was closed")
@@ -29,7 +29,7 @@ class EndedEarly(ConnectionError):
 
 
 class Questions:
-    """Belongs to one task, which may be cancelled at any await."""
+    """Sends requests one by one. Belongs to one task, which may be cancelled at any await."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class Questions:
         self._has_answered = False
 
     async def ask(self, message: RequestMessage) -> bytes:
-        """Send one request and wait for the body of its answer.
+        """Send one request and return the body of its answer.
 
-        Raises EndedEarly, ProtocolError for an answer that cannot be read, OSError with the cause.
+        Raises EndedEarly, ProtocolError for an answer that cannot be read, and OSError for a failed connection.
         """
         api_key, version = int(message.__api_key__), int(message.__version__)
         correlation_id = self.connection.take_correlation_id()

@@ -1,4 +1,4 @@
-"""StubConnection: what an endpoint knows of one connection."""
+"""StubConnection: an endpoint's state of one connection."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from sidecar.net.curve_door import CurveDoor
 
 UNATTACHED_BYTES_MAX: Final = 64 << 10
-"""All that may come on a connection before its client has attached."""
+"""Limit of bytes on a connection before its client has attached."""
 UNATTACHED_MESSAGES_MAX: Final = 128
-"""The same in messages: at the control socket a HELLO that is asked again for a minute, as slowly as stubs ask."""
+"""Limit of messages before that: enough for a HELLO repeated for a minute, at the stub's slowest rate."""
 UNATTACHED_FREE_MESSAGES: Final = 8
-"""Of those the first ones; each further one costs points, as a submission that opens nothing does."""
+"""Messages of these that are free. Each further one costs points, like a submission that opens nothing."""
 _OPENING: Final = opening(b"ROUTER")
 _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 
 
 class StubConnection:
-    """State of one connection; its endpoint reads, writes and closes it."""
+    """State of one connection. Its endpoint reads, writes and closes it."""
 
     __slots__ = (
         "_curve",
@@ -52,17 +52,17 @@ class StubConnection:
 
     @property
     def opening(self) -> bytes:
-        """The first bytes of our end."""
+        """The first bytes that this end sends."""
         return _OPENING if self._curve is None else self._curve.opening
 
     @property
     def key(self) -> bytes:
-        """The public key that its client has proved; empty of a Unix socket, and before that."""
+        """The public key that its client has proved; b"" before that, and for a Unix socket."""
         return b"" if self._curve is None else self._curve.peer_key
 
     @property
     def wanted_events(self) -> int:
-        """The events that its socket is watched for."""
+        """Events for which its socket is watched."""
         return (0 if self.is_resting else select.EPOLLIN) | (select.EPOLLOUT if self.unsent else 0)
 
     def __init__(
@@ -73,7 +73,7 @@ class StubConnection:
         buffers: Buffers,
         door: CurveDoor | None = None,
     ) -> None:
-        """``door``: the one through which it came over TCP."""
+        """``door``: the TCP door through which it came; None for the Unix socket."""
         self.socket = connected
         self.peer = peer
         self.routing_id = routing_id
@@ -86,21 +86,21 @@ class StubConnection:
             curve = self._curve = door.connection(peer, _PEER_TYPES, buffers, UNATTACHED_BYTES_MAX)
             self.zmtp, self.encode = curve, curve.encode
         self.is_stranger = door is not None
-        """Over TCP, until it has proved its key."""
+        """True over TCP until it has proved its key."""
         self.has_attached = False
         self.came_bytes = self.came_messages = 0
-        """Before it has attached."""
+        """Bytes and messages that came before it has attached."""
         self.malformed = 0
         self.useless = 0
-        """Messages that changed nothing, since their process was last charged for them."""
+        """Messages that changed nothing, since its process was last charged for them."""
         self.part_since = 0.0
-        """The loop's time at which the message began that has not come whole; 0: there is none."""
+        """The loop's time at which an incomplete message began; 0 if there is none."""
         self.is_closed = False
         self.is_paused = False
-        """Its message needs a larger buffer than there is: it is not read until there is one."""
+        """It is not read, because its message needs a larger buffer than is free."""
         self.is_resting = False
-        """Its process has sent too much that changes nothing: it is not read for a moment."""
+        """It is not read for a moment, because its process has sent too many messages that change nothing."""
         self.is_deaf = False
-        """The other end is closed: nothing can be written, but what it sent before is still read."""
+        """The other end is closed: nothing can be written, but data sent before is still read."""
         self.unsent: list[Buffer] = []
-        """The rest of one message at most: a peer that does not read is written to no more."""
+        """The unsent rest of at most one message: nothing more is written to a peer that does not read."""

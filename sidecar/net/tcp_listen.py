@@ -1,4 +1,4 @@
-"""The listening TCP sockets of ``daemon.listen``: the controller's, and one for each worker on the ports behind it."""
+"""Listening TCP sockets of ``daemon.listen``: the controller's, and one per worker on the following ports."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ BACKLOG: Final = 1_024
 
 
 class Listening(NamedTuple):
-    """A listening socket, and the file with the secret key of its endpoint."""
+    """A listening socket, and the file with its endpoint's secret key."""
 
     socket: socket.socket
     key_file: str
 
 
 def listen_on(listen: str, offset: int = 0) -> socket.socket:
-    """A non-blocking socket that listens on ``tcp://host:port``, ``offset`` ports further.
+    """Return a non-blocking socket that listens on ``tcp://host:port``, ``offset`` ports higher.
 
-    Raises OSError when the address cannot be had, ValueError when it is none.
+    Raises OSError if the address cannot be used, ValueError for any other text.
     """
     place = tcp_address(listen, offset)
     if place is None:

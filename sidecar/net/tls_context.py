@@ -1,4 +1,4 @@
-"""The SSLContext of the ``ssl.*`` settings, and a new one when a file has changed."""
+"""Makes the SSLContext of the ``ssl.*`` settings, and a new one after a file has changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 
 
 def tls_fault_of(values: Mapping[str, Any]) -> str | None:
-    """The sentence why these settings and files cannot be used, or None: for the check before a start or reload."""
+    """Sentence that says why these settings and files cannot be used, or None. For the check before a start or
+    reload.
+    """
     try:
         material = read_material(values)
         build_context(values, material)
@@ -41,7 +43,7 @@ def tls_fault_of(values: Mapping[str, Any]) -> str | None:
 
 
 def build_context(values: Mapping[str, Any], material: TlsMaterial) -> ssl.SSLContext:
-    """A client's context. Raises TlsFault."""
+    """Build a client's context. Raises TlsFault."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     enabled = values["ssl.enabled.protocols"] or TLS_VERSIONS
     if values["ssl.protocol"] == "TLSv1.2":
@@ -53,7 +55,7 @@ def build_context(values: Mapping[str, Any], material: TlsMaterial) -> ssl.SSLCo
     if not values["enable.ssl.certificate.verification"]:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    # Each certificate that a user names is trusted, also one that is no root: as in a truststore of Java.
+    # Trust every certificate that the user names, root or not, as with a truststore of Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if values["ssl.cipher.suites"]:
         try:
@@ -87,7 +89,7 @@ def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
 
 
 def _present(context: ssl.SSLContext, chain: Pem, key: Pem, password: str | None) -> None:
-    # The function for a password keeps OpenSSL from asking at a terminal.
+    # The password function keeps OpenSSL from prompting on a terminal.
     try:
         with _as_file(chain.text) as chain_path, _as_file(key.text) as key_path:
             context.load_cert_chain(chain_path, key_path, lambda: password or "")
@@ -103,7 +105,7 @@ def _present(context: ssl.SSLContext, chain: Pem, key: Pem, password: str | None
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path to the text, which never gets to a disk: OpenSSL's Python door takes keys from files only."""
+    """Give a path to the text without writing it to disk: Python's OpenSSL interface reads keys from files only."""
     fd = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         with os.fdopen(fd, "wb", closefd=False) as file:
@@ -118,10 +120,10 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 class TlsContexts:
-    """The context for the next connection. Belongs to the loop's thread.
+    """The SSLContext for the next connection. Belongs to the loop's thread.
 
-    Files are looked at before each connection (a stat), and read when one has changed. Files that cannot be used are
-    reported once; the context before them stays in use until they are whole.
+    Files are checked before each connection (by stat), and read if one has changed. Files that cannot be used are
+    reported once; the previous context stays in use until they are valid.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -134,20 +136,20 @@ class TlsContexts:
         """The last time that files were read, and by which signature."""
         self.has_certificate = False
         self.expiries: list[tuple[str, float]] = []
-        """(whose certificate, when it ends in Unix time) of the context in use."""
+        """(description, Unix time of expiry) of the certificates in use."""
 
     def use(self, values: Mapping[str, Any]) -> None:
-        """Read by these settings from the next connection on. Until that has succeeded the context of now stays."""
+        """Use changed settings from the next connection on. Until they work, the present context stays in use."""
         self._values = values
         self._changes += 1
 
     async def current(self) -> ssl.SSLContext:
-        """By the files as they are now. Raises TlsFault when there is none, and was none before."""
+        """The context for the present files. Raises TlsFault if there is none and there was none before."""
         values = self._values
-        # The count of changes: settings may change while a thread reads by those before them, and name the same files.
+        # With the count of changes: settings may change while a thread reads, and still name the same files.
         signature = (self._changes, *signature_of(values))
         if signature != self._signature:
-            # Reading a PKCS12 costs a tenth of a second of CPU, and a file may be on a slow disk: beside the loop.
+            # Off the loop: reading a PKCS12 takes a tenth of a second of CPU, and a file may be on a slow disk.
             if self._renewal is None or self._renewal[0] != signature or self._renewal[1].done():
                 # A connection that gives up leaves it behind: files that cannot be read hold up one thread, not many.
                 self._renewal = signature, asyncio.ensure_future(self._renew(values, signature))

@@ -1,4 +1,4 @@
-"""Sentences of OpenSSL's errors: the cause, and the setting that mends it."""
+"""Phrases for OpenSSL's errors: the cause, and the setting that fixes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AMBIGUOUS: Final = {
     "TLSV1_ALERT_INTERNAL_ERROR": "",
     "TLSV1_ALERT_ACCESS_DENIED": "",
 }
-"""Alerts that brokers send for a missing or unwanted client certificate, and for what else."""
+"""Alerts that brokers send for a missing or unwanted client certificate, and for their other meaning."""
 
 PLAINTEXT_PORT: Final = (
     "it closed the connection at TLS's first words; is this a plaintext port (security.protocol)?"
@@ -45,7 +45,7 @@ PLAINTEXT_PORT: Final = (
 
 
 def tls_phrase(error: ssl.SSLError, *, has_certificate: bool) -> str:
-    """The cause by OpenSSL's error, to stand behind "TLS with BROKER failed: ", without a full stop."""
+    """Phrase for the cause, to follow "TLS with BROKER failed: ", without a full stop."""
     reason = error.reason or ""
     if reason in _REASONS:
         return _REASONS[reason]
@@ -61,7 +61,7 @@ def tls_phrase(error: ssl.SSLError, *, has_certificate: bool) -> str:
 
 
 def closed_phrase(*, has_certificate: bool) -> str:
-    """The likely cause when the broker goes away right behind the handshake, where TLS 1.3 judges the client."""
+    """Phrase for a broker that closes right after the handshake, when TLS 1.3 checks the client's certificate."""
     if has_certificate:
         return (
             "it closed the connection after the handshake; it may not take our certificate "
@@ -73,7 +73,7 @@ def closed_phrase(*, has_certificate: bool) -> str:
 def verification_phrase(
     error: ssl.SSLCertVerificationError, host: str, peer: Certificate | None, now: datetime
 ) -> str:
-    """The cause by the verification's code. ``peer``: the broker's certificate, where it could be had."""
+    """Phrase for a failed verification. ``peer``: the broker's certificate, if it could be fetched."""
     code = error.verify_code
     whose = "its certificate" if peer is None else f'its certificate "{peer.subject}"'
     if code in _WRONG_HOST:

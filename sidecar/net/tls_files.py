@@ -1,6 +1,6 @@
-"""TlsMaterial: certificates and keys of the ``ssl.*`` settings, read and checked; each fault is one sentence.
+"""TlsMaterial: certificates and keys of the ``ssl.*`` settings, read and checked. Each fault is one sentence.
 
-Everything is read into memory first, so that certificate and key of one look belong together, and checked there.
+Everything is read into memory first and checked there, so that certificate and key are of the same moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sidecar.common.tls_settings import TLS_SETTINGS
 from sidecar.net.certificate import PEM_BLOCK, Certificate, certificates_of
 
 PEM_BYTES_MAX: Final = 8 << 20
-"""The CA bundle of a system has about 250 KiB."""
+"""Limit of a PEM file. A system's CA bundle has about 250 KiB."""
 
 SYSTEM_BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine
@@ -31,30 +31,30 @@ _PATHS: Final = tuple(row.name for row in TLS_SETTINGS if row.is_path)
 
 
 class TlsFault(ValueError):
-    """A setting or file of TLS cannot be used; the text is one sentence that names both, without any secret."""
+    """A setting or file of TLS cannot be used. The text is one sentence that names both, and never a secret."""
 
 
 class Pem(NamedTuple):
-    """PEM text, and where it is from: ``ssl.ca.location = "/etc/ca.pem"``, or the setting alone."""
+    """PEM text and its source: ``ssl.ca.location = "/etc/ca.pem"``, or the setting alone."""
 
     place: str
     text: str
 
 
 class TlsMaterial(NamedTuple):
-    """As OpenSSL is to have it; None: not named."""
+    """Input for OpenSSL; None for parts that are not configured."""
 
     ca: Pem | None
     ca_directory: str | None
     chain: Pem | None
-    """Our certificate first, then those that lead to its CA."""
+    """The client's certificate first, then those that lead to its CA."""
     key: Pem | None
     key_password: str | None
     crl: Pem | None
 
 
 def signature_of(values: Mapping[str, Any]) -> tuple[object, ...]:
-    """Changes whenever one of the files may have changed. Costs a stat for each, and reads nothing."""
+    """A value that changes whenever one of the files may have changed. Costs one stat per file and reads nothing."""
     found: list[object] = []
     for name in _PATHS:
         path = values[name]
@@ -69,7 +69,7 @@ def signature_of(values: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def read_material(values: Mapping[str, Any]) -> TlsMaterial:
-    """Read everything that the settings name. Raises TlsFault."""
+    """Read all files that the settings name. Raises TlsFault."""
     try:
         ca, ca_directory = _read_ca(values)
         chain, key = _read_own(values)
@@ -85,7 +85,9 @@ def read_material(values: Mapping[str, Any]) -> TlsMaterial:
 
 
 def dates_fault(material: TlsMaterial, now: datetime) -> str | None:
-    """The sentence of certificates outside of their time: ours, or all of the CA's."""
+    """Sentence about certificates outside of their validity: the client's, or all of the CA's. None if they
+    are valid.
+    """
     if material.chain is not None:
         fault = _certificates(material.chain)[0].fault(now)
         if fault:
@@ -99,7 +101,7 @@ def dates_fault(material: TlsMaterial, now: datetime) -> str | None:
 
 
 def expiries_of(material: TlsMaterial) -> list[tuple[str, float]]:
-    """(whose certificate, when it ends in Unix time): ours, and the last one of the CA's."""
+    """(description, Unix time of expiry) of the client's certificate, and of the CA's certificate that ends last."""
     found = []
     if material.chain is not None:
         ends = _certificates(material.chain)[0].not_after
@@ -189,7 +191,7 @@ def _check_key(key: Pem, password: str | None) -> None:
 
 
 def is_encrypted(key: Pem) -> bool:
-    """Whether a password is needed to read the key."""
+    """Whether the key needs a password."""
     return "ENCRYPTED" in key.text
 
 
@@ -197,7 +199,7 @@ def is_encrypted(key: Pem) -> bool:
 
 
 def _read_store(values: Mapping[str, Any], store: str) -> tuple[Pem, Pem | None]:
-    """(certificates, key if there is one) of Java's truststore or keystore."""
+    """(certificates, key or None) of a Java truststore or keystore."""
     name = f"ssl.{store}.location"
     path = str(values[name])
     place = f'{name} = "{path}"'
@@ -237,7 +239,9 @@ def _read_pem(values: Mapping[str, Any], name: str) -> Pem | None:
 
 
 def _inline(values: Mapping[str, Any], name: str) -> Pem:
-    """PEM text of a setting. Variables and Java's files have it in one line, with blanks or ``\\n`` for line ends."""
+    """PEM text of a setting. Environment variables and Java's files have it in one line, with blanks or ``\\n`` for
+    line ends.
+    """
     text = str(values[name]).replace("\\n", "\n")
 
     def in_lines(block: re.Match[str]) -> str:

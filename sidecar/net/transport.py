@@ -1,8 +1,8 @@
-"""Transports: how a link's bytes get into its socket, plain or through TLS.
+"""Transports: move a link's bytes into its socket, plain or through TLS.
 
-Both say how many bytes of the caller's buffers the kernel has for good, and never look at those again. A plain one
-is the socket's own methods. A TLS one encrypts a chunk at a time in memory (``MemoryBIO``): one call of OpenSSL and
-one of the kernel for 7 records.
+Both report how many bytes of the caller's buffers the kernel has taken, and never read those again. A plain transport
+uses the socket's own methods. A TLS transport encrypts one chunk at a time in memory (``MemoryBIO``): one call of
+OpenSSL and one of the kernel per 7 records.
 
     buffers ── join ──▶ chunk ── SSL_write ──▶ ciphertext ── send ──▶ kernel
                                                at most one chunk of it waits here
@@ -20,61 +20,63 @@ from sidecar.protocol.messages import Buffer
 
 TLS_RECORD_BYTES: Final = 16 << 10
 CHUNK_BYTES: Final = 7 * TLS_RECORD_BYTES
-"""Plaintext that is encrypted in one go. With its ciphertext just below 128 KiB, from where on malloc asks the kernel
-for each block: 2.1 GB/s against 1.2 GB/s with chunks of 256 KiB."""
+"""Plaintext encrypted at once. Its ciphertext stays just below 128 KiB, above which malloc asks the kernel for each
+block: 2.1 GB/s, against 1.2 GB/s with chunks of 256 KiB.
+"""
 RECEIVE_BYTES: Final = 64 << 10
 TAKES_MAX: Final = 2
-"""Reads of the socket for one call: a peer may send words of TLS without end that bring no byte for us."""
+"""Limit of socket reads per call: a peer may send TLS messages without end that carry no data."""
 ANSWER_BYTES_MAX: Final = 64 << 10
-"""Our own words of TLS, answers to new keys, that wait because the peer does not read."""
+"""Limit of queued TLS messages of this end (answers to key updates) that the peer does not read."""
 
 
 class LinkTransport(Protocol):
-    """Non-blocking. ``send`` and ``receive_into`` raise BlockingIOError where nothing can be done now, and OSError when
-    the connection is broken."""
+    """A non-blocking transport. ``send`` and ``receive_into`` raise BlockingIOError if nothing can be done now, and
+    OSError if the connection is broken.
+    """
 
     @property
     def send(self) -> Callable[[Sequence[Buffer]], int]:
-        """Give bytes of these buffers to the kernel; returns how many it has for good.
+        """Pass bytes of these buffers to the kernel. Returns how many it has taken.
 
-        Bytes that are not yet reported are given again, first in the next call. 0 is progress without a report.
+        Bytes that were not reported must be passed again, first in the next call. 0 means progress without a report.
         """
         ...
 
     @property
     def receive_into(self) -> Callable[[memoryview], int]:
-        """Read into the buffer; 0 at the end of the stream.
+        """Read into the buffer. Returns 0 at the end of the stream.
 
-        Less than the whole buffer: the socket shows when there is more.
+        If it fills less than the whole buffer, the socket shows when there is more.
         """
         ...
 
     @property
     def unreported_bytes(self) -> int:
-        """Bytes given to ``send`` and not reported, of which some may be on their way to the peer."""
+        """Bytes passed to ``send`` and not reported. Some of them may be on their way to the peer."""
         ...
 
     @property
     def wants_write(self) -> bool:
-        """Bytes of the transport's own wait for the kernel; ``flush`` gives them."""
+        """True if bytes of the transport itself wait for the kernel; ``flush`` sends them."""
         ...
 
     @property
     def has_pending(self) -> bool:
-        """Something can be read although the socket is not readable."""
+        """True if data can be read although the socket is not readable."""
         ...
 
     def flush(self) -> None:
-        """Give the kernel the transport's own bytes, as far as it takes them; never raises BlockingIOError."""
+        """Send the transport's own bytes as far as the kernel takes them. Never raises BlockingIOError."""
         ...
 
     def close(self) -> None:
-        """Say goodbye where the protocol has a word for it, and close the socket."""
+        """Send the protocol's end message if there is one, and close the socket."""
         ...
 
 
 class PlainTransport:
-    """The socket's own methods: nothing of ours runs for a request."""
+    """The socket's own methods, so that no Python code runs per request."""
 
     __slots__ = ("_sock", "receive_into", "send")
 
@@ -95,9 +97,9 @@ class PlainTransport:
 
 
 class TlsTransport:
-    """TLS over a connected non-blocking socket; ``tls`` has finished its handshake over the two BIOs.
+    """TLS over a connected non-blocking socket. ``tls`` has completed its handshake over the two BIOs.
 
-    ``explain`` makes a phrase of OpenSSL's errors.
+    ``explain`` turns an OpenSSL error into a phrase.
     """
 
     __slots__ = (
@@ -129,16 +131,16 @@ class TlsTransport:
         self._explain = explain
         self._received = memoryview(bytearray(RECEIVE_BYTES))
         self._ciphertext = memoryview(b"")
-        """The rest of a chunk, or of a word of TLS itself, that the kernel has not yet."""
+        """The rest of a chunk, or of a TLS message, that the kernel has not taken yet."""
         self._is_ended = False
         self._failure: OSError | None = None
-        """Found behind bytes that are read first."""
+        """A failure found behind data that is delivered first."""
         self.unreported_bytes = 0
         self.has_pending = False
 
     @property
     def session(self) -> tuple[str, bytes]:
-        """TLS version, and the peer's certificate in DER."""
+        """(TLS version, the peer's certificate in DER)."""
         return self._tls.version() or "TLS", self._tls.getpeercert(binary_form=True) or b""
 
     @property
@@ -162,7 +164,7 @@ class TlsTransport:
         return reported
 
     def flush(self) -> None:
-        # A chunk's rest is first in line; `send` reports it.
+        # The rest of a chunk goes first; `send` reports it.
         with contextlib.suppress(BlockingIOError, InterruptedError):
             while self.wants_write:
                 if not self._ciphertext:
@@ -174,7 +176,7 @@ class TlsTransport:
         if self._failure is not None:
             raise self._failure
         count = self._decrypt(buffer)
-        if self._outgoing.pending and self._failure is None:  # the answer to a key update
+        if self._outgoing.pending and self._failure is None:  # an answer to a key update
             try:
                 self.flush()
             except OSError as error:
@@ -216,16 +218,16 @@ class TlsTransport:
         return count
 
     def _take(self) -> bool:
-        """Ciphertext from the kernel to OpenSSL; False when there is surely no more of it now."""
+        """Move ciphertext from the kernel to OpenSSL. False if there is surely no more now."""
         count = self._sock.recv_into(self._received)
         if not count:
-            # Many peers end without TLS's own goodbye. A Kafka answer has its length, so nothing is cut unseen.
+            # Many peers end without TLS's close_notify. Kafka answers carry their length, so truncation is noticed.
             self._is_ended = True
         self._incoming.write(self._received[:count])
         return count == len(self._received)
 
     def close(self) -> None:
-        if not self._ciphertext:  # else the goodbye would stand in the middle of a record
+        if not self._ciphertext:  # otherwise close_notify would be in the middle of a record
             with contextlib.suppress(OSError):
                 self._tls.unwrap()
             with contextlib.suppress(OSError):
@@ -234,7 +236,7 @@ class TlsTransport:
 
 
 def _chunk(buffers: Sequence[Buffer]) -> bytes:
-    """The first bytes of the buffers, joined: OpenSSL makes a record of each write, at least."""
+    """The first bytes of the buffers, joined, because OpenSSL makes at least one record per write."""
     chosen: list[Buffer] = []
     left = CHUNK_BYTES
     for each in buffers:

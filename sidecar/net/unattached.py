@@ -1,8 +1,8 @@
-"""Unattached: an endpoint's connections whose clients have not attached, by age, by user and by process.
+"""Unattached: an endpoint's connections whose clients have not attached, by age, user and process.
 
-Anybody may open them, and an honest stub has one for milliseconds. So they share what is free: one user has at most
-three times as many as there are free places. Alone it gets three quarters, and a newcomer of another user always
-finds a place. One more takes the place of the oldest, of the process of that user that has most.
+Anyone may open them, and a valid stub has one for milliseconds. So users share the free places: one user may have at
+most three times as many as there are free ones. Alone it gets three quarters, and a newcomer of another user always
+finds a place. Another one replaces the oldest, of that user's process with the most.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from sidecar.net.peer import Peer
 from sidecar.net.stub_connection import StubConnection
 
 PLACES_PER_FREE: Final = 3
-"""Places that one user may have for each free one, of connections as of clients."""
+"""Places that one user may have per free one. Used for connections and for clients."""
 
 
 class Unattached:
-    """Sans-IO. Not thread-safe. Every call but ``oldest`` of all users takes the same time however many there are."""
+    """Sans-IO. Not thread-safe. Every call takes constant time, except ``oldest`` over all users."""
 
     def __init__(self) -> None:
         self._due_s: dict[StubConnection, float] = {}
-        """Oldest first, with the time until which they may take."""
+        """Connections, oldest first, each with its deadline in seconds."""
         self._of_user: dict[int, dict[int, dict[StubConnection, None]]] = {}
-        """By uid and pid, oldest first."""
+        """Connections by uid and pid, oldest first."""
         self._count_of_user: dict[int, int] = {}
 
     def __contains__(self, connection: StubConnection) -> bool:
@@ -34,7 +34,7 @@ class Unattached:
         return len(self._due_s)
 
     def __iter__(self) -> Iterator[tuple[StubConnection, float]]:
-        """Each with its time, oldest first; safe against changes meanwhile."""
+        """Yield (connection, deadline), oldest first. Changes meanwhile are allowed."""
         return iter(list(self._due_s.items()))
 
     def add(self, connection: StubConnection, due_s: float) -> None:
@@ -44,7 +44,7 @@ class Unattached:
         self._count_of_user[uid] = self._count_of_user.get(uid, 0) + 1
 
     def remove(self, connection: StubConnection) -> None:
-        """Nothing for one that is not there."""
+        """Remove a connection. Unknown ones are ignored."""
         if self._due_s.pop(connection, None) is None:
             return
         pid, uid = connection.peer.pid, connection.peer.uid
@@ -65,14 +65,14 @@ class Unattached:
         return self._count_of_user.get(uid, 0)
 
     def gives_way(self, newcomer: Peer, free_places: int) -> StubConnection | None:
-        """The connection that makes room for ``newcomer`` while so many places are free; None if none need or can."""
+        """The connection to close for ``newcomer`` with this many free places; None if none must or can be closed."""
         own = self.count_of(newcomer.uid)
         if own < PLACES_PER_FREE * free_places:
             return None
         return self.oldest(newcomer.uid if own else None)
 
     def oldest(self, uid: int | None = None) -> StubConnection | None:
-        """The oldest connection of the process that has most of them, of this user or of the user with most."""
+        """The oldest connection of the process that has the most, of this user or else of the user with the most."""
         if uid is None:
             uid = max(self._count_of_user, key=self._count_of_user.__getitem__, default=None)
         processes = self._of_user.get(uid) if uid is not None else None

@@ -1,4 +1,4 @@
-"""Kafka's wire protocol as bytes in, messages out: requests, responses, versions, connection states.
+"""Kafka's wire protocol, bytes in and messages out: requests, responses, versions, connection states.
 
-Sans-IO: no sockets, no loop and no clock; times are arguments.
+Sans-IO: no sockets, no event loop and no clock; times are arguments.
 """

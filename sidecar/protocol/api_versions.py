@@ -1,8 +1,8 @@
-"""ApiVersions: which version of each API both sides speak. Sans-IO.
+"""ApiVersions: negotiates the version of each API. Sans-IO.
 
-A broker that does not know our version of ApiVersions answers error 35 with a body of v0, whatever was asked
-(KIP-511). Some answer with a body that no strict decoder takes. So the error code, always the first two bytes, is
-read before anything else, and on 35 the request goes out again as v0.
+A broker that does not know the requested version of ApiVersions answers error 35 with a body of v0 (KIP-511), and some
+send a body that no strict decoder accepts. So the error code, always the first two bytes, is read before anything
+else. On 35 the request is sent again as v0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def api_versions_request(version: int, software_version: str) -> RequestMessage:
 
 
 def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange] | None:
-    """The broker's ranges by API key, or None when it wants to be asked again with v0.
+    """The broker's version ranges by API key, or None if the request must be repeated with v0.
 
     Raises ProtocolError for any other error or an unreadable body.
     """
@@ -75,7 +75,7 @@ def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange]
 
 
 def negotiate(broker: Mapping[int, VersionRange]) -> dict[int, int]:
-    """The highest version of each of our APIs that the broker speaks too; APIs without one are left out."""
+    """The highest common version of each supported API. APIs without one are left out."""
     chosen: dict[int, int] = {}
     for api_key, (low, high) in SUPPORTED_VERSIONS.items():
         offered = broker.get(api_key)

@@ -1,8 +1,8 @@
-"""One connection to a broker, sans-IO: BrokerConnection has its correlation ids, frames and deadlines, and SendQueue
-the bytes that are to go out.
+"""One connection to a broker, sans-IO: BrokerConnection has correlation ids, frames and deadlines; SendQueue has the
+bytes to be sent.
 
-A broker answers the requests of one connection in their order, so the oldest request in flight tells what the
-next frame is; anything else ends the connection.
+A broker answers the requests of one connection in order, so the next frame answers the oldest request in flight.
+Anything else ends the connection.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from sidecar.protocol.messages import Buffer, ProtocolError
 
 RESPONSE_BYTES_MAX: Final = 100 << 20
 SETUP_ANSWER_BYTES_MAX: Final = 1 << 20
-"""Of a peer that has not shown yet that it is a broker. ApiVersions has about 1 KiB."""
+"""Limit of an answer's bytes until the peer has proved to be a broker. ApiVersions has about 1 KiB."""
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
 _CORRELATION_ID_LIMIT: Final = 1 << 31
 
 make_tuple: Final = tuple.__new__
-"""A named tuple's own constructor is one more Python call: those of each request are made by this."""
+"""Builds named tuples that are made for each request: their own constructor is one more Python call."""
 
 OnTaken = Callable[[bool], None]
-"""Called once for a message: True when the kernel has all bytes, False when the link closed before that."""
+"""Called once per message: True when the kernel has all bytes, False if the link closed before that."""
 
 
 class InFlightRequest(NamedTuple):
-    """A request that waits for its answer. ``deadline_ms`` is monotonic; None = its owner watches the
-    time."""
+    """A request that waits for its answer. ``deadline_ms`` is monotonic; None: its owner watches the time."""
 
     correlation_id: int
     api_key: int
@@ -40,14 +39,14 @@ class InFlightRequest(NamedTuple):
 
 
 class Response(NamedTuple):
-    """An answer: ``body`` is what follows the response header."""
+    """An answer. ``body`` is the part after the response header."""
 
     request: InFlightRequest
     body: bytes
 
 
 class BrokerConnection:
-    """The protocol state of one connection, from its first byte to its end; never re-used for another."""
+    """Protocol state of one connection, from its first byte to its end. Never re-used."""
 
     def __init__(self, answer_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
         self.answer_bytes_max = answer_bytes_max
@@ -61,25 +60,25 @@ class BrokerConnection:
         return self._in_flight
 
     def take_correlation_id(self) -> int:
-        """A number for the next request. It need not be used, nor used in this order."""
+        """A correlation id for the next request. It need not be used, nor used in this order."""
         taken = self._next_correlation_id
         self._next_correlation_id = (taken + 1) % _CORRELATION_ID_LIMIT
         return taken
 
     def expect(self, request: InFlightRequest) -> None:
-        """Note that this request goes out now, after all earlier ones, and will be answered."""
+        """Note that this request is sent now, after all earlier ones, and will be answered."""
         self._in_flight.append(request)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[Response]:
-        """Take bytes as they come and return the answers now complete, in order.
+        """Take received bytes and return the answers that are now complete, in order.
 
-        Raises ProtocolError (a frame too long, an answer nobody asked for, the wrong correlation id); the
-        connection is then of no use.
+        Raises ProtocolError for a frame that is too long, an unexpected answer, or a wrong correlation id. The
+        connection is then unusable.
         """
         pending = self._pending
         size = len(data)
         if not pending and size >= 8 and _LENGTH.unpack_from(data)[0] == size - 4 <= self.answer_bytes_max:
-            return [self._response(bytes(data[4:]))]  # by far most answers come alone and whole
+            return [self._response(bytes(data[4:]))]  # most answers arrive alone and complete
         pending += data
         responses: list[Response] = []
         position, end = 0, len(pending)
@@ -98,14 +97,15 @@ class BrokerConnection:
         return responses
 
     def next_deadline_ms(self) -> float | None:
-        """The earliest deadline of a request in flight, None when there is none."""
+        """The earliest deadline of a request in flight; None if there is none."""
         return min(
             (each.deadline_ms for each in self._in_flight if each.deadline_ms is not None), default=None
         )
 
     def expired(self, now_ms: float) -> InFlightRequest | None:
-        """A request whose deadline has passed, if any: the connection is to be closed
-        (request.timeout.ms)."""
+        """A request whose deadline has passed, or None. If there is one, the connection must be closed
+        (request.timeout.ms).
+        """
         for each in self._in_flight:
             if each.deadline_ms is not None and each.deadline_ms <= now_ms:
                 return each
@@ -130,8 +130,9 @@ class BrokerConnection:
 
 
 class Outgoing:
-    """One message on its way into the kernel: ``index`` and ``offset`` point at the first byte not yet
-    taken, of ``left_bytes``."""
+    """One message on its way into the kernel. ``index`` and ``offset`` point at the first byte that is not taken yet;
+    ``left_bytes`` remain.
+    """
 
     __slots__ = ("buffers", "correlation_id", "index", "left_bytes", "offset", "on_taken")
 
@@ -148,7 +149,7 @@ class Outgoing:
         return self.index == 0 and self.offset == 0
 
     def advance(self, taken: int) -> None:
-        """Move on by fewer bytes than are left."""
+        """Advance by ``taken`` bytes, which must be fewer than are left."""
         self.left_bytes -= taken
         while True:
             rest = len(self.buffers[self.index]) - self.offset
@@ -161,10 +162,10 @@ class Outgoing:
 
 
 class SendQueue(deque[Outgoing]):
-    """Messages of which the kernel has not all bytes, in the order in which they go."""
+    """Messages that the kernel has not taken completely, in sending order."""
 
     def next_buffers(self, count_max: int) -> list[Buffer]:
-        """The next bytes to go, in at most ``count_max`` buffers."""
+        """The next bytes to send, in at most ``count_max`` buffers."""
         chosen: list[Buffer] = []
         for message in self:
             start = message.index
@@ -177,9 +178,9 @@ class SendQueue(deque[Outgoing]):
         return chosen
 
     def advance(self, taken: int) -> None:
-        """Move past the bytes the kernel took, then tell the owners of messages now complete.
+        """Advance by the bytes that the kernel took, then inform the owners of complete messages.
 
-        In this order: an owner may send or close from inside ``on_taken``, and must find every byte counted.
+        The order matters: an owner may send or close inside ``on_taken``, and must find every byte counted.
         """
         complete: list[Outgoing] = []
         while self and self[0].left_bytes <= taken:
@@ -194,9 +195,9 @@ class SendQueue(deque[Outgoing]):
                 message.on_taken(True)
 
     def untouched(self, unreported_bytes: int) -> Iterator[int]:
-        """Messages of which the transport was given no byte, by correlation id.
+        """Correlation ids of messages of which the transport was given no byte.
 
-        Of those whose bytes it has not reported some may have arrived.
+        Bytes that the transport has not reported may have arrived.
         """
         for each in self:
             if each.is_untouched and unreported_bytes <= 0:

@@ -1,7 +1,7 @@
-"""ConnectionStates: when a broker may be connected to (again), per node. Sans-IO.
+"""ConnectionStates: decides, per node, when a broker may be connected to (again). Sans-IO.
 
-Reconnect backoff, setup timeout and throttling as Kafka's client keeps them (Kafka: ClusterConnectionStates;
-KIP-144, KIP-601, KIP-219).
+Reconnect backoff, setup timeout and throttling follow Kafka's client (Kafka: ClusterConnectionStates; KIP-144,
+KIP-601, KIP-219).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from sidecar.common.backoff import ExponentialBackoff
 
 LOGIN_BACKOFF_MS_MIN: Final = 1_000.0
 LOGIN_BACKOFF_GROWTH: Final = 4.0
-"""After refused logins an attempt waits reconnect.backoff.max.ms, at least a second, and then up to four times that."""
+"""After a refused login the next attempt waits reconnect.backoff.max.ms, at least a second; later ones up to four
+times that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,10 @@ class ConnectionConfig:
     socket_connection_setup_timeout_ms: float
     socket_connection_setup_timeout_max_ms: float
     connections_max_idle_ms: float
-    """Negative: idle connections stay."""
+    """Negative: idle connections are kept."""
     request_timeout_ms: float
     send_buffer_bytes: int
-    """SO_SNDBUF; -1: the system's default. So for the next."""
+    """SO_SNDBUF; -1 for the system's default. The next one is SO_RCVBUF, likewise."""
     receive_buffer_bytes: int
 
 
@@ -49,11 +51,11 @@ class _NodeState:
     throttled_until_ms: float = 0.0
     last_error: str | None = None
     refusals: int = 0
-    """Logins refused in a row."""
+    """Number of logins refused in a row."""
 
 
 class ConnectionStates:
-    """One row per node id. Not thread-safe."""
+    """Connection state by node id. Not thread-safe."""
 
     def __init__(self, config: ConnectionConfig, random: Callable[[], float]) -> None:
         self._nodes: dict[int, _NodeState] = {}
@@ -61,7 +63,7 @@ class ConnectionStates:
         self.use(config)
 
     def use(self, config: ConnectionConfig) -> None:
-        """Compute backoffs and setup times by these settings, from the next attempt on."""
+        """Use changed settings for backoffs and setup timeouts from the next attempt on."""
         self._reconnect = ExponentialBackoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, self._random
         )
@@ -74,7 +76,7 @@ class ConnectionStates:
         self._login = ExponentialBackoff(most_ms, most_ms * LOGIN_BACKOFF_GROWTH, self._random)
 
     def last_error(self, node_id: int) -> str | None:
-        """Why the node was last left, None while it is ready."""
+        """Why the last connection to the node ended or failed; None while it is ready."""
         state = self._nodes.get(node_id)
         return None if state is None else state.last_error
 
@@ -89,27 +91,26 @@ class ConnectionStates:
         return state is not None and state.refusals > 0
 
     def login_changed(self) -> None:
-        """There are other credentials: those who refused the old ones may be asked at once."""
+        """Allow attempts at once at nodes that refused the old credentials."""
         for state in self._nodes.values():
             if state.refusals and state.status is ConnectionStatus.DISCONNECTED:
                 state.may_connect_at_ms = 0.0
 
     def may_connect(self, node_id: int, now_ms: float) -> bool:
-        """Whether a new attempt is allowed: disconnected and its backoff over."""
+        """Whether a new attempt is allowed: the node is disconnected and its backoff is over."""
         state = self._nodes.get(node_id)
         if state is None:
             return True
         return state.status is ConnectionStatus.DISCONNECTED and now_ms >= state.may_connect_at_ms
 
     def connecting(self, node_id: int) -> float:
-        """Note an attempt; return the time it may take from connect to negotiated, in ms (for each
-        address)."""
+        """Note an attempt. Returns its timeout in ms, from connect to negotiated, per address."""
         state = self._nodes.setdefault(node_id, _NodeState())
         state.status = ConnectionStatus.CONNECTING
         return self._setup.backoff_ms(state.setup_failures)
 
     def ready(self, node_id: int) -> None:
-        """Connected and negotiated: the failures of the past are forgotten."""
+        """Note that the node is connected and negotiated. Earlier failures are forgotten."""
         state = self._nodes.setdefault(node_id, _NodeState())
         state.status = ConnectionStatus.READY
         state.failures = state.setup_failures = state.refusals = 0
@@ -118,9 +119,9 @@ class ConnectionStates:
     def disconnected(
         self, node_id: int, now_ms: float, error: str | None, *, is_refused: bool = False
     ) -> None:
-        """The attempt failed or the connection ended; the next attempt waits its backoff.
+        """Note a failed attempt or a lost connection. The next attempt waits for its backoff.
 
-        ``is_refused``: the login was. Trying again soon would not help, and costs the broker work.
+        ``is_refused``: the login was refused. Trying again soon would not help, and costs the broker work.
         """
         state = self._nodes.setdefault(node_id, _NodeState())
         if is_refused:
@@ -137,13 +138,13 @@ class ConnectionStates:
         state.last_error = error
 
     def closed(self, node_id: int) -> None:
-        """Closed by us in good order (idle, say): no backoff is owed."""
+        """Note a normal close by this side (for instance when idle): no backoff follows."""
         state = self._nodes.setdefault(node_id, _NodeState())
         state.status = ConnectionStatus.DISCONNECTED
         state.throttled_until_ms = 0.0
 
     def throttle(self, node_id: int, until_ms: float) -> None:
-        """The broker asked for silence until then (throttle_time_ms, rule S5)."""
+        """Note a throttle until ``until_ms`` (throttle_time_ms, rule S5)."""
         state = self._nodes.setdefault(node_id, _NodeState())
         state.throttled_until_ms = max(state.throttled_until_ms, until_ms)
 
@@ -165,5 +166,5 @@ class ConnectionStates:
         return max(0.0, until - now_ms)
 
     def forget(self, node_id: int) -> None:
-        """The node left the cluster or has a new address: its past means nothing any more."""
+        """Forget a node that left the cluster or has a new address."""
         self._nodes.pop(node_id, None)

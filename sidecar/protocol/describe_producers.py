@@ -1,4 +1,4 @@
-"""DescribeProducers: how far a partition's leader knows each producer id. Sans-IO."""
+"""DescribeProducers: asks a partition's leader for the last sequence of each producer id. Sans-IO."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sidecar.protocol.messages import ApiKey, RequestMessage, request_module
 
 
 class ProducerState(NamedTuple):
-    """A broker's memory of one producer id on one partition; ``last_sequence`` -1: nothing appended."""
+    """A broker's state of one producer id on one partition. ``last_sequence`` -1: nothing was appended."""
 
     epoch: int
     last_sequence: int
 
 
 class PartitionProducers(NamedTuple):
-    """One partition of the answer: ``producers`` by id, valid exactly when ``error_code`` is 0."""
+    """One partition of the answer. ``producers`` by id are valid only if ``error_code`` is 0."""
 
     topic: str
     partition: int

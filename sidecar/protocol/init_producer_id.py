@@ -25,7 +25,7 @@ def init_producer_id_request(
     transaction_timeout_ms: int = INT32_MAX,
     current: ProducerIdAndEpoch = NO_PRODUCER_ID,
 ) -> RequestMessage:
-    """Ask for an identity; with ``current`` (v3 on) for its next epoch instead of a new id."""
+    """Request a producer id, or with ``current`` (from v3 on) the next epoch of that one."""
     from datetime import timedelta
 
     fields: dict[str, Any] = {
@@ -39,8 +39,9 @@ def init_producer_id_request(
 
 
 def parse_init_producer_id(entity: Any) -> InitProducerIdResult:
-    """Read the response entity. A broker may answer an error together with id -1 right after its start
-    (COORDINATOR_LOAD_IN_PROGRESS): records under such an id would not be idempotent."""
+    """Read the response entity. Right after its start a broker may answer without an error code but with id -1: that
+    becomes an error, because records under such an id would not be idempotent.
+    """
     code = int(entity.error_code)
     identity = ProducerIdAndEpoch(int(entity.producer_id), int(entity.producer_epoch))
     if code == 0 and not identity.is_valid:

@@ -21,11 +21,11 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A piece of a message on its way out."""
+"""A part of a message to be sent."""
 
 
 class ProtocolError(Exception):
-    """A broker sent something that is not the Kafka protocol as we know it."""
+    """A broker sent data that is not valid Kafka protocol."""
 
 
 class ApiKey(IntEnum):
@@ -85,8 +85,7 @@ def _response_reader(api_key: int, version: int) -> Any:
 
 
 def is_response_header_flexible(api_key: int, version: int) -> bool:
-    """Whether the response header carries tagged fields; ApiVersions never does, so that errors stay
-    readable."""
+    """Whether the response header has tagged fields. ApiVersions never has, so that its errors stay readable."""
     module = response_module(api_key, version)
     return bool(module.ResponseHeader.__flexible__)
 
@@ -110,9 +109,9 @@ def encode_request(message: RequestMessage, correlation_id: int, client_id: str 
 
 
 def decode_response(api_key: int, version: int, body: bytes) -> Any:
-    """The response entity from a body without header. Raises ProtocolError when it cannot be read."""
+    """Decode a response body (without its header). Raises ProtocolError if it cannot be read."""
     if api_key == ApiKey.SASL_AUTHENTICATE and version:
-        # Here, for a process without logins imports nothing of them.
+        # Imported here, so that a process without logins does not import it.
         from sidecar.protocol.sasl.lifetime import with_readable_lifetime
 
         body = with_readable_lifetime(version, body)

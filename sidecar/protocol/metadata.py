@@ -1,4 +1,4 @@
-"""Metadata requests: which topics to ask for. Sans-IO. (``sidecar.metadata.answer`` reads the responses.)"""
+"""Metadata requests. Sans-IO. (``sidecar.metadata.answer`` reads the responses.)"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def metadata_request(
     allow_auto_topic_creation: bool = True,
     with_topic_rights: bool = False,
 ) -> RequestMessage:
-    """Ask for these topics; None = for all, an empty list = only for the brokers.
+    """Ask for these topics; None for all topics, an empty list for the brokers only.
 
-    ``with_topic_rights``: what this user may do with each topic, from version 8 on (KIP-430).
+    ``with_topic_rights``: also ask for this user's rights on each topic, from version 8 on (KIP-430).
     """
     module = request_module(ApiKey.METADATA, version)
     ids = {"topic_id": None} if version >= 10 else {}

@@ -1,7 +1,7 @@
-"""Produce: request framing around record buffers that are not copied (what comes back: produce_answer.py).
+"""Produce: frames requests around record buffers without copying these (produce_answer.py reads the responses).
 
-The framing of v3 to v13 is packed by hand, because kio takes records as ``bytes`` and copies them into the
-message; its bytes are tested to equal kio's.
+The framing of v3 to v13 is packed by hand, because kio takes records as ``bytes`` and copies them into the message;
+its bytes are tested to equal kio's.
 
     length i32 | api key i16 | version i16 | correlation id i32 | client id string16 [| tags]
     transactional id | acks i16 | timeout i32 | topics: name (v13: id) | partitions: i32, records [, tags]
@@ -33,7 +33,7 @@ _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _PARTITION_LEGACY: Final = struct.Struct(">ii")
 _NO_TAGS: Final = b"\0"
 NAMES_KEPT: Final = 4096
-"""So many topics' names and ids are kept as they stand in the messages."""
+"""Number of topic names and ids kept in encoded form."""
 
 
 class ProduceTopic(NamedTuple):
@@ -59,7 +59,7 @@ def _uvarint(value: int) -> bytes:
 
 
 _SMALL: Final = tuple(_uvarint(value) for value in range(0x80))
-"""Nearly every request has few topics and partitions: their numbers need no call."""
+"""Encoded small numbers: most requests have few topics and partitions, and so need no call."""
 
 
 def _string16(text: str | None) -> bytes:
@@ -81,7 +81,7 @@ def _compact_string(text: str | None) -> bytes:
 def _head(
     version: int, client_id: str | None, acks: int, timeout_ms: int, transactional_id: str | None
 ) -> bytes:
-    """The bytes before the topics, the same in most requests; length and correlation id are 0."""
+    """Encoded bytes before the topics, equal in most requests. Length and correlation id are 0."""
     flexible = version >= PRODUCE_FLEXIBLE_VERSION
     client = b"" if client_id is None else client_id.encode()
     head = _HEADER.pack(0, ApiKey.PRODUCE, version, 0, -1 if client_id is None else len(client))
@@ -101,9 +101,9 @@ def encode_produce(
     transactional_id: str | None,
     topics: Sequence[ProduceTopic],
 ) -> list[Buffer]:
-    """The whole request as buffers for ``sendmsg``, its 4-byte length first; records are the objects given.
+    """The whole request as buffers for ``sendmsg``, its 4-byte length first. Records are the given objects.
 
-    Raises ValueError for a version outside 3..13 and, from v13 on, for a topic without an id.
+    Raises ValueError for a version outside of 3..13, and from v13 on for a topic without an id.
     """
     if not PRODUCE_VERSION_MIN <= version <= PRODUCE_VERSION_MAX:
         raise ValueError(f"Produce v{version} is not one of v{PRODUCE_VERSION_MIN} to v{PRODUCE_VERSION_MAX}")
@@ -133,7 +133,7 @@ def encode_produce(
             if flexible:
                 small += _I32.pack(partition)
                 more = size + 1
-                # As _uvarint, without a call for each batch: it has 61 bytes at least.
+                # The same as _uvarint without a call per batch; a batch has at least 61 bytes.
                 if 0x7F < more < 0x4000:
                     small += bytes((more & 0x7F | 0x80, more >> 7))
                 elif 0x4000 <= more < 0x200000:

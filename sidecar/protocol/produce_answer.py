@@ -1,8 +1,8 @@
-"""The Produce response, read by hand: each partition's fate, whatever its error code.
+"""Reads Produce responses by hand: the result of each partition, whatever its error code.
 
-kio knows the error codes of its release and refuses any other, though the other batches of the same answer did not
-fail. It also makes five objects where one is needed. Tested to agree with kio wherever kio reads. By far most answers
-name no error and are short: these are read without a cursor.
+kio knows only the error codes of its release. It refuses a whole answer with any other, although the other batches did
+not fail, and makes five objects where one is enough. Tests compare this reader with kio wherever kio can read. Most
+answers are short and have no error: these are read without a cursor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sidecar.protocol.messages import ProtocolError
 
 PRODUCE_FLEXIBLE_VERSION: Final = 9
 PRODUCE_TOPIC_ID_VERSION: Final = 13
-"""From here topics are named by id, not by name."""
+"""From this version on, topics are named by id."""
 
 _GOOD: Final = struct.Struct(">ihqqq3s")
 """Index, code, base offset, append time, log start; no record errors, no message, no tags."""
@@ -53,13 +53,13 @@ class ProduceResponse(NamedTuple):
     results: list[PartitionResult]
     throttle_ms: int
     node_endpoints: tuple[Node, ...]
-    """Addresses of the leaders that results name (v10 on), empty otherwise."""
+    """Addresses of leaders named in results (from v10 on), else empty."""
 
 
 def decode_produce_response(version: int, body: bytes) -> ProduceResponse:
-    """Read a response body (without header) of that version; any error code passes, also one not known yet.
+    """Read a response body (without header) of that version. Any error code is accepted, even an unknown one.
 
-    Raises ProtocolError when it cannot be read.
+    Raises ProtocolError if it cannot be read.
     """
     try:
         if version >= PRODUCE_FLEXIBLE_VERSION:
@@ -77,7 +77,7 @@ def _topic_id(data: bytes) -> UUID:
 
 
 def _read_good(version: int, body: bytes) -> ProduceResponse | None:
-    """An answer that names no error and has no long list in it; None for any other."""
+    """Read an answer without errors or long lists; None for any other."""
     results: list[PartitionResult] = []
     unpack = _GOOD.unpack_from
     topics, position = body[0], 1
@@ -184,7 +184,7 @@ def _nodes(data: bytes) -> tuple[Node, ...]:
 
 
 class _Reader:
-    """A cursor over one body; lengths are varints of n + 1 when ``flexible``."""
+    """A cursor over one body. If ``flexible``, lengths are varints of n + 1."""
 
     def __init__(self, body: bytes, flexible: bool) -> None:
         self._body = body

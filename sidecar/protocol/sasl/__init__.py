@@ -1,4 +1,4 @@
-"""SASL towards brokers: mechanisms, the handshake, re-authentication, when a token is refreshed.
+"""SASL with brokers: mechanisms, the handshake, re-authentication, the refresh of tokens.
 
 Sans-IO: no sockets, loops or clocks. Nothing here is imported unless security.protocol asks for SASL.
 """

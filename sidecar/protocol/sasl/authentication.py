@@ -1,6 +1,6 @@
-"""Authentication: SaslHandshake, then SaslAuthenticate until the mechanism is content. Sans-IO.
+"""Authentication: SaslHandshake, then SaslAuthenticate until the mechanism is complete. Sans-IO.
 
-The same exchange opens a connection and renews its session later (KIP-368). Source: Kafka's SaslClientAuthenticator,
+The same exchange opens a connection and later renews its session (KIP-368). Source: Kafka's SaslClientAuthenticator,
 KIP-43, KIP-152.
 """
 
@@ -16,16 +16,16 @@ from sidecar.protocol.sasl.mechanisms import Conversation, OAuthBearer, conversa
 UNSUPPORTED_SASL_MECHANISM: Final = 33
 ILLEGAL_SASL_STATE: Final = 34
 ROUNDS_MAX: Final = 8
-"""Challenges that one login may have; SCRAM needs two."""
+"""Limit of challenges in one login; SCRAM needs two."""
 
 
 class Authentication:
-    """One login. ``next_request`` and ``receive`` by turns, until ``next_request`` gives None."""
+    """One login. Call ``next_request`` and ``receive`` in turn, until ``next_request`` returns None."""
 
     def __init__(self, mechanism: str, credentials: Credentials, versions: Mapping[int, int]) -> None:
-        """``versions``: by API key, as agreed on. Raises LoginFailed for a broker without these APIs."""
+        """``versions``: negotiated versions by API key. Raises LoginFailed for a broker without these APIs."""
         self.session_lifetime_ms = 0
-        """How long the broker takes requests under this login; 0: as long as the connection lives."""
+        """For how many ms the broker accepts requests under this login; 0: as long as the connection lives."""
         self._mechanism = mechanism
         self._user = user_of(credentials)
         self._versions = versions
@@ -38,11 +38,11 @@ class Authentication:
 
     @property
     def has_presented(self) -> bool:
-        """Whether the broker has seen the credentials: a refusal from here on is one of them."""
+        """Whether the broker has seen the credentials, so that a refusal refers to them."""
         return self._rounds > 0
 
     def next_request(self) -> RequestMessage | None:
-        """The request to send now; None: the login is complete."""
+        """The next request to send; None if the login is complete."""
         message: RequestMessage
         if not self._has_mechanism:
             module = request_module(ApiKey.SASL_HANDSHAKE, self._versions[ApiKey.SASL_HANDSHAKE])
@@ -58,7 +58,7 @@ class Authentication:
         return message
 
     def receive(self, response: Any) -> None:
-        """Take the response entity to the last request. Raises LoginFailed, with the whole sentence."""
+        """Take the response to the last request. Raises LoginFailed with the whole sentence."""
         code = int(response.error_code)
         if not self._has_mechanism:
             self._take_handshake(code, response)
@@ -91,5 +91,5 @@ class Authentication:
         )
 
     def unreadable(self, error: ProtocolError) -> LoginFailed:
-        """The failure for an answer that is no answer."""
+        """The error for an answer that cannot be read."""
         return self._refused(f"its answer cannot be read ({error})")

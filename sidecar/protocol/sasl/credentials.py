@@ -1,4 +1,4 @@
-"""Credentials: what a mechanism proves. Their ``repr`` never shows a secret, so that no log or traceback can."""
+"""Credentials of the mechanisms. Their ``repr`` never shows a secret, so no log or traceback does."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LOGIN_TEXT_CHARACTERS_MAX: Final = 300
-"""More of a broker's or an endpoint's own words is not repeated."""
+"""Limit of characters of a foreign text that is quoted."""
 
 
 class LoginFailed(Exception):
-    """The broker refuses the login, or cannot prove itself. The text is one sentence; it never has the secret."""
+    """The broker refuses the login, or fails to prove itself. The text is one sentence and never has the secret."""
 
 
 class CredentialsMissing(Exception):
-    """There is nothing to log in with now; the text is one sentence that says why."""
+    """There are no credentials now. The text is one sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordCredentials:
-    """Of PLAIN and SCRAM."""
+    """Credentials of PLAIN and SCRAM."""
 
     username: str
     password: str = field(repr=False)
@@ -32,9 +32,9 @@ class PasswordCredentials:
 
 @dataclass(frozen=True, slots=True)
 class OAuthToken:
-    """A bearer token. ``expires_at_ms`` is in milliseconds since 1970; None: nobody said when it ends.
+    """A bearer token. ``expires_at_ms`` is in milliseconds since 1970; None: its end is not known.
 
-    ``principal`` is for people: the user that the token names, as far as it says.
+    ``principal`` is only shown: the user that the token names, if it does.
     """
 
     value: str = field(repr=False)
@@ -47,27 +47,27 @@ Credentials = PasswordCredentials | OAuthToken
 
 
 def token_fingerprint(value: str) -> bytes:
-    """A number that names a token between processes and gives nothing of it away."""
+    """A digest that identifies a token between processes without revealing it."""
     return hashlib.sha256(value.encode()).digest()[:16]
 
 
 def user_of(credentials: Credentials) -> str:
-    """The user for a sentence."""
+    """Description of the user for an error text."""
     if isinstance(credentials, PasswordCredentials):
         return f'user "{clean(credentials.username)}"'
     return f'principal "{clean(credentials.principal)}"' if credentials.principal else "an opaque token"
 
 
 def clean(text: str) -> str:
-    """Text of a stranger for a log line: without control characters, and not long."""
+    """Foreign text made safe for a log line: without control characters, and not long."""
     shown = "".join(each if each.isprintable() else " " for each in text[:LOGIN_TEXT_CHARACTERS_MAX])
     return shown.strip() + ("…" if len(text) > LOGIN_TEXT_CHARACTERS_MAX else "")
 
 
 def jwt_claims(token: str) -> Mapping[str, Any]:
-    """The claims of a JSON Web Token, unchecked; empty for any other token.
+    """The claims of a JSON Web Token, not verified; empty for any other token.
 
-    They are read for expiry and principal only: checking a token is the broker's work.
+    They are used for expiry and principal only: the broker verifies the token.
     """
     parts = token.split(".")
     if len(parts) != 3:

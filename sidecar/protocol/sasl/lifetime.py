@@ -1,6 +1,7 @@
-"""The session lifetime in an answer to SaslAuthenticate, made one that can be read.
+"""Limits the session lifetime in an answer to SaslAuthenticate, so that kio can read it.
 
-It is a signed 64-bit number of milliseconds, and a ``timedelta`` holds a hundredth of that: kio refuses the answer.
+It is a signed 64-bit number of milliseconds, but a ``timedelta`` holds only a hundredth of that, so kio refuses larger
+values.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ _LIFETIME: Final = struct.Struct(">q")
 
 
 def with_readable_lifetime(version: int, body: bytes) -> bytes:
-    """The body of an answer of this version (1 or later), its lifetime within SESSION_MS_MAX.
+    """The body of an answer of this version (1 or later), with its lifetime limited to SESSION_MS_MAX.
 
-    A body that is cut short comes back as it is, for its reader to refuse.
+    A body that is cut short is returned unchanged; its reader will refuse it.
     """
     try:
         at = _end_of_bytes(version, body, _end_of_bytes(version, body, 2, is_text=True), is_text=False)
@@ -31,7 +32,7 @@ def with_readable_lifetime(version: int, body: bytes) -> bytes:
 
 
 def _end_of_bytes(version: int, body: bytes, at: int, *, is_text: bool) -> int:
-    """The position behind a text that may be null, or behind bytes."""
+    """Position after a nullable text, or after bytes."""
     if version < _FLEXIBLE_VERSION:
         (size,) = struct.unpack_from(">h" if is_text else ">i", body, at)
         return at + (2 if is_text else 4) + max(0, int(size))

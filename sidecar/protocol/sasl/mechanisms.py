@@ -1,7 +1,7 @@
 """Mechanisms: conversations of challenges and answers. PLAIN (RFC 4616) and OAUTHBEARER (RFC 7628) are here.
 
-A conversation starts with ``first()``; each challenge goes through ``answer``, which returns what to send next, or None
-when the broker's last word was heard and is good.
+A conversation starts with ``first()``. Each challenge is passed to ``answer``, which returns the next message, or None
+when the broker's last message was accepted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*")
-"""RFC 6750, b64token."""
+"""A token's characters (RFC 6750, b64token)."""
 
 
 class Conversation(Protocol):
@@ -37,9 +37,9 @@ class Conversation(Protocol):
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The answer to the broker's ``challenge``; None: the login is complete.
+        """The answer to the broker's ``challenge``; None if the login is complete.
 
-        Raises LoginFailed for a challenge that is refused.
+        Raises LoginFailed for a challenge that is not acceptable.
         """
         ...
 
@@ -47,7 +47,7 @@ class Conversation(Protocol):
 def conversation(mechanism: str, credentials: Credentials) -> Conversation:
     """A new conversation of one of the four mechanisms."""
     if mechanism in {SCRAM_SHA_256, SCRAM_SHA_512}:
-        # scramp and what it needs are imported only where a login uses them.
+        # Imported here, so that scramp and its dependencies are loaded only if a login uses them.
         from sidecar.protocol.sasl.scram import Scram
 
         assert isinstance(credentials, PasswordCredentials)
@@ -60,7 +60,9 @@ def conversation(mechanism: str, credentials: Credentials) -> Conversation:
 
 
 class Plain:
-    """The password itself, so the connection should be TLS. NUL separates the fields: user and password have none."""
+    """Sends the password itself, so the connection should use TLS. NUL separates the fields, so user and password have
+    none.
+    """
 
     def __init__(self, credentials: PasswordCredentials) -> None:
         self._credentials = credentials
@@ -94,13 +96,13 @@ class OAuthBearer:
             return None
         if self._refusal:
             raise LoginFailed(self._refusal)
-        # RFC 7628, 3.2.3: the refusal is a challenge, and one \x01 asks for the real end.
+        # RFC 7628, 3.2.3: the refusal is a challenge; a single \x01 asks for the end of the login.
         self._refusal = f"the broker refuses the token: {_refusal(challenge)}"
         return b"\x01"
 
     @property
     def refusal(self) -> str:
-        """The broker's words against the token, empty while it said nothing."""
+        """The broker's reason to refuse the token; "" if it gave none."""
         return self._refusal
 
 
@@ -116,7 +118,7 @@ def _refusal(challenge: bytes) -> str:
 
 
 def token_fault(token: OAuthToken) -> str:
-    """Why this token cannot be sent, as the end of a sentence; empty when it can."""
+    """Why this token cannot be sent, as the end of a sentence; "" if it can."""
     if not _TOKEN.fullmatch(token.value):
         return "has characters that no bearer token has (RFC 6750)" if token.value else "is empty"
     for name, value in token.extensions.items():

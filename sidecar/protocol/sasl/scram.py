@@ -1,8 +1,8 @@
-"""SCRAM (RFC 5802, RFC 7677): the password is proved, never sent, and the broker proves that it knows it as well.
+"""SCRAM (RFC 5802, RFC 7677): proves the password without sending it, and the broker proves that it knows it too.
 
-scramp has the conversation. Two things are ours. Brokers hash a password as its UTF-8 bytes (Kafka:
-ScramFormatter.normalize), while scramp would prepare it by SASLprep, and a password with U+00A0 would be wrong. And a
-broker, or a stranger in its place, may not let us count for minutes.
+scramp implements the conversation, with two changes. Brokers hash a password's UTF-8 bytes (Kafka:
+ScramFormatter.normalize), while scramp would apply SASLprep, which breaks a password with U+00A0. And the number of
+iterations is limited, so that a broker, or an impostor, cannot make the client compute for minutes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from scramp import ScramClient, ScramException
 from sidecar.protocol.sasl.credentials import LoginFailed, PasswordCredentials, clean
 
 SCRAM_ITERATIONS_MAX: Final = 100_000
-"""Kafka's own bound is 16,384. These take 60 ms of SHA-512; more would hold the loop."""
+"""Limit of iterations. Kafka's own limit is 16,384. This many take 60 ms of SHA-512; more would block the loop."""
 SCRAM_MESSAGE_BYTES_MAX: Final = 4_096
 
 
 class _AsItIs:
-    """User name or password as scramp's classes give it out, but not prepared."""
+    """User name or password with the interface of scramp's classes, but not normalised."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -38,7 +38,7 @@ class Scram:
     """One login by SCRAM-SHA-256 or SCRAM-SHA-512."""
 
     def __init__(self, mechanism: str, credentials: PasswordCredentials, nonce: str | None = None) -> None:
-        """``nonce`` is the client's, for tests with the RFC's vectors; None: a random one."""
+        """``nonce``: the client's nonce, for tests with the RFC's vectors; None for a random one."""
         self._client = ScramClient([mechanism], "user", "password", c_nonce=nonce)
         self._client.username = _AsItIs(credentials.username)
         self._client.password = _AsItIs(credentials.password)

@@ -1,8 +1,8 @@
-"""SaslSession: when a login has to be renewed on its own connection (KIP-368). Sans-IO.
+"""SaslSession: decides when a login must be renewed on its own connection (KIP-368). Sans-IO.
 
-A broker that limits sessions (connections.max.reauth.ms, or a token's end) ends the connection at the first request
-after the limit. So the client logs in again before. No byte of that may lie between a request and its answer: new
-requests are held, the outstanding answers come, the login runs, the held requests go out.
+A broker that limits sessions (connections.max.reauth.ms, or a token's end) closes the connection at the first request
+after the limit. So the client logs in again before. The exchange must not lie between a request and its answer: new
+requests are held, outstanding answers arrive, the login runs, then the held requests are sent.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ WINDOW_FIRST: Final = 0.85
 WINDOW_WIDTH: Final = 0.10
 """A session is renewed after 85 to 95 % of its life (Kafka: SaslClientAuthenticator)."""
 RENEWAL_MS_MIN: Final = 1_000.0
-"""From one login to the next on a connection, however short a broker says its sessions are: brokers take no renewal
-sooner (KIP-368)."""
+"""Minimum interval in ms between logins on a connection, however short a session is: brokers accept no earlier renewal
+(KIP-368).
+"""
 SESSION_MS_MAX: Final = 365 * 86_400_000
-"""A session that is said to last longer is renewed within a year."""
+"""A longer session is renewed after this many ms, a year."""
 
 
 class LoginState(StrEnum):
@@ -48,14 +49,14 @@ TRANSITIONS: Final[Mapping[LoginState, Mapping[LoginEvent, LoginState]]] = {
     LoginState.HOLDING: {LoginEvent.ANSWERED: LoginState.RENEWING},
     LoginState.RENEWING: {LoginEvent.RENEWED: LoginState.OPEN},
 }
-"""A login that fails moves nothing: the connection ends."""
+"""A failed login has no event: the connection ends."""
 
 
 class SaslSession:
     """The session of one connection. ``is_holding``: requests must wait now."""
 
     def __init__(self, lifetime_ms: float, now_ms: float, random: Callable[[], float]) -> None:
-        """``lifetime_ms`` 0: the session ends with the connection, and nothing here is ever due."""
+        """``lifetime_ms`` 0: the session lasts as long as the connection, and is never due."""
         self._random = random
         self.state = LoginState.OPEN
         self.is_holding = False
@@ -73,9 +74,9 @@ class SaslSession:
             self.ends_at_ms = self.due_at_ms = inf
 
     def poll(self, now_ms: float, in_flight: int, *, is_renewable: bool) -> bool:
-        """True, once, when the login should run now: it is due and nothing is in flight any more.
+        """True, once, if the login should run now: it is due and nothing is in flight.
 
-        ``is_renewable``: the credentials would outlive this session. While they do not, requests go on.
+        ``is_renewable``: the credentials would outlive this session. If not, requests continue meanwhile.
         """
         if self.state in {LoginState.OPEN, LoginState.WANTING}:
             if now_ms < self.due_at_ms:
@@ -87,17 +88,17 @@ class SaslSession:
         return False
 
     def next_due_ms(self, now_ms: float) -> float:
-        """When ``poll`` should run though nothing happens; ``inf`` while an event will say."""
+        """When ``poll`` should run without an event, monotonic ms; ``inf`` if an event will follow."""
         if self.state is LoginState.OPEN:
             return self.due_at_ms
         return self.ends_at_ms if self.state is LoginState.WANTING and now_ms < self.ends_at_ms else inf
 
     def is_over(self, now_ms: float) -> bool:
-        """The session ended without credentials for the next one: the broker takes no request any more."""
+        """True if the session ended without credentials for the next one: the broker accepts no more requests."""
         return self.state is LoginState.WANTING and now_ms >= self.ends_at_ms
 
     def renewed(self, lifetime_ms: float, now_ms: float) -> None:
-        """The broker has accepted the new login: requests may go out."""
+        """Begin a new session after the broker accepted the login: requests may be sent."""
         self._move(LoginEvent.RENEWED)
         self._begin(lifetime_ms, now_ms)
 

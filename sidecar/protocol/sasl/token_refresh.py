@@ -1,4 +1,4 @@
-"""When a token is renewed. Sans-IO (Kafka: ExpiringCredentialRefreshingLogin, KIP-255)."""
+"""Decides when a token is renewed. Sans-IO (Kafka: ExpiringCredentialRefreshingLogin, KIP-255)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from math import inf
 from typing import Final
 
 REFRESH_MS_MIN: Final = 1_000.0
-"""From one token to the next, however short its life is. Each token lets all links try their logins again. So this
-bounds the cost to endpoint and brokers of an endpoint with a wrong clock, or of tokens of milliseconds. librdkafka
-looks once a second, too."""
+"""Minimum interval in ms between tokens, however short they live. Each token lets all links retry their logins, so
+this limits the cost of an endpoint with a wrong clock, or of tokens that live for milliseconds. librdkafka also checks
+once a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,11 @@ class TokenRefreshConfig:
 def refresh_at_ms(
     config: TokenRefreshConfig, now_ms: float, expires_at_ms: float | None, random: Callable[[], float]
 ) -> float:
-    """When to fetch the successor of a token that was got now; ``inf``: it does not end.
+    """When to fetch the next token, for one obtained now, monotonic ms; ``inf`` if it does not end.
 
-    After a part of its life, plus jitter. The buffer before its end and the shortest period count only for a token
-    that lives longer than both together, and of the two the period wins. REFRESH_MS_MIN counts always.
+    It is fetched after a part of its life, plus jitter. The buffer before its end and the minimum period count only
+    for a token that lives longer than both together; of the two, the period takes precedence. REFRESH_MS_MIN always
+    counts.
     """
     if expires_at_ms is None:
         return inf
