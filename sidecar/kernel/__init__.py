@@ -1,8 +1,8 @@
 """The hot path: journal chains, the index and encode walks, words, outcome bytes, checksums, atomics.
 
-One compiled extension does the work; ``reference.py`` is its twin in pure Python, the oracle of the tests. It is handed
-bytes and numbers, and knows no other room. The names of its API are ``reference.__all__``.
-The environment variable ``KAFKA_SIDECAR_PURE_KERNEL=1`` picks the twin (slow, for debugging only).
+A compiled extension does the work. ``reference.py`` is its twin in pure Python and the tests' oracle. The kernel gets
+bytes and numbers, and knows no other package of the project. Its API is named in ``reference.__all__``. The
+environment variable ``KAFKA_SIDECAR_PURE_KERNEL=1`` selects the twin (slow, for debugging only).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ns per record of every kernel walk: ``python -m sidecar.kernel.bench [--json]``.
+"""Nanoseconds per record of every kernel walk: ``python -m sidecar.kernel.bench [--json]``.
 
 100-byte values, 16-byte keys, 6 partitions, submissions of 1,000 records, best of several rounds: the cost of the
 code, not of the machine's neighbours.
@@ -118,7 +118,7 @@ class KernelBench:
 
     @staticmethod
     def _encode_one(batches: list[BatchRecords], out: memoryview) -> None:
-        """Into the same bytes again and again: without the misses of a large output."""
+        """Encode into the same bytes repeatedly, so without the cache misses of a large output."""
         for batch in batches:
             batch.encode_into(out, 1, 0, 0)
 

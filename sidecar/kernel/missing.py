@@ -1,4 +1,4 @@
-"""The sentence for a daemon whose compiled kernel is not there, or cannot be loaded."""
+"""Error text for a daemon whose compiled kernel is missing or cannot be loaded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from importlib.util import find_spec
 
 
 def why_not(error: ImportError) -> str:
-    """Python itself guesses a circular import where a module is just missing, so its words are quoted only for a file
-    that is there."""
+    """Why the kernel is not there. Python's own message is quoted only if the file exists: for a missing module it
+    would guess a circular import.
+    """
     found = find_spec("sidecar.kernel._kernel")
     where = f"Python {sys.version_info.major}.{sys.version_info.minor} on {platform.machine()}"
     again = "Install a C compiler and the Python headers, then install kafka-sidecar again."

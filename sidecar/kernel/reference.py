@@ -1,7 +1,7 @@
-"""The kernel's twin in pure Python: same API, same bytes, written to be read and to be the tests' oracle.
+"""The kernel's twin in pure Python: same API, same bytes, written for readability and as the tests' oracle.
 
-Here are the batch, the words and the atomics; bytes, chain, records and columns are in the files named so beside
-it. Far too slow for a daemon.
+This file has batches, words and atomics. Bytes, chain, records and columns are in the files of these names beside it.
+Far too slow for a daemon.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ __all__ = [
     "take_pages",
     "write_batch_header",
 ]
-"""The kernel's API: here and nowhere else. A test compares it with the extension's names."""
+"""The kernel's API, listed only here. A test compares it with the extension's names."""
 
 
 class BatchRecords:
@@ -109,9 +109,9 @@ class BatchRecords:
         self.max_timestamp_ms = 0
         self._chain: Chain | None = None
         self._slices: list[list[Record]] = []
-        """Its records of each entry."""
+        """Its records, one list per entry."""
         self.since_ms: list[float] = []
-        """For each of these, when it was accepted."""
+        """For each list: when its entry was accepted, in ms."""
 
     def _encoded(self, record: Record, offset_delta: int) -> bytes:
         delta = record.timestamp_ms - self.first_timestamp_ms
@@ -390,7 +390,7 @@ def load_acquire_u64(buffer: Any, offset: int) -> int:
 
 
 def compare_and_swap_u64(buffer: Any, offset: int, expected: int, desired: int) -> bool:
-    """Not atomic between processes: the twin is for one."""
+    """Not atomic between processes: the twin is used by one process only."""
     word = _word(buffer, offset)
     if word[0] != expected:
         return False

@@ -176,7 +176,7 @@ class Chain:
     # ---- bytes -------------------------------------------------------------------------------------------------
 
     def _parts(self, position: int, size: int) -> Iterator[tuple[int, int]]:
-        """(start in ``pages``, bytes) of each piece of a stretch; KeyError where a page is gone."""
+        """Yield (start in ``pages``, bytes) of each contiguous part. Raises KeyError if a page is gone."""
         while size:
             ordinal, offset = divmod(position, self._payload)
             part = min(size, self._payload - offset)
@@ -305,7 +305,7 @@ class Chain:
         return entry
 
     def settle(self, entry: Entry, records: int) -> bool:
-        """So many more words of the entry are done; True when that finished it."""
+        """Count ``records`` more words of the entry as done. True if that finished it."""
         if not records:
             return False
         entry.remaining -= records

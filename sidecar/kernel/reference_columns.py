@@ -18,7 +18,7 @@ _NUMBER_WIDTHS: Final = {PARTITION: 4, TIMESTAMP: 8}
 
 
 class _Bad(Exception):
-    """The columns are not whole."""
+    """The columns are incomplete."""
 
 
 class _Column(NamedTuple):
@@ -69,7 +69,7 @@ class _Column(NamedTuple):
 
 
 def records_from_columns(columns: Any, count: int) -> bytes:
-    """As the extension's, except that damage in one row makes all of them unreadable, not those from it on."""
+    """As the extension's, except that damage in one row makes all rows unreadable, not only those from it on."""
     if not 0 < count <= RECORDS_PER_ENTRY_MAX:
         raise ValueError(f"record count {count!r} is not between 1 and {RECORDS_PER_ENTRY_MAX}")
     try:

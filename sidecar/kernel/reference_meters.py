@@ -1,4 +1,4 @@
-"""Twin of meters.pxi: histograms in shared words, and what a worker measures of its batches."""
+"""Twin of meters.pxi: histograms in shared words, and measurements of a worker's batches."""
 
 from __future__ import annotations
 

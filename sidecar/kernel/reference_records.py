@@ -33,14 +33,14 @@ class Record:
     """Encoded key, value and headers."""
     begin: int
     end: int
-    """Where its msgpack bytes are in the entry's payload."""
+    """Range of its msgpack bytes in the entry's payload."""
 
 
 class RecordBlock:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.entry: Entry
-        """The last that was walked."""
+        """The entry that was walked last."""
         self.taken = 0
         self.unplaced: list[int] = []
         self.records: list[Record] = []
@@ -75,7 +75,7 @@ def _is_bytes(value: Any) -> bool:
 
 
 def _read(unpacker: Any) -> tuple[Any, ...] | None:
-    """(key, value, headers, partition, timestamp) or None for what is no record."""
+    """(key, value, headers, partition, timestamp), or None for anything that is no record."""
     try:
         record = unpacker.unpack()
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
@@ -185,7 +185,7 @@ def _walk(
     max_request_bytes: int,
     retry_code: int,
 ) -> list[tuple[int, Record]]:
-    """One entry's records with the partitions they have or get."""
+    """Walk one entry: returns its records with their present or new partitions."""
     chain = block.chain
     block.entry = entry
     block.taken += 1
