@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=False, auto_pickle=False
-"""The compiled kernel. Reading order is that of the includes below.
+"""The compiled kernel. Read the included files in the order below.
 
-One extension, so that the walks see each other's C structures; the types are in ``_kernel.pyi``, the same API in
-pure Python in ``reference.py``. Per-record work happens here and nowhere else in the daemon.
+It is one extension so that the walks can use each other's C structures. The types are in ``_kernel.pyi``, the same API
+in pure Python in ``reference.py``. All work per record in the daemon happens here.
 """
 
 cimport cython

@@ -64,7 +64,7 @@ cdef class BatchRecords:
         return self.slices[i + 1].start if i + 1 < self.slice_total else self.count
 
     cdef EntryHeader *slice_header(self, Py_ssize_t i) except NULL:
-        """The header of a slice's entry, which is live until the slice's own records are done."""
+        """Header of a slice's entry. The entry is live until the slice's own records are done."""
         if self.chain.left_of(self.slices[i].position) == 0:
             raise ValueError(f"entry {self.slices[i].position // LINE} of {self.chain!r} has ended")
         return self.chain.header_at(self.slices[i].position)
@@ -134,7 +134,7 @@ cdef class BatchRecords:
         return fit - begin
 
     cdef uint32_t fitting(self, RecordBlock block, uint32_t begin, uint32_t end, int64_t limit) noexcept:
-        """How far the references fit; size and timestamps follow."""
+        """Return the end of the references that fit; size and timestamps are updated."""
         cdef int64_t total = self.records_bytes, size, timestamp = block.base_timestamp_ms
         cdef int64_t maximum = self.max_timestamp_ms, delta
         cdef uint32_t i = begin, count = self.count
@@ -159,7 +159,7 @@ cdef class BatchRecords:
         return i
 
     cdef int take(self, RecordBlock block, uint32_t begin, uint32_t end, uint32_t taken) except -1:
-        """Copy the references; one slice for each entry."""
+        """Copy the references, one slice per entry."""
         cdef uint32_t i, more = end - begin
         cdef uint64_t position
         if self.chain is None:
@@ -185,7 +185,7 @@ cdef class BatchRecords:
         return 0
 
     cdef int begin_slice(self, uint64_t position, uint32_t start, uint32_t taken) except -1:
-        """References from ``start`` on are of this entry."""
+        """Begin the slice of an entry, whose references begin at ``start``."""
         cdef Slice *grown
         cdef Py_ssize_t capacity
         if self.slice_total and self.slices[self.slice_total - 1].position == position:
@@ -223,7 +223,7 @@ cdef class BatchRecords:
         return 0
 
     cdef int keep_timestamps(self) except -1:
-        """The first record with a timestamp of its own: those before it have their entry's."""
+        """Allocate timestamps at the first record with a timestamp of its own. Earlier records have their entry's."""
         cdef Py_ssize_t i
         cdef uint32_t ref
         cdef int64_t timestamp
@@ -237,7 +237,7 @@ cdef class BatchRecords:
         return 0
 
     cdef void trim(self) noexcept:
-        """It is full: what it has grown in advance goes back."""
+        """Return unused memory when the batch is full."""
         cdef void *trimmed = realloc(self.refs, self.count * sizeof(Ref))
         if trimmed != NULL:
             self.refs = <Ref *> trimmed
@@ -248,12 +248,13 @@ cdef class BatchRecords:
             self.slice_capacity = self.slice_total
 
     cdef uint8_t *encode_all(self, uint8_t *out, Scratch *scratch) noexcept nogil:
-        """The end of what was written; NULL when the records are not what was indexed."""
+        """Encode all records. Returns the end of the output, or NULL if the records differ from the indexed ones."""
         cdef Py_ssize_t i
         cdef uint8_t *end = out + self.records_bytes
         for i in range(self.slice_total):
             if i + 4 < self.slice_total:
-                # One record of each submission: its header, word and payload are in no cache, and one behind the other.
+                # With one record per submission, its header, word and payload are in no cache, each access depends on
+                # the one before it.
                 prefetch(<const uint8_t *> self.chain.header_at(self.slices[i + 4].position))
             out = encode_slice(
                 self.chain, self.slices[i].position, self.refs, self.timestamps, self.slices[i].start,
@@ -264,7 +265,7 @@ cdef class BatchRecords:
         return out
 
     cdef int encode(self, uint8_t *out, int64_t room) except -1:
-        """The records section, exactly ``records_bytes``."""
+        """Write the records section, exactly ``records_bytes`` long."""
         cdef Scratch scratch
         cdef uint8_t *at
         if self.count == 0:
@@ -300,7 +301,7 @@ cdef class BatchRecords:
         return self.records_bytes
 
     cdef int take_from(self, BatchRecords other, uint32_t begin, uint32_t end) except -1:
-        """Records of another batch of the chain, which fit in any case."""
+        """Take records of another batch of the chain. They always fit."""
         cdef uint32_t i
         cdef Py_ssize_t piece = 0
         cdef int64_t timestamp, size

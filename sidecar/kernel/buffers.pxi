@@ -1,4 +1,4 @@
-# Buffers: memory of others, held for as long as a pointer into it is.
+# Buffers: foreign memory, held for as long as a pointer into it exists.
 
 
 @cython.final

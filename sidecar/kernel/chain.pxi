@@ -156,7 +156,7 @@ cdef class Chain:
     # ---- pages -------------------------------------------------------------------------------------------------
 
     cdef inline uint8_t *page_at(self, uint64_t page_ordinal) noexcept nogil:
-        """Start of a page of this chain, header included; NULL when it is not linked."""
+        """Start of a page of this chain, with its header; NULL if it is not linked."""
         cdef uint32_t page
         if page_ordinal < self.first_page or page_ordinal - self.first_page >= <uint64_t> self.span:
             return NULL
@@ -166,7 +166,7 @@ cdef class Chain:
         return self.pages + page * self.page_bytes
 
     cdef inline bint window(self, uint64_t position, Window *window) noexcept nogil:
-        """The contiguous stretch around a position; False when its page is gone."""
+        """Set ``window`` to the contiguous bytes around a position. False if its page is gone."""
         cdef uint64_t ordinal = position // self.payload
         cdef uint8_t *page = self.page_at(ordinal)
         if page == NULL:
@@ -207,7 +207,7 @@ cdef class Chain:
         return True
 
     cdef inline PageUse *use_at(self, uint64_t position) noexcept nogil:
-        """The page in which ``position`` is; NULL when it is gone."""
+        """The page that contains ``position``; NULL if it is gone."""
         cdef uint64_t ordinal = position // self.payload
         if ordinal < self.first_page or ordinal - self.first_page >= <uint64_t> self.span:
             return NULL
@@ -219,18 +219,20 @@ cdef class Chain:
         return position % self.payload // LINE
 
     cdef inline uint32_t left_of(self, uint64_t position) noexcept nogil:
-        """Records not done of the entry that begins at ``position``; 0: none begins there, or it has ended."""
+        """Number of records not done of the entry that begins at ``position``; 0 if none begins there or it
+        has ended.
+        """
         cdef PageUse *use = self.use_at(position)
         if use == NULL or use.left == NULL:
             return 0
         return use.left[self.line_of(position)]
 
     cdef inline EntryHeader *header_at(self, uint64_t position) noexcept nogil:
-        """A live entry's header, in the page: lines never cross pages."""
+        """Header of a live entry, inside its page: lines never cross pages."""
         return <EntryHeader *> (self.page_at(position // self.payload) + PAGE_HEADER + position % self.payload)
 
     cdef uint64_t next_live(self, uint64_t position) noexcept nogil:
-        """Where the first live entry at ``position`` or behind it begins; NO_POSITION: there is none."""
+        """Position of the first live entry at ``position`` or after it; NO_POSITION if there is none."""
         cdef uint64_t lines = self.payload // LINE
         cdef uint64_t page = max(position // self.payload, self.first_page)
         cdef uint64_t line = self.line_of(position) if page == position // self.payload else 0
@@ -389,7 +391,7 @@ cdef class Chain:
             size -= part
 
     cdef int remember(self, uint64_t position, EntryHeader *header, uint32_t left) except -1:
-        """An entry is live from here on, with so many records that are not done."""
+        """Note that an entry is live, with ``left`` records that are not done."""
         cdef uint64_t page = position // self.payload - self.first_page
         cdef uint64_t last = (position + header.entry_bytes - 1) // self.payload - self.first_page
         cdef PageUse *use = self.uses + page
@@ -406,7 +408,7 @@ cdef class Chain:
         return 0
 
     cdef bint settle(self, uint64_t position, uint32_t records) except -1:
-        """So many more words of a live entry are done; True when that finished it."""
+        """Count ``records`` more words of a live entry as done. True if that finished it."""
         cdef uint64_t page, last, line = self.line_of(position)
         cdef PageUse *use
         cdef EntryHeader *header
@@ -456,7 +458,7 @@ cdef class Chain:
             if self.uses[i].page != NO_PAGE:
                 released.append(self.uses[i].page)
                 self.drop(i)
-        # The next entry begins with a page of its own; readers know a missing page as a finished one.
+        # The next entry begins on a new page; readers treat a missing page as finished.
         self.write_at = self.page_up(self.accepted)
         self.first_page = self.write_at // self.payload
         self.span = 0

@@ -60,7 +60,7 @@ cdef inline bint column_is_null(const Column *column, uint64_t i) noexcept nogil
 
 
 cdef inline bint column_cell(const Column *column, uint64_t i, int64_t *start, int64_t *size) noexcept nogil:
-    """Where a cell lies in the column's data; False when its offsets cannot be right."""
+    """Find a cell in the column's data. False if its offsets cannot be right."""
     start[0] = column_offset(column, i) - column.first
     size[0] = column_offset(column, i + 1) - column.first - start[0]
     return start[0] >= 0 and size[0] >= 0 and size[0] <= column.data_bytes - start[0]
@@ -154,7 +154,7 @@ cdef inline uint8_t *put_bin(uint8_t *out, const uint8_t *source, int64_t size, 
 
 
 cdef inline uint8_t *put_cell(uint8_t *out, const Column *column, uint64_t i, bint is_text) noexcept nogil:
-    """One binary cell; NULL when its offsets cannot be right."""
+    """Write one binary cell. NULL if its offsets cannot be right."""
     cdef int64_t start = 0, size = 0
     if column_is_null(column, i):
         out[0] = 0xc0
@@ -220,7 +220,7 @@ cdef uint8_t *put_row(uint8_t *out, const Column *columns, uint64_t row, uint8_t
 
 
 cdef int64_t put_rows(uint8_t *out, const Column *columns, uint32_t rows) noexcept nogil:
-    """All rows; at the first that cannot be read one unreadable byte, then enough of them for the count."""
+    """Write all rows. At the first unreadable row, write unreadable bytes up to the count."""
     cdef uint8_t *start = out
     cdef uint8_t *at = out
     cdef uint8_t fields = 2
@@ -251,7 +251,7 @@ def records_from_columns(columns, count):
         raise ValueError(f"record count {count!r} is not between 1 and {RECORDS_MAX}")
     if not read_columns(<const uint8_t *> buffer.view.buf, buffer.view.len, rows, parsed):
         return bytes([UNREADABLE]) * count
-    # Cells cannot overlap where offsets ascend, so all data and the longest header of each cell bound the output.
+    # If offsets ascend, cells cannot overlap. So the output is bounded by all data plus the longest header per cell.
     size = column_bound(parsed, rows)
     if size < 0:
         return bytes([UNREADABLE]) * count
@@ -263,7 +263,7 @@ def records_from_columns(columns, count):
 
 
 cdef int64_t column_bound(const Column *columns, uint32_t rows) noexcept nogil:
-    """Bytes that the rows can take at most; -1 when offsets do not ascend (then cells could overlap)."""
+    """Upper bound of the rows' encoded bytes; -1 if offsets do not ascend (then cells could overlap)."""
     cdef int64_t bound = <int64_t> rows * 32
     cdef uint32_t kind, i
     cdef int64_t before, here

@@ -111,7 +111,7 @@ cdef uint8_t *encode_record(
     const uint8_t *p, const uint8_t *readable_end, const Ref *ref, int64_t timestamp_delta, int64_t offset_delta,
     uint8_t *out, const uint8_t *out_end
 ) noexcept nogil:
-    """One v2 record from its msgpack bytes (all of them at ``p``); NULL when they are not what was indexed."""
+    """Encode one v2 record from its msgpack bytes (all of them at ``p``). NULL if they differ from the indexed ones."""
     cdef int64_t at, have = ref.extent, size, body
     cdef int64_t headers = -1, pair = 0, fields = 0, i
     cdef uint8_t *body_start
@@ -164,7 +164,9 @@ cdef uint8_t *encode_slice(
     Chain chain, uint64_t entry, const Ref *refs, const int64_t *timestamps, uint32_t start, uint32_t stop,
     int64_t first_timestamp_ms, uint8_t *out, const uint8_t *out_end, Scratch *scratch
 ) noexcept nogil:
-    """The records ``start`` to ``stop`` of a batch, all of one entry; NULL when they are not what was indexed."""
+    """Encode the records ``start`` to ``stop`` of a batch, all of one entry. NULL if they differ from the indexed
+    ones.
+    """
     cdef EntryHeader *header
     cdef uint64_t payload_begin, position
     cdef int64_t delta
@@ -189,7 +191,7 @@ cdef uint8_t *encode_slice(
         if timestamps != NULL:
             delta = timestamps[i] - first_timestamp_ms
         if position + ref.extent <= window.end:
-            # References ascend: what comes 8 records later is likely on the same page and not yet in a cache.
+            # References ascend: the record 8 places ahead is likely on the same page and not in a cache yet.
             if i + 8 < stop and payload_begin + ref[8].offset < window.end:
                 source = window.bytes + (payload_begin + ref[8].offset - window.begin)
                 prefetch(source)
@@ -213,7 +215,7 @@ cdef uint8_t *encode_slice(
 cdef uint32_t mark_slice(
     Chain chain, uint64_t entry, const Ref *refs, uint32_t start, uint32_t stop, uint16_t value
 ) noexcept nogil:
-    """Store words of one entry, except those done already; returns how many were changed."""
+    """Store words of one entry, except those that are done. Returns how many were changed."""
     cdef uint64_t position
     cdef uint32_t i, changed = 0
     cdef uint16_t *word

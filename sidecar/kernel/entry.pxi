@@ -11,8 +11,8 @@
 #
 # ``accepted`` is the second of the slot's clock, modulo 65,535, plus 1; 0: not known.
 #
-# An entry's ordinal is its position in 64-byte lines: it never goes back, has no second copy that could disagree,
-# and survives the release of every page of the chain.
+# An entry's ordinal is its position in 64-byte lines: it never decreases, has no second copy that could disagree, and
+# survives the release of every page of the chain.
 
 cdef struct PageHeader:
     uint32_t slot
@@ -50,7 +50,7 @@ cdef inline uint64_t entry_bytes_of(uint64_t count, uint64_t payload_bytes) noex
 
 
 cdef inline uint64_t held_bytes_of(uint64_t count, uint64_t payload_bytes) noexcept nogil:
-    """Bytes of an entry that waits: its place in the journal, and the index of it in the owner's memory."""
+    """Bytes used by a waiting entry: in the journal, and for its index in the owner's memory."""
     return entry_bytes_of(count, payload_bytes) + INDEX_ENTRY + INDEX_RECORD * count
 
 

@@ -139,7 +139,7 @@ def crc32c(data, crc=0):
 
 
 def _crc32c_soft(data, crc=0):
-    """The table's answer, for the test that compares it with the instruction's."""
+    """CRC by the table, for the test that compares it with the CPU instruction."""
     cdef HeldBuffer buffer = hold(data, False)
     return crc32c_soft(crc, <const uint8_t *> buffer.view.buf, buffer.view.len)
 
@@ -152,7 +152,7 @@ cdef uint64_t *word_at(Py_buffer *view, Py_ssize_t offset) except NULL:
     return <uint64_t *> (<uint8_t *> view.buf + offset)
 
 
-# No object holds the buffer in these: they are called several times for each batch.
+# These take the buffer without a holder object: they run several times per batch.
 
 def store_release_u64(buffer, Py_ssize_t offset, uint64_t value):
     cdef Py_buffer view
@@ -213,7 +213,9 @@ def take_pages(owners, incarnation, want, hint=0):
 
 
 def give_pages(owners, incarnation, pages):
-    """Free pages that this incarnation owns; ValueError (and no page after it freed) for one that it does not."""
+    """Free pages that this incarnation owns. Raises ValueError at the first one that it does not own, and frees no
+    later one.
+    """
     cdef HeldBuffer buffer = hold(owners, True)
     cdef uint64_t *words = word_at(&buffer.view, 0)
     cdef uint32_t total = <uint32_t> (buffer.view.len // 8)

@@ -1,4 +1,4 @@
-# Histograms in shared words, and what a worker measures of its batches. No Python code runs for a record here.
+# Histograms in shared words, and measurements of a worker's batches. No Python code runs per record here.
 
 cdef enum:
     BOUNDS_MAX = 32
@@ -50,7 +50,7 @@ cdef class Histogram:
         fetch_add(self.sequence, 1)
 
     cdef void put_ages(self, BatchRecords records, double now_ms) noexcept:
-        """Submissions of one turn have the same age: they are one step."""
+        """Add ages; submissions of one turn have the same age and are added in one step."""
         cdef uint32_t now = tenths(now_ms), taken, start = 0, age
         cdef Py_ssize_t i = 0
         while i < records.slice_total:

@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """One msgpack record [key, value, headers?, partition?, timestamp_ms?], read with every length checked.
 
-Untrusted bytes: nothing is read beyond ``have``, no number is believed before it was compared with what is left.
+The bytes are untrusted: nothing is read beyond ``have``, and each number is checked against the bytes that are left.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -30,7 +30,7 @@ cdef struct Record:
 
 
 cdef inline Parse read_size(const uint8_t *p, int64_t have, int64_t *at, int64_t width, int64_t *size) noexcept nogil:
-    """The length of ``width`` bytes (1, 2, 4) behind the tag at ``at``: moves ``at`` behind it."""
+    """Read the length of ``width`` bytes (1, 2, 4) after the tag at ``at``, and move ``at`` past it."""
     cdef int64_t end = at[0] + 1 + width
     at[0] = end
     if end > have:
@@ -45,7 +45,7 @@ cdef inline Parse read_size(const uint8_t *p, int64_t have, int64_t *at, int64_t
 
 
 cdef inline Parse read_bin(const uint8_t *p, int64_t have, int64_t *at, int64_t *size, bint is_text) noexcept nogil:
-    """bin or nil (``is_text``: str) at ``at``: moves ``at`` to its first byte, ``size`` -1 for nil."""
+    """Read bin or nil (``is_text``: str) at ``at``. Moves ``at`` to its first byte; ``size`` is -1 for nil."""
     cdef int64_t i = at[0]
     cdef uint8_t tag
     if i >= have:
@@ -70,7 +70,9 @@ cdef inline Parse read_bin(const uint8_t *p, int64_t have, int64_t *at, int64_t 
 
 
 cdef inline Parse read_int(const uint8_t *p, int64_t have, int64_t *at, int64_t *value, bint *is_nil) noexcept nogil:
-    """Any msgpack integer or nil. An unsigned one beyond 63 bits reads as -1: out of every range we allow."""
+    """Read any msgpack integer, or nil. An unsigned one beyond 63 bits reads as -1, which is outside of every valid
+    range.
+    """
     cdef int64_t i = at[0]
     cdef int64_t width
     cdef uint8_t tag
@@ -108,7 +110,7 @@ cdef inline Parse read_int(const uint8_t *p, int64_t have, int64_t *at, int64_t 
 
 
 cdef inline Parse read_array(const uint8_t *p, int64_t have, int64_t *at, int64_t *count) noexcept nogil:
-    """An array's header, or nil as -1."""
+    """Read an array's header; nil gives -1."""
     cdef int64_t i = at[0]
     cdef uint8_t tag
     if i >= have:
@@ -128,7 +130,7 @@ cdef inline Parse read_array(const uint8_t *p, int64_t have, int64_t *at, int64_
 
 
 cdef inline Parse skip_headers(const uint8_t *p, int64_t have, int64_t *at, Record *r) noexcept nogil:
-    """nil or an array of [str, bin|nil]; notes its encoded size."""
+    """Skip nil or an array of [str, bin|nil], and note its encoded size."""
     cdef int64_t count = 0, pair = 0, size = 0, total, i
     cdef Parse status = read_array(p, have, at, &count)
     if status != PARSE_OK:
@@ -138,7 +140,7 @@ cdef inline Parse skip_headers(const uint8_t *p, int64_t have, int64_t *at, Reco
     r.header_count = 0
     if count <= 0:
         return PARSE_OK
-    # Each header takes at least 3 bytes, so a count that the largest payload cannot hold is refused unread.
+    # Each header takes at least 3 bytes, so a count that cannot fit is refused before reading.
     if count > 0x2fffffff:
         return PARSE_MALFORMED
     total = varint_size(count)
@@ -179,7 +181,7 @@ cdef inline Parse parse_record(const uint8_t *p, int64_t have, Record *r) noexce
     r.has_partition = False
     r.has_timestamp = False
     r.timestamp_invalid = False
-    # The common record, [bin8 key, bin8 value], without a call or a loop; all else goes the long way below.
+    # The common record, [bin8 key, bin8 value], is read without a call or a loop. Others are handled below.
     if have > 3 and p[0] == 0x92 and p[1] == 0xc4:
         at = 3 + <int64_t> p[2]
         if at + 2 <= have and p[at] == 0xc4 and at + 2 + <int64_t> p[at + 1] <= have:

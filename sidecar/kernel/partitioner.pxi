@@ -1,5 +1,6 @@
-# StickyPartitioner: where records go. Keys by hash; keyless ones by KIP-794's uniform sticky choice (Kafka's
-# BuiltInPartitioner), weighted by what waits for each partition; or as librdkafka and RoundRobinPartitioner do.
+# StickyPartitioner: chooses partitions. Keyed records by hash, others by KIP-794's uniform sticky choice (Kafka's
+# BuiltInPartitioner), weighted by the batches waiting for each partition; or as librdkafka and RoundRobinPartitioner
+# do.
 
 cdef enum:
     BY_MURMUR2 = 0
@@ -83,7 +84,7 @@ cdef class StickyPartitioner:
             self.sticky = -1
 
     cdef reserve(self, uint32_t count, size_t usable):
-        """Memory for ``count`` partitions; the lengths of those that stay are kept."""
+        """Allocate memory for ``count`` partitions. Queue lengths of remaining partitions are kept."""
         cdef uint32_t *grown = <uint32_t *> realloc(self.available, usable * sizeof(uint32_t))
         cdef uint32_t i
         if grown == NULL:
@@ -170,7 +171,7 @@ cdef class StickyPartitioner:
         return <uint32_t> self.sticky
 
     cdef inline uint32_t place(self, const uint8_t *key, int64_t key_bytes, int64_t size_bytes) noexcept nogil:
-        """Where a record goes; ``key_bytes`` -1 is a null key. May be a partition that no word can name."""
+        """Partition of a record; ``key_bytes`` -1 is a null key. May be a partition that does not fit into a word."""
         if self.kind == BY_MURMUR2:
             if key_bytes < 0 or self.ignore_keys:
                 return self.draw(size_bytes)

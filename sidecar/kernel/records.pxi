@@ -119,7 +119,7 @@ cdef inline void fail_record(Walk *walk, uint16_t *word, uint32_t index, uint16_
 
 
 cdef inline uint16_t choose_partition(const Record *r, StickyPartitioner partitioner, int64_t body, int64_t max_body) noexcept nogil:
-    """The word of a record seen for the first time: a partition or a failure."""
+    """Word of a record seen for the first time: a partition or a failure."""
     cdef uint32_t partition
     if body > max_body:
         return RECORD_TOO_LARGE
@@ -134,7 +134,7 @@ cdef inline uint16_t choose_partition(const Record *r, StickyPartitioner partiti
 
 
 cdef Parse parse_across(Chain chain, uint64_t position, int64_t have, Record *r, Scratch *scratch) noexcept nogil:
-    """Read a record that goes on over a page's edge, out of a copy that doubles until it suffices."""
+    """Read a record that crosses a page's edge, from a copy that doubles until it is large enough."""
     cdef int64_t size = 0
     cdef Parse status = PARSE_NEED_MORE
     while status == PARSE_NEED_MORE:
@@ -148,7 +148,7 @@ cdef Parse parse_across(Chain chain, uint64_t position, int64_t have, Record *r,
 
 
 cdef bint reserve_refs(Walk *walk, uint32_t more) noexcept nogil:
-    """Room for so many references more, in a walk over several entries."""
+    """Make room for ``more`` references, in a walk over several entries."""
     cdef uint32_t capacity = max(walk.ref_capacity, <uint32_t> 64)
     cdef void *grown
     while capacity < walk.ref_count + more:
@@ -210,16 +210,16 @@ cdef void index_walk(
                     walk.out_of_memory = True
                     return
         else:
-            # From the first unreadable record on nobody knows where one begins.
+            # After the first unreadable record it is unknown where others begin.
             status = PARSE_MALFORMED
         code = word[0]
         if retry_code == WORD_DONE:
-            # Only what has its place or its failure already; the rest waits for the topic's partitions.
+            # Only records with a partition or a failure; the others wait for the topic's partitions.
             if code == WORD_UNPARTITIONED:
                 walk.left_unplaced = True
                 code = WORD_DONE
         elif retry_code:
-            # A look at the records of one word only: everything else has its place already.
+            # Only records with one certain word: all others are placed already.
             code = WORD_UNPARTITIONED if code == retry_code else WORD_DONE
         if status != PARSE_OK:
             if code != WORD_DONE:
@@ -321,7 +321,7 @@ cdef bint group_refs(StickyPartitioner partitioner, Walk *walk) noexcept nogil:
 
 
 cdef RecordBlock block_of(Chain chain, uint64_t position, StickyPartitioner partitioner, Walk *walk, bint grouped):
-    """The walk's references become a block's, or are freed; the partitioner's scratch is zero again."""
+    """Move the walk's references to a block, or free them; reset the partitioner's scratch to zero."""
     cdef RecordBlock block = RecordBlock.__new__(RecordBlock)
     cdef uint32_t i, start = 0, partition
     block.chain = chain

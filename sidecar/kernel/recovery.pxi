@@ -1,4 +1,4 @@
-# Recovery: a chain as its pages and tail tell it, and what its streams have in it. Reads only.
+# Recovery: rebuilds a chain from its pages and tail, and sums up its streams. Changes nothing.
 
 cdef int find_pages(Chain chain, page_indexes) except -1:
     cdef PageHeader *header
@@ -60,7 +60,7 @@ cdef int find_entries(Chain chain) except -1:
 
 
 cdef uint64_t find_entry(Chain chain, uint64_t position) except? 0:
-    """Read one entry's header and words; returns the position after it, 0 when it cannot be right."""
+    """Read one entry's header and words. Returns the position after it, 0 if it cannot be valid."""
     cdef EntryHeader header
     cdef uint64_t page, last
     cdef uint32_t remaining = 0
@@ -89,7 +89,7 @@ cdef uint64_t find_entry(Chain chain, uint64_t position) except? 0:
 
 
 cdef uint32_t count_words(Chain chain, uint64_t position, uint32_t count) noexcept:
-    """Words that are not done."""
+    """Number of words that are not done."""
     cdef Window window
     cdef uint32_t left = 0
     cdef uint32_t i
@@ -122,7 +122,7 @@ cdef inline bint is_stream(const StreamSum *known, const EntryHeader *header) no
 
 
 cdef list sums_of_streams(Chain chain):
-    """The position of every stream; a direct-mapped table in front of the dictionary spares it nearly always."""
+    """Sums over every stream. A direct-mapped table in front of the dictionary saves most lookups."""
     cdef StreamSum *sums = NULL
     cdef StreamSum *grown
     cdef Py_ssize_t total = 0, capacity = 0, place

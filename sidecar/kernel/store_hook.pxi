@@ -1,7 +1,7 @@
-# The store hook: for tests that see every store into the segment, or die right after one.
+# The store hook, for tests that observe every store into the segment, or kill the process right after one.
 
 cdef enum:
-    # In this order in sidecar/kill_points/points.py, which names them.
+    # The same order as in sidecar/kill_points/points.py, which has the names.
     AT_PAGE_HEADER = 0
     AT_PAGE_LINKED = 1
     AT_ENTRY_HEADER = 2
@@ -32,7 +32,7 @@ cdef void call_hook(int point) noexcept with gil:
 
 
 cdef inline void stored(int point) noexcept nogil:
-    """After each store: one predicted branch while nobody listens."""
+    """Call the hook after a store. Without a hook this is one predicted branch."""
     if unlikely(hook_is_set):
         call_hook(point)
 
