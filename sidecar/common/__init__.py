@@ -1,4 +1,5 @@
-"""Shared by every room: settings, error codes, control messages.
+"""Shared by all packages of the daemon: settings, error codes, control messages.
 
-Knows no other room. Only ``clock.py`` reads a clock, and nothing here opens a socket or runs a loop.
+It knows no other package of the daemon. Only ``clock.py`` reads a clock, and nothing here opens a socket or runs a
+loop.
 """

@@ -11,11 +11,11 @@ JITTER: Final = 0.2
 
 
 class ExponentialBackoff:
-    """``initial_ms * 2**attempts`` up to ``maximum_ms``, each ±20 % by ``random()`` in [0, 1).
+    """Waits of ``initial_ms * 2**attempts`` up to ``maximum_ms``, each varied by ±20 % with ``random()`` in [0, 1).
 
-    As in Kafka (KIP-580; common.utils.ExponentialBackoff) the power stops growing where it reaches the maximum; then
-    comes the jitter, then the cap. So at the end of the growth waits are 80 to 100 % of the maximum, never beyond it.
-    A maximum that is not above ``initial_ms`` is itself the wait, each time and without jitter.
+    As in Kafka (KIP-580; common.utils.ExponentialBackoff) the power stops growing when it reaches the maximum; then
+    jitter is applied, then the cap. So the longest waits are 80 to 100 % of the maximum. If the maximum is not above
+    ``initial_ms``, every wait is the maximum, without jitter.
     """
 
     __slots__ = ("_exponent_max", "_initial_ms", "_maximum_ms", "_random")
@@ -29,7 +29,7 @@ class ExponentialBackoff:
         self._random = random
 
     def backoff_ms(self, attempts: int) -> float:
-        """``attempts`` counts from 0: the first failure waits about ``initial_ms``."""
+        """The wait in ms. ``attempts`` counts from 0: the first failure waits about ``initial_ms``."""
         if not self._exponent_max:
             return self._initial_ms
         term_ms: float = self._initial_ms * BACKOFF_BASE ** min(attempts, self._exponent_max)

@@ -1,4 +1,4 @@
-"""Names that people bring from other Kafka clients, and what takes their place here.
+"""Setting names of other Kafka clients, and their counterparts here.
 
 librdkafka's names: its CONFIGURATION.md. kafka-python's and aiokafka's are Kafka's with underscores.
 """
@@ -40,7 +40,7 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
     "acks.timeout.ms": "request.timeout.ms",
     "client_name": "client.id",
 }
-"""Name of another client → what to write here."""
+"""Another client's setting name → the name to use here."""
 _OTHERS: Final[Mapping[str, str]] = {
     "enable.gapless.guarantee": "enable.idempotence gives order and no duplicates; after a lost record others go on",
     "sticky.partitioning.linger.ms": "murmur2 changes the partition of keyless records each batch.size bytes",
@@ -90,11 +90,11 @@ def brought(name: str) -> str | None:
 ENVIRONMENT_PREFIX: Final = "KAFKA_SIDECAR__"
 _ONE_UNDERSCORE: Final = "KAFKA_SIDECAR_"
 _OWN_VARIABLES: Final = frozenset({"KAFKA_SIDECAR_RUN_DIR", "KAFKA_SIDECAR_CURVE_KEY_FILE"})
-"""Named as a setting, and taken as it stands."""
+"""Variables that look like a setting but have a meaning of their own."""
 
 
 def misspelt_variables(environment: Iterable[str], settings: Iterable[tuple[str, str]]) -> list[str]:
-    """A sentence for each variable that names a setting, given as (table, key), but not by the prefix of settings."""
+    """One sentence for each variable that names a setting, given as (table, key), but lacks the prefix of settings."""
     right = {}
     for table, key in settings:
         rest = key.upper().replace(".", "_")

@@ -1,4 +1,4 @@
-"""Locks on a range of bytes (fcntl), in the form of both kinds: a process's (F_SETLK), an open file's (F_OFD_SETLK)."""
+"""Locks on a range of bytes (fcntl), packed for both kinds: a process's (F_SETLK) and an open file's (F_OFD_SETLK)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 _FLOCK: Final = struct.Struct("hhqqi")
 """struct flock: type, whence, start, length, pid."""
 _BYTES: Final = 64
-"""More than any system's struct flock."""
+"""Larger than any system's struct flock."""
 
 
 class ByteLock(NamedTuple):
-    """``kind`` is F_RDLCK or F_WRLCK, or F_UNLCK in an answer: nobody holds it. ``length`` 0: to the file's end."""
+    """A lock. ``kind`` is F_RDLCK or F_WRLCK; in an answer F_UNLCK means that it is free. ``length`` 0: to the end of
+    the file.
+    """
 
     kind: int
     start: int = 0

@@ -1,7 +1,7 @@
-"""``[clients.NAME]``: who may come under a name, to which topics, and how fast. No I/O.
+"""``[clients.NAME]``: who may use a client name, for which topics, and at which rate. No I/O.
 
-The controller asks at HELLO and the worker again at ATTACH, with the same rules: nobody passes by going to the
-worker's socket directly. Without any rule everybody is admitted under every name.
+The controller checks at HELLO and the worker again at ATTACH, with the same rules, so a client cannot bypass them at
+the worker's socket. Without any rule every caller may use every name.
 """
 
 from __future__ import annotations
@@ -16,41 +16,43 @@ from typing import Any, Final, NamedTuple
 from sidecar.common.errors import Refused
 
 ANY_TOKEN: Final = b""
-"""In place of a token's digest where a name needs none."""
+"""Stands for a token's digest if a name needs no token."""
 UNLISTED: Final = "daemon.unlisted_clients"
 
 
 class Caller(NamedTuple):
-    """A user behind a connection, as the kernel names it: its uid, and its groups when it connected; or a key."""
+    """The user behind a connection, as the kernel names it: its uid, and its groups when it connected; or a public
+    key.
+    """
 
     uid: int
     gids: frozenset[int] = frozenset()
     key: bytes = b""
-    """The public key that it has proved over ``tcp://``; ``uid`` is then a number made of it, and no user's."""
+    """The public key proved over ``tcp://``. Then ``uid`` is a number made from the key, and not a user's."""
 
     @property
     def words(self) -> str:
-        """For a reader: "uid 1000", or the key."""
+        """Description for texts: "uid 1000", or the key."""
         return f"key {self.key.hex()}" if self.key else f"uid {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRule:
-    """One table, with user names, group names and token files resolved. Plain values, to be sent to workers."""
+    """One table, with user names, group names and token files resolved. Plain values that can be sent to workers."""
 
     name: str
     tokens: tuple[bytes, ...] = ()
-    """SHA-256 of each token that is accepted; empty: none is needed."""
+    """SHA-256 of each accepted token; empty if none is needed."""
     uids: tuple[int, ...] | None = None
     gids: tuple[int, ...] | None = None
     keys: tuple[bytes, ...] = ()
-    """Public keys of CURVE. One of ``uids``, ``gids`` or ``keys`` must fit where any is set; over TCP always a key."""
+    """CURVE public keys. If any of ``uids``, ``gids`` or ``keys`` is set, one must match; over TCP always a key."""
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     records_per_second: int | None = None
     bytes_per_second: int | None = None
     discards: bool = False
-    """Over its rate its records fail at once; else the client waits."""
+    """True: records over the rate fail at once. False: the client waits."""
 
     def to_mapping(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -63,7 +65,7 @@ class ClientRule:
         return cls(**found)
 
     def admits(self, caller: Caller) -> bool:
-        """Whether its user, or one of its groups, may use this name."""
+        """Whether the caller's user, one of its groups, or its key may use this name."""
         if caller.key:
             return caller.key in self.keys
         if self.uids is None and self.gids is None:
@@ -72,11 +74,11 @@ class ClientRule:
 
     @property
     def names_users(self) -> bool:
-        """Whether it is for certain users or groups, and not for everybody."""
+        """Whether the rule is limited to certain users or groups."""
         return self.uids is not None or self.gids is not None
 
     def topic_refusal(self, topic: str) -> str | None:
-        """Why this name may not send to the topic; None: it may. ``deny`` is stronger than ``allow``."""
+        """Why this name may not send to the topic; None if it may. ``deny`` takes precedence over ``allow``."""
         rule = next((glob for glob in self.deny if fnmatchcase(topic, glob)), None)
         if rule is not None:
             why = f'topics.deny of [clients.{self.name}] has "{rule}"'
@@ -88,7 +90,7 @@ class ClientRule:
 
 
 class ClientRules:
-    """All tables of a configuration. Immutable; false when everybody is admitted."""
+    """All client tables of a configuration. Immutable. False if every caller is admitted under every name."""
 
     def __init__(self, rules: Mapping[str, ClientRule], *, denies_unlisted: bool = False) -> None:
         self._rules = dict(rules)
@@ -96,7 +98,7 @@ class ClientRules:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ClientRules:
-        """From all settings by name, as START and CONFIGURE bring them."""
+        """Build from all settings by name, as START and CONFIGURE carry them."""
         rules = {name: ClientRule.from_mapping(each) for name, each in values["clients"].items()}
         return cls(rules, denies_unlisted=values[UNLISTED] == "deny")
 
@@ -107,16 +109,16 @@ class ClientRules:
         return self._rules.get(name)
 
     def knows_key(self, public_key: bytes) -> bool:
-        """Whether some name may come over ``tcp://`` with this key."""
+        """Whether some name may be used over ``tcp://`` with this key."""
         return any(public_key in rule.keys for rule in self._rules.values())
 
     def token_digests(self, name: str) -> tuple[bytes, ...]:
-        """Of every token that opens this name; ANY_TOKEN alone where it needs none."""
+        """Digests of every token that is valid for this name; only ANY_TOKEN if it needs none."""
         rule = self._rules.get(name)
         return rule.tokens if rule is not None and rule.tokens else (ANY_TOKEN,)
 
     def check_token(self, name: str, token: object, caller: Caller) -> bytes:
-        """The digest of the token that opened the name. Raises Refused."""
+        """Check a token and return its digest. Raises Refused."""
         digests = self.token_digests(name)
         if digests == (ANY_TOKEN,):
             return ANY_TOKEN
@@ -131,7 +133,7 @@ class ClientRules:
         )
 
     def refusal(self, name: str, caller: Caller) -> str | None:
-        """Why this user may not come under this name, in a sentence; None: it may."""
+        """Sentence that says why this user may not use the name; None if it may."""
         rule = self._rules.get(name)
         who = f'Client "{name}" of {caller.words} is not admitted'
         if rule is None and caller.key:
@@ -151,29 +153,30 @@ class ClientRules:
         return f"{who}: [clients.{name}] of the daemon's configuration has {other}."
 
     def check_lookup(self, topics: Iterable[str], caller: Caller) -> None:
-        """Raises Refused for the first topic that this user may not let us wait for."""
+        """Raise Refused for the first topic that this user may not look up."""
         for topic in topics:
             why = self.lookup_refusal(topic, caller)
             if why is not None:
                 raise Refused("TOPIC_AUTHORIZATION_FAILED", why)
 
     def sight_of(self, caller: Caller) -> Callable[[str], bool] | None:
-        """Whether this user may see a topic of that name in a list; None: all of them.
+        """A function that says whether this user may see a topic in a list; None if it may see all.
 
-        A user that tables name sees what those let it send to, also where it could come under a name without a table.
+        A user named in tables sees the topics that those tables allow, even if it could also use a name without a
+        table.
         """
         is_bound = bool(caller.key) or self._denies_unlisted
         admitting = [rule for rule in self._rules.values() if rule.admits(caller)]
         if not is_bound and not any(rule.names_users for rule in admitting):
             return None
-        # Tables often have the same globs, and a list may have very many topics.
+        # Many tables have the same globs, and a list may have very many topics.
         different = {(rule.allow, rule.deny): rule for rule in admitting}.values()
         return lambda topic: any(rule.topic_refusal(topic) is None for rule in different)
 
     def lookup_refusal(self, topic: str, caller: Caller) -> str | None:
-        """Why this user may not let us wait for a topic; None: some name that it may use could send there.
+        """Why this user may not look up a topic; None if some name that it may use could send there.
 
-        A question brings neither name nor token. Where unlisted names may come, everybody may send to every topic.
+        A lookup carries neither name nor token. If unlisted names are admitted, every caller may send to every topic.
         """
         if not self._denies_unlisted and not caller.key:
             return None

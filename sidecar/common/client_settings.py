@@ -53,4 +53,4 @@ CLIENT_KEYS: Final[Mapping[str, Setting]] = {
         ),
     )
 }
-"""Keys of ``[clients.NAME]``; unset: no such rule."""
+"""Keys of ``[clients.NAME]``. An unset key means that there is no such rule."""

@@ -1,7 +1,7 @@
-"""The only importer of ``time`` among the sans-IO rooms: cores take ``now_ms`` as an argument.
+"""The only importer of ``time`` among the sans-IO packages: cores take ``now_ms`` as an argument.
 
-Two clocks on purpose: deadlines are on the monotonic clock (a wall clock step must not expire anything),
-record timestamps on the wall clock.
+There are two clocks on purpose. Deadlines use the monotonic clock, because a step of the wall clock must not expire
+anything. Record timestamps use the wall clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class MonotonicClock:
 
 
 class ManualClock:
-    """A clock that tests move by hand. The two bases differ, so that mixing them up shows."""
+    """A clock that tests set. Its two clocks start far apart, so that mixing them up is noticed."""
 
     def __init__(self, now_ms: float = 10_000.0, timestamp_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

@@ -1,4 +1,4 @@
-"""A worker's condition as it reports it to the controller: its brokers, its part of the pool, who waits for what."""
+"""A worker's condition, as reported to the controller: its brokers, its part of the pool, and waiting records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 SILENT_MS: Final = 5_000.0
-"""A broker that has answered nothing for so long, with requests on the wire, is silent."""
+"""A broker is silent if it has answered nothing for this many ms with requests on the wire."""
 TROUBLE_MS: Final = 5_000.0
-"""Records that have waited so long for a broker that is no good make the daemon degraded."""
+"""The daemon is degraded if records have waited this many ms for a broker that does not work."""
 
 
 SPOOL_ADVICE: Final = (
@@ -17,7 +17,7 @@ SPOOL_ADVICE: Final = (
 
 
 class BrokerState(StrEnum):
-    """``KNOWN``: metadata names it, no connection stands, and nothing needs one."""
+    """State of a broker. ``KNOWN``: metadata has it, there is no connection, and none is needed."""
 
     UP = "up"
     KNOWN = "known"
@@ -58,8 +58,8 @@ class WaitCause(StrEnum):
 class BrokerRow(NamedTuple):
     """One broker as one worker sees it. Times are of the monotonic clock, which all processes of a host share.
 
-    ``since_ms``: since when it is in this state. ``oldest_held_ms``: when the oldest record that waits for it was
-    accepted; 0 while none waits. ``throttle_ms``: the last that it asked for, 0 when that is long ago.
+    ``since_ms``: when it entered this state. ``oldest_held_ms``: when the oldest record that waits for it was
+    accepted; 0 if none waits. ``throttle_ms``: its last throttle, 0 if that was long ago.
     """
 
     id: int
@@ -74,9 +74,9 @@ class BrokerRow(NamedTuple):
 
 
 class ShareRow(NamedTuple):
-    """Room in the pool of one topic or client at one worker.
+    """Use of the pool by one topic or client at one worker.
 
-    ``share``: of 1, which is all that it may have at all workers. ``is_full``: a stream is held because of it.
+    ``share``: 1 is all that it may use at all workers. ``is_full``: a stream is held because of it.
     """
 
     name: str
@@ -86,7 +86,7 @@ class ShareRow(NamedTuple):
 
 
 class HoldRow(NamedTuple):
-    """Streams of one client and topic that are held for one reason, the longest since ``since_ms`` (monotonic)."""
+    """Streams of one client and topic held for one reason. ``since_ms``: start of the longest hold (monotonic)."""
 
     client: str
     cause: str
@@ -96,7 +96,7 @@ class HoldRow(NamedTuple):
 
 
 class WaitRow(NamedTuple):
-    """The oldest held record. ``partition`` and ``broker`` are -1 where there is none; ``accepted_ms`` is monotonic."""
+    """The oldest held record. ``partition`` and ``broker`` are -1 if there is none. ``accepted_ms`` is monotonic."""
 
     topic: str
     partition: int
@@ -107,7 +107,7 @@ class WaitRow(NamedTuple):
 
 
 class LettersRow(NamedTuple):
-    """Failures of gone clients that the spool cannot take, since ``since_ms`` (monotonic), and why not."""
+    """Failures of gone clients that the spool does not take: since when (monotonic ms), and why."""
 
     submissions: int
     since_ms: float

@@ -1,7 +1,7 @@
 """Rules between settings, checked once before anything starts (Kafka's ProducerConfig, KIP-679).
 
-All conflicts are named together, so that a person repairs the file once. ``config_of`` makes the rooms' configuration
-objects of the values that passed.
+All conflicts are reported together, so that the user corrects the file once. ``config_of`` builds the configuration
+dataclasses from the checked values.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ POOL_PAGES_MIN = 64
 
 
 def conclude(config: SidecarConfig) -> SidecarConfig:
-    """Fill in what follows from other settings and check the relations.
+    """Fill in values that follow from other settings, and check the relations.
 
-    ``config.sources`` tells which values the user set; defaults give way to them as in Kafka.
-    Raises ConfigError naming every conflict.
+    ``config.sources`` tells which values the user has set; as in Kafka, defaults give way to them. Raises ConfigError,
+    which lists every conflict.
     """
     values = dict(config.values)
     faults: list[str] = []
@@ -56,7 +56,7 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     for name in ("retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"):
         first, most = _int(values, f"{name}.ms"), _int(values, f"{name}.max.ms")
         if first > most:
-            # Kafka warns and waits the maximum from the first attempt on.
+            # As Kafka: warn, and use the maximum from the first attempt on.
             warnings.append(f"{name}.ms ({first}) is over {name}.max.ms ({most}); every wait is {most} ms.")
             values[f"{name}.ms"] = most
     _check_memory(values, faults)
@@ -83,10 +83,11 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
 
 
 def config_of(kind: type[Config], values: Mapping[str, Any]) -> Config:
-    """A dataclass filled from concluded ``values``: each field takes the setting of its name, dots for underscores.
+    """Build a dataclass from concluded ``values``: each field takes the setting of its name, with dots for
+    underscores.
 
     A setting of the daemon's own goes by its key: ``batch_growth_bytes`` is ``daemon.batch_growth_bytes``. Raises
-    KeyError for a field that is no setting; defaults stand in SETTINGS only.
+    KeyError for a field that is no setting. Defaults are in SETTINGS only.
     """
     return kind(**{each.name: values[_BY_FIELD[each.name]] for each in fields(kind)})
 
@@ -99,7 +100,7 @@ def acks_number(value: Value) -> int:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """``host:port`` or ``[v6]:port`` as (host, port); None when it is not one."""
+    """``host:port`` or ``[v6]:port`` as (host, port); None for any other text."""
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -116,7 +117,7 @@ def unix_path(listen: str) -> str | None:
 
 
 def tcp_address(listen: str, offset: int = 0) -> tuple[str, int] | None:
-    """(host, port + ``offset``) of ``tcp://host:port``; None when it is not one, or beyond the last port."""
+    """(host, port + ``offset``) of ``tcp://host:port``; None for any other text, or beyond the last port."""
     place = parse_address(listen.removeprefix(TCP_PREFIX)) if listen.startswith(TCP_PREFIX) else None
     if place is None or not place[1] or place[1] + offset > 65_535:
         return None
@@ -171,7 +172,7 @@ def _conclude_idempotence(
         against.append("retries = 0 (must be over 0)")
     if in_flight > _HARD_LIMIT_IN_FLIGHT:
         text = f"max.in.flight.requests.per.connection = {in_flight} (at most {_HARD_LIMIT_IN_FLIGHT})"
-        # As in Kafka 4: too many in flight never switches idempotence off silently.
+        # As in Kafka 4: too many requests in flight never switch idempotence off silently.
         if wanted is None and not against:
             faults.append(
                 f"Idempotence is on by default and forbids {text}; lower it or set enable.idempotence = "
@@ -230,7 +231,7 @@ def _conclude_topic(
     faults: list[str],
     warnings: list[str],
 ) -> dict[str, Value]:
-    """The same rules for one pattern: what it does not say counts as for all topics."""
+    """Apply the same rules to one pattern. Settings that it lacks count as for all topics."""
     own = dict(keys)
     if "acks" in own:
         own["acks"] = acks_number(own["acks"])
@@ -264,7 +265,7 @@ def _check_memory(values: dict[str, Value], faults: list[str]) -> None:
             "raise it or lower max.request.size."
         )
     memory, page = _int(values, "buffer.memory"), _int(values, "pool.page_bytes")
-    # One topic may hold half of the pool at most, so a larger record could never be accepted.
+    # One topic may hold at most half of the pool, so a larger record could never be accepted.
     needed = max(POOL_PAGES_MIN * page, 2 * (request + page))
     if memory < needed:
         faults.append(

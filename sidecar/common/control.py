@@ -1,5 +1,5 @@
-"""Messages between controller and worker over their inherited socketpair; :mod:`sidecar.common.control_codec` has
-their bytes.
+"""Messages between controller and worker over their inherited socketpair. :mod:`sidecar.common.control_codec` encodes
+them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ControlKind(IntEnum):
 
 
 class UpdateError(IntEnum):
-    """Why a worker refused an UpdateMetadata (Kafka's own codes for the same)."""
+    """Why a worker refused an UpdateMetadata (with Kafka's codes)."""
 
     NONE = 0
     STALE_CONTROLLER_EPOCH = 11
@@ -45,9 +45,9 @@ class UpdateError(IntEnum):
 
 
 class PartitionUpdate(NamedTuple):
-    """One partition state of an UpdateMetadata. ``leader`` -2 means: this partition is being deleted.
+    """One partition state of an UpdateMetadata. ``leader`` -2 means that the partition is being deleted.
 
-    ``topic_id`` is the UUID's 16 bytes, or None from a broker that knows no topic ids.
+    ``topic_id`` is the UUID's 16 bytes, or None from a broker without topic ids.
     """
 
     topic: str
@@ -63,7 +63,7 @@ class PartitionUpdate(NamedTuple):
 class FailureRow(NamedTuple):
     """Records of one topic that failed with one error. ``code`` is the outcome's; ``persistence`` is wire.Persistence.
 
-    ``topic`` is empty for records of many topics. ``client`` names the sender of the last one, empty when it is gone.
+    ``topic`` is empty for records of many topics. ``client`` is the sender of the last one, empty if it is gone.
     """
 
     topic: str
@@ -75,12 +75,12 @@ class FailureRow(NamedTuple):
 
 
 DISCARD_TOPICS_MAX: Final = 200
-"""Topics of which discards are counted one by one; those of all others are OTHER_TOPICS."""
+"""Limit of topics with a discard count of their own; the others are counted under OTHER_TOPICS."""
 OTHER_TOPICS: Final = "(other topics)"
 
 
 class Discard(NamedTuple):
-    """Records of a topic that were discarded, and when the first and the last (Unix epoch)."""
+    """Discarded records of one topic, and the time of the first and the last (Unix epoch)."""
 
     records: int
     first_ms: int
@@ -96,11 +96,11 @@ class TopicError(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """controller → worker, first message: everything a worker needs to know.
+    """controller → worker, the first message: everything that a worker needs to start.
 
-    ``config`` maps the daemon's concluded settings by name. File descriptors have the sender's numbers; they come
-    with START_FD_BYTE before it and get numbers of the worker's own. ``slot`` is the worker's area of the segment,
-    ``incarnation`` never repeats.
+    ``config`` has the daemon's concluded settings by name. File descriptors carry the sender's numbers; the
+    descriptors themselves arrive with START_FD_BYTE before this message, under numbers of the worker's own. ``slot``
+    is the worker's area of the segment. ``incarnation`` never repeats.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.START
@@ -120,7 +120,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """worker → controller: endpoint bound, segment attached; clients may be sent here."""
+    """worker → controller: the endpoint is bound and the segment attached, so clients may be sent here."""
 
     kind: ClassVar[ControlKind] = ControlKind.READY
     pid: int
@@ -162,9 +162,8 @@ class UpdateMetadataReply:
 class NeedTopics:
     """worker → controller.
 
-    ``topics``: these are needed now and unknown or stale here. ``refresh``: ask the cluster again although
-    they are known (rule M7). ``used``: topics that carried records since the last message
-    (renews their expiry, rule M2).
+    ``topics``: topics that are needed and unknown or stale at the worker. ``refresh``: ask the cluster again even if
+    they are known (rule M7). ``used``: topics with records since the last message (renews their expiry, rule M2).
     """
 
     kind: ClassVar[ControlKind] = ControlKind.NEED_TOPICS
@@ -177,8 +176,8 @@ class NeedTopics:
 class TopicErrors:
     """controller → worker: the topics that the last metadata answer refused, by name.
 
-    A topic that is good again simply appears in an UpdateMetadata. ``cluster_error`` is the sentence why no
-    broker answers, empty while one does; ``is_login_refused``: it is that they refuse the login.
+    A topic without an error again appears in an UpdateMetadata. ``cluster_error`` says why no broker answers, "" while
+    one does. ``is_login_refused``: the reason is that brokers refuse the login.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.TOPIC_ERRORS
@@ -189,7 +188,7 @@ class TopicErrors:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """controller → worker: take nothing new, finish what is there within ``timeout_ms``, fail the rest."""
+    """controller → worker: accept nothing new, deliver the rest within ``timeout_ms``, then fail what is left."""
 
     kind: ClassVar[ControlKind] = ControlKind.DRAIN
     timeout_ms: float
@@ -197,7 +196,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """worker → controller: the drain has ended with ``left`` records not delivered (0 = all delivered)."""
+    """worker → controller: the drain has ended, with ``left`` records not delivered."""
 
     kind: ClassVar[ControlKind] = ControlKind.DRAINED
     left: int
@@ -222,8 +221,8 @@ class Warm:
 class Configure:
     """controller → worker: settings that changed while the daemon runs.
 
-    ``config`` has all of them, as START's; only live ones differ. ``serial`` rises by one with each change, and the
-    worker applies them in order, between two turns.
+    ``config`` has all settings, as in START; only live ones differ. ``serial`` increases by one per change. The worker
+    applies changes in order, between two turns.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.CONFIGURE
@@ -233,7 +232,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """worker → controller: the settings of CONFIGURE ``serial`` hold here."""
+    """worker → controller: the settings of CONFIGURE ``serial`` are applied."""
 
     kind: ClassVar[ControlKind] = ControlKind.CONFIGURED
     serial: int
@@ -257,10 +256,12 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """worker → controller, once a second while something differs: how it stands with brokers, pool and streams.
+    """worker → controller, at most once a second and only after a change: brokers, pool, and held streams of this
+    worker.
 
-    It replaces the last one. ``topics`` and ``clients`` are those that hold most of the pool. ``waits``: the oldest
-    record that has a partition, and the oldest that waits for its topic. ``letters``: none while the spool takes all.
+    It replaces the previous one. ``topics`` and ``clients`` are those that hold most of the pool. ``waits``: the
+    oldest record with a partition, and the oldest one that waits for its topic. ``letters``: empty while the spool
+    takes all.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.CONDITION
@@ -274,9 +275,9 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """controller → worker: what waits on what here? ``name``: a topic, a partition or a client; empty: everything.
+    """controller → worker: explain what waits for what. ``name``: a topic, a partition or a client; empty: everything.
 
-    ``uid``: only clients of this user, or key, are named and counted; EVERY_USER: all of them.
+    ``uid``: name and count only clients of this user or key; EVERY_USER: all.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.EXPLAIN
@@ -287,10 +288,9 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """worker → controller: the answer to EXPLAIN ``serial``. ``row_count`` and ``client_count`` count all there are.
+    """worker → controller: the answer to EXPLAIN ``serial``. ``row_count`` and ``client_count`` are totals.
 
-    ``is_known``: the worker knows a topic, partition or client of that name. ``unread``: batches that it did
-    not look at.
+    ``is_known``: the worker has a topic, partition or client of that name. ``unread``: number of batches not examined.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.EXPLAINED
@@ -305,10 +305,10 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class LoginToken:
-    """controller → worker: the OAuth token to log in to brokers with, and again whenever there is a newer one.
+    """controller → worker: the OAuth token for logins at brokers. Sent again for each newer one.
 
-    ``expires_at_ms`` is since 1970; None: it does not end. ``why_not`` is the sentence why no newer one could be had,
-    empty while they come; ``token`` is then the last one, empty when there never was one.
+    ``expires_at_ms`` is in ms since 1970; None if it does not end. ``why_not`` says why no newer token could be
+    fetched, "" while that works; ``token`` is then the last one, "" if there never was one.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.LOGIN_TOKEN

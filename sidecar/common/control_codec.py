@@ -1,8 +1,8 @@
 """The codec of the control messages (:mod:`sidecar.common.control`).
 
-One message = a 4-byte big-endian length, then a msgpack array ``[kind, {field: value}]``. The end of the
-stream is the death of the peer. Fields that a reader does not know are ignored; a field that is missing
-takes its default; an unknown kind is an error (both ends come from one installation).
+One message is a 4-byte big-endian length, then a msgpack array ``[kind, {field: value}]``. The end of the stream means
+that the peer has died. Unknown fields are ignored, a missing field gets its default, and an unknown kind is an error,
+because both ends come from one installation.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sidecar.common.model import Node
 
 LENGTH: Final = struct.Struct(">I")
 MESSAGE_BYTES_MAX: Final = 256 << 20
-"""A full metadata push of 200,000 partitions is about 10 MiB; beyond this the stream is certainly broken."""
+"""Limit of one message. A full metadata update of 200,000 partitions has about 10 MiB; more means a broken stream."""
 START_FD_BYTE: Final = b"F"
-"""Goes before START and carries, as SCM_RIGHTS, the descriptors that START names: segment, then eventfds."""
+"""Precedes START and carries its file descriptors (SCM_RIGHTS): the segment, then the eventfds."""
 
 
 class ControlError(ValueError):
-    """The control stream carries something that is no message of ours."""
+    """The control stream has data that is no valid message."""
 
 
 _MESSAGE_TYPES: Final[dict[int, type[ControlMessage]]] = {
@@ -81,7 +81,7 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
 
 
 def encode_message(message: ControlMessage) -> bytes:
-    """The message with its 4-byte length, ready for the socket."""
+    """Encode a message with its 4-byte length."""
     values = {each.name: getattr(message, each.name) for each in fields(message)}
     body: bytes = msgpack.packb([int(message.kind), values], default=_plain)
     return LENGTH.pack(len(body)) + body
@@ -94,7 +94,7 @@ def _plain(value: object) -> object:
 
 
 def decode_message(body: bytes | bytearray | memoryview) -> ControlMessage:
-    """The inverse of :func:`encode_message` without the length; raises ControlError for anything else."""
+    """Decode a message without its length. Raises ControlError for anything else."""
     try:
         kind, values = msgpack.unpackb(body, strict_map_key=False)
         message_type = _MESSAGE_TYPES[kind]
@@ -112,13 +112,13 @@ def decode_message(body: bytes | bytearray | memoryview) -> ControlMessage:
 
 
 class ControlDecoder:
-    """Cuts a byte stream into messages. Not thread-safe."""
+    """Splits a byte stream into messages. Not thread-safe."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[ControlMessage]:
-        """Take bytes as they come; return the messages now complete. Raises ControlError."""
+        """Take received bytes and return the messages that are now complete. Raises ControlError."""
         self._pending += data
         messages: list[ControlMessage] = []
         position = 0

@@ -1,8 +1,8 @@
-"""The meaning of each broker error for a producer: one row per code, one :func:`classify`.
+"""The meaning of each broker error for a producer: one row per code, looked up by :func:`classify`.
 
-Names, texts and the retriable flag come from the stub's table (the thin side tells them to the caller); this
-table adds what only the daemon needs. Source: Kafka's ``Errors`` and ``Sender.completeBatch``, librdkafka's
-``rd_kafka_handle_Produce_error`` for what is known about persistence.
+Names, texts and the retriable flag come from the stub's table, because the stub reports them to callers. This table
+adds the daemon's fields. Sources: Kafka's ``Errors`` and ``Sender.completeBatch``, and for persistence librdkafka's
+``rd_kafka_handle_Produce_error``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from client_stub.wire import Persistence
 
 
 class Refused(Exception):
-    """A HELLO or ATTACH is answered with REFUSED: ``code`` for programs, the text for people."""
+    """A HELLO or ATTACH is answered with REFUSED: ``code`` for programs, the text for users."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 class Code(IntEnum):
-    """The codes this daemon decides by. Every other code is handled by its row alone."""
+    """Codes that the daemon treats specially. Every other code is handled by its row alone."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -61,7 +61,7 @@ class Code(IntEnum):
 
 
 class ErrorRow(NamedTuple):
-    """``persistence`` is what a batch answered with this code may be in the log *by this attempt alone*."""
+    """One error. ``persistence``: whether a batch answered with this code may be in the log *by this attempt alone*."""
 
     code: int
     name: str
@@ -95,7 +95,7 @@ _MAYBE_APPENDED: Final = frozenset(
         Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         Code.KAFKA_STORAGE_ERROR,
         # A leader that steps down while a write waits for its followers answers with one of these two
-        # (DelayedProduce). The record stands in its log, and perhaps in the next leader's.
+        # (DelayedProduce): the record is in its log, and perhaps in the next leader's.
         Code.NOT_LEADER_OR_FOLLOWER,
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     }
@@ -119,9 +119,7 @@ ERROR_ROWS: Final[dict[int, ErrorRow]] = {
 
 
 def classify(code: int) -> ErrorRow:
-    """The row of ``code``. A code newer than this table is final and may have been appended: nothing is
-    known.
-    """
+    """The row of ``code``. An unknown code is not retriable, and its records count as possibly persisted."""
     row = ERROR_ROWS.get(code)
     if row is None:
         text = f"The broker answered with error code {code}, which this version does not know."

@@ -6,13 +6,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 WAITING_ROWS_MAX: Final = 50
-"""Partitions, topics and held streams in one explanation: those that wait longest."""
+"""Limit of partitions, topics and held streams in one explanation: those that wait longest."""
 CLIENT_ROWS_MAX: Final = 20
-"""Clients in one explanation: those with most records without an outcome."""
+"""Limit of clients in one explanation: those with most records without an outcome."""
 EVERY_USER: Final = -1
-"""In place of a uid."""
+"""Stands for a uid: all users."""
 NAME_CHARACTERS_MAX: Final = 300
-"""Of a question: a topic's name and a partition, or a client's name."""
+"""Limit of a question's name: of a topic with a partition, or of a client."""
 
 
 class OwnCause(StrEnum):
@@ -24,10 +24,10 @@ class OwnCause(StrEnum):
 
 
 class WaitingRow(NamedTuple):
-    """Records that wait for one cause. Times are of the monotonic clock; 0 where there is none.
+    """Records that wait for one cause. Times are monotonic ms; 0 for none.
 
-    ``client`` is empty for records of any client, ``partition`` and ``broker`` are -1 where there is none. ``records``:
-    -1 where only submissions are counted. ``since_ms``: since when the oldest waits, ``deadline_ms``: when it fails.
+    ``client`` is empty for records of any client; ``partition`` and ``broker`` are -1 for none. ``records`` is -1 if
+    only submissions are counted. ``since_ms``: since when the oldest waits. ``deadline_ms``: when it fails.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class WaitingRow(NamedTuple):
 
 
 class ClientAccount(NamedTuple):
-    """A client of a worker: its records without an outcome, and its streams (topics) of which some are held."""
+    """A client of a worker: its records without an outcome, and its streams (topics), some of which may be held."""
 
     client: str
     pid: int

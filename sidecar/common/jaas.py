@@ -1,9 +1,9 @@
-"""sasl.jaas.config: one entry of a JAAS file, as people copy it from Java clients (Kafka: JaasConfig).
+"""sasl.jaas.config: one entry of a JAAS file, as copied from Java clients (Kafka: JaasConfig).
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a\\"b";
     └ module                                               └ flag   └ options, in quotes or bare      └ may be missing
 
-Faults name the place by its character number and never repeat text of the entry, which has secrets.
+Error texts give the character number and never quote the entry, because it has secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OCTAL: Final = re.compile(r"[0-3]?[0-7]{1,2}")
 
 
 class JaasEntry(NamedTuple):
-    """``module`` is the class name without its packages."""
+    """A JAAS entry. ``module`` is the class name without its package."""
 
     module: str
     options: Mapping[str, str]
@@ -33,7 +33,7 @@ class JaasError(ValueError):
 
 
 def read_jaas(text: str) -> JaasEntry:
-    """The one entry in ``text``. Raises JaasError."""
+    """Parse the one entry in ``text``. Raises JaasError."""
     if len(text) > JAAS_CHARACTERS_MAX:
         raise JaasError(f"it has over {JAAS_CHARACTERS_MAX >> 10} Ki characters")
     reader = _JaasReader(text)

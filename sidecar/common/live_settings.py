@@ -1,6 +1,6 @@
-"""Which settings a running daemon can take on, and how two configurations differ. No I/O.
+"""Says which settings a running daemon can change, and how two configurations differ. No I/O.
 
-A setting is live when the code that uses it has one place where the new value is put. All others need a new daemon.
+A setting is live if the code that uses it has one place where the new value is put. All others need a new daemon.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ LIVE: Final = frozenset(
     }
 )
 LIVE_PREFIXES: Final = ("ssl.", "sasl.", "https.")
-"""Credentials: connections that are opened later use the new ones."""
+"""Credentials: later connections use the new ones."""
 OF_THE_SEGMENT: Final = frozenset({"buffer.memory", "daemon.clients_max", "pool.page_bytes", "pool.path"})
-"""Fixed when the segment is made. A takeover goes on with the segment of the old daemon, so it changes none of them."""
+"""Fixed when the segment is made. A takeover keeps the old daemon's segment, so it cannot change them."""
 SETTLED_TOPIC_KEYS: Final = ("acks", "partitioner")
-"""Of a topic: records in the journal stand in the lane of its acks, and a key must keep its partition."""
+"""Topic settings that cannot change: records in the journal are in the lane of its acks, and a key must keep its
+partition.
+"""
 _SECRETS: Final = frozenset({"token", *(name for name, row in BY_NAME.items() if row.secret)})
 
 
@@ -54,14 +56,16 @@ def is_live(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``changes``: one phrase each, for the log. ``refusals``: one sentence for each that needs a new daemon."""
+    """Difference of two configurations. ``changes``: a phrase per change, for the log. ``refusals``: a sentence per
+    change that needs a new daemon.
+    """
 
     changes: tuple[str, ...]
     refusals: tuple[str, ...]
 
 
 def difference(old: SidecarConfig, new: SidecarConfig) -> Difference:
-    """Compare concluded configurations; secrets are never part of a text."""
+    """Compare concluded configurations. No text contains a secret."""
     changes: list[str] = []
     refusals: list[str] = []
     for name in BY_NAME:
@@ -99,10 +103,10 @@ def _needs_clean_stop(what: str) -> str:
 def _first_unlike(
     old: Mapping[str, Mapping[str, Value]], new: Mapping[str, Mapping[str, Value]]
 ) -> str | None:
-    """The first pattern from which on some topic may get another acks or partitioner; None: none does.
+    """First pattern whose topics may get other values of fixed settings; None if there is none.
 
-    The first table that matches a topic counts alone. So up to the last table that sets one of these, all tables must
-    be the same as before, in the same order.
+    Only the first table that matches a topic applies to it. So all tables up to the last one that sets a fixed setting
+    must be the same as before, in the same order.
     """
     before, after = _settled(old), _settled(new)
     for place in range(max(len(before), len(after))):
@@ -139,7 +143,7 @@ def _table_changes(
 
 
 def shown_value(name: str, value: Any) -> str:
-    """A value for logs and people; ``***`` for a secret."""
+    """A value for logs and users; ``***`` for a secret."""
     if value is None:
         return "unset"
     if name in _SECRETS:

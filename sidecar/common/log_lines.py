@@ -1,7 +1,7 @@
-"""The lines of a process's log: as text, as JSON, or as the systemd journal reads them.
+"""Formats of a process's log lines: text, JSON, or for the systemd journal.
 
-Names of clients and topics, and words of brokers, stand in messages as they came. No text of a stranger ends a line or
-speaks to a terminal: escaping it here leaves no message out.
+Messages contain names of clients and topics and texts of brokers as they were received. Escaping them here makes sure
+that no foreign text ends a line or controls a terminal, in any message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from sidecar.common.wording import printable
 
 _PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""syslog's, as in sd-daemon(3); 7 (debug) below them."""
+"""syslog priorities, as in sd-daemon(3); 7 (debug) below them."""
 
 
 def priority(level: int) -> int:
@@ -23,7 +23,7 @@ def priority(level: int) -> int:
 
 
 class LogLines(logging.Formatter):
-    """Text: time with its zone, level, process. Tracebacks are our own and stay as they are."""
+    """Text lines: time with its zone, level, process. Tracebacks are not escaped, because they are the daemon's own."""
 
     def __init__(self, process: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {process}: %(message)s")
@@ -39,7 +39,7 @@ class LogLines(logging.Formatter):
 
 
 class JournalLines(LogLines):
-    """Each line begins with its priority, such as ``<4>``. The journal has the time itself."""
+    """Lines that begin with their priority, such as ``<4>``. The journal adds the time."""
 
     def __init__(self, process: str) -> None:
         super().__init__(process)
@@ -51,7 +51,7 @@ class JournalLines(LogLines):
 
 
 class JsonLines(LogLines):
-    """An object in each line: time (RFC 3339), level, process, pid, logger, message, and the traceback, if any."""
+    """One JSON object per line: time (RFC 3339), level, process, pid, logger, message, and the traceback, if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -71,7 +71,7 @@ _LINES: Final = {"text": LogLines, "json": JsonLines, "journald": JournalLines}
 
 
 def log_to_stderr(level: str, line_format: str, process: str) -> None:
-    """Set the process's log up, once. ``process``: the name in its lines, such as ``worker 0``."""
+    """Set up the process's log, once. ``process``: the name in its lines, such as ``worker 0``."""
     handler = logging.StreamHandler()
     handler.setFormatter(_LINES[line_format](process))
     logging.basicConfig(level=level.upper(), handlers=[handler])

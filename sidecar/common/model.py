@@ -1,4 +1,4 @@
-"""Words every room shares. No I/O."""
+"""Types that all packages share. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class TopicPartition(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A broker endpoint as metadata names it. ``id`` is negative for a bootstrap address not yet identified, and
-    ``second_of`` the broker's for the second connection to it.
+    """A broker's address from metadata. ``id`` is negative for a bootstrap address that is not identified yet, and
+    ``second_of`` the broker's id for the second connection to it.
     """
 
     id: int
@@ -32,16 +32,16 @@ class Node(NamedTuple):
 
 
 _SECOND: Final = 1 << 32
-"""Brokers' ids are 32 bits wide, so those of their second connections lie above them."""
+"""Broker ids have 32 bits, so the ids of second connections are above them."""
 
 
 def second_of(node_id: int) -> int:
-    """The id under which the second connection to a broker goes: what is in flight, its backoff, its deadlines."""
+    """The id of the second connection to a broker, for its requests, backoff and deadlines."""
     return node_id | _SECOND
 
 
 def broker_of(node_id: int) -> int:
-    """The broker at the other end, of either connection."""
+    """The broker's id, for either of its connections."""
     return node_id & ~_SECOND if node_id > 0 else node_id
 
 
@@ -51,7 +51,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """InitProducerId may answer an error together with id -1; a batch is never drained under such an id."""
+        """False for id -1, which InitProducerId returns with an error: a batch is never drained under such an id."""
         return self.producer_id >= 0
 
 
@@ -59,7 +59,7 @@ NO_PRODUCER_ID = ProducerIdAndEpoch(-1, -1)
 
 
 class ExitStatus(IntEnum):
-    """Exit codes of the CLI and meaning of a worker's exit to the controller."""
+    """Exit codes of the CLI, and of a worker, as its controller reads them."""
 
     OK = 0
     FAILED = 1

@@ -1,4 +1,4 @@
-"""Packages that the daemon and the command line import beside the stub's; standard library only here."""
+"""Packages that the daemon and the command line need beside the stub's. This file imports only the standard library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Set by each process of ours for itself: its limit of open files, its title in ps and top; and its version."""
+"""Properties that each daemon process sets for itself: its limit of open files, its title in ps and top; and its
+version.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def raise_limit() -> None:
-    """To what the administrator allows: each client is a connection, and at its worker a watched process.
+    """Raise the limit of open files to the hard limit: each client is a connection and, at its worker, a watched
+    process.
 
-    Many systems begin with 1,024 for all.
+    Many systems start with 1,024 for all.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def own_version() -> str:
-    """Of the installation that this process runs from."""
+    """Version of the installation that this process runs from."""
     try:
         return version("kafka-sidecar")
     except PackageNotFoundError:
@@ -29,7 +32,7 @@ def own_version() -> str:
 
 
 def set_title(role: str) -> None:
-    """Nothing happens where setproctitle is not installed."""
+    """Set the process title. Does nothing if setproctitle is not installed."""
     try:
         import setproctitle
     except ImportError:
@@ -38,9 +41,10 @@ def set_title(role: str) -> None:
 
 
 def hide_memory() -> None:
-    """No core dump of this process, and no other process of this user reads its memory (ptrace, /proc/PID/mem).
+    """Disable core dumps of this process, and reads of its memory by other processes of its user (ptrace,
+    /proc/PID/mem).
 
-    For processes with secrets. Its /proc/PID is root's then, but for what everybody may read. Raises OSError.
+    For processes with secrets. Most files in its /proc/PID then belong to root. Raises OSError.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):

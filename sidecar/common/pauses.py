@@ -1,7 +1,7 @@
-"""Pauses: what an operator has stopped, and until when it stays so. Sans-IO.
+"""Pauses: which topics or clients an operator has paused, and since when. Sans-IO.
 
-``drain`` stops the acceptance of records, ``pause`` the sending of topics; ``resume`` ends both. Workers get it with
-their settings, so it holds for those that start later as well.
+``drain`` stops the acceptance of records, ``pause`` the sending of topics; ``resume`` ends both. Workers get the
+pauses with their settings, so they also apply to workers that start later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAUSED_TOPICS_MAX: Final = 200
 DRAINED_TEXT: Final = (
     "the daemon takes no records (kafka-sidecar drain); kafka-sidecar resume lets clients go on"
 )
-"""Why a stream is held meanwhile."""
+"""Reason given to held streams during a drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Pauses:
     """Immutable. Times are ms since 1970."""
 
     topics: Mapping[str, int] = field(default_factory=dict)
-    """Names whose records are accepted and not sent, with the time of their pause."""
+    """Topics whose records are accepted and not sent, with the time of the pause."""
     drained_since_ms: int | None = None
-    """No records are accepted since then; None: they are."""
+    """Time since which no records are accepted; None while they are."""
 
     def __bool__(self) -> bool:
         return bool(self.topics) or self.drained_since_ms is not None
 
     def pause(self, names: Iterable[str], now_ms: int) -> Pauses:
-        """Raises Refused for a name that no topic can have, and beyond the bound."""
+        """Pause these topics. Raises Refused for an invalid topic name, or if there are too many."""
         names = list(names)
         for name in names:
             if not name or len(name.encode()) > TOPIC_BYTES_MAX:
@@ -51,7 +51,7 @@ class Pauses:
         return self if self.drained_since_ms is not None else replace(self, drained_since_ms=now_ms)
 
     def resume(self, names: Iterable[str]) -> Pauses:
-        """Without names everything goes on. Raises Refused for a topic that is not paused."""
+        """Resume these topics, or everything if there are none. Raises Refused for a topic that is not paused."""
         names = set(names)
         if not names:
             return Pauses()
@@ -68,7 +68,7 @@ class Pauses:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any] | None) -> Pauses:
-        """Those that an earlier daemon wrote; nothing is paused where that cannot be read."""
+        """Read the pauses that an earlier daemon wrote. Unreadable ones are dropped."""
         topics, since_ms = (values or {}).get("topics"), (values or {}).get("drained_since_ms")
         return cls(
             {name: at for name, at in topics.items() if isinstance(at, int)}

@@ -1,4 +1,4 @@
-"""Java's properties files, as Kafka's tools take them: ``linger.ms=5``. The form is that of java.util.Properties."""
+"""Reads Java's properties files, as Kafka's tools accept them: ``linger.ms=5``. The format is java.util.Properties'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Settings by name; a later line of one name counts. Spaces behind a value are not part of it, unlike in Java."""
+    """Settings by name. The last line of a name counts. Unlike in Java, trailing spaces are not part of a value."""
     found: dict[str, str] = {}
     pending = ""
     for natural_line in text.splitlines():

@@ -1,7 +1,7 @@
-"""How every Python process of ours is started: from the installation, whatever the current folder holds.
+"""Starts Python child processes from this installation, whatever the current folder holds.
 
-``python -m`` puts the current folder before everything else. A daemon that was started in a folder would run a
-``json.py`` from there, as root if it runs as root. In a clone of this project it would find the unbuilt sources.
+``python -m`` puts the current folder first in the path. So a ``json.py`` there would be executed by a daemon started
+in that folder, perhaps as root; and in a clone of this project the unbuilt sources would be imported.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 
 def python_command(module: str, *words: str) -> list[str]:
-    """The words that start ``module`` of this installation in a process of its own."""
+    """Command line that runs ``module`` of this installation in a new process."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def safe_environment() -> Mapping[str, str]:
-    """Our environment for a child that starts Pythons itself (Spark's workers): they are as careful."""
+    """Environment for a child that starts Python processes itself (Spark's workers), so that they are as careful."""
     return {**os.environ, _SAFE_PATH: "1"}

@@ -1,4 +1,4 @@
-"""Settings of the Java producer that this daemon does not take: each with the sentence why, and what to do."""
+"""Settings of the Java producer that this daemon refuses: each with the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REFUSED_PREFIXES: Final[Mapping[str, str]] = {
 
 
 def refusal(name: str) -> str | None:
-    """Why a setting that Kafka knows is not taken; None for any other name."""
+    """Why a setting of Kafka is refused; None for any other name."""
     why = REFUSED.get(name)
     if why is None:
         why = next((text for prefix, text in REFUSED_PREFIXES.items() if name.startswith(prefix)), None)

@@ -1,4 +1,4 @@
-"""Rules between the ``sasl.*`` settings. Other spellings and sasl.jaas.config end up in the one name that is used."""
+"""Rules between the ``sasl.*`` settings. Other spellings and sasl.jaas.config are converted to the names in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SPELLINGS: Final = {
     "sasl.oauthbearer.client.credentials.client.secret": "sasl.oauthbearer.client.secret",
     "sasl.oauthbearer.client.credentials.client.secret.file": "sasl.oauthbearer.client.secret.file",
 }
-"""Other name → the name that is used."""
+"""Other spelling → the name in use."""
 _MODULES: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]] = {
     "PlainLoginModule": (
         ("PLAIN",),
@@ -42,7 +42,7 @@ _MODULES: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]] = {
     ),
     "IAMLoginModule": ((AWS_MSK_IAM,), {}),
 }
-"""Login module → its mechanisms, and the setting that each of its options is."""
+"""Login module → (its mechanisms, {option: the setting that it sets})."""
 _TOKEN_SOURCES: Final = (
     "sasl.oauthbearer.token.endpoint.url",
     "sasl.oauthbearer.token",
@@ -53,9 +53,9 @@ _AWS_HOST: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws
 
 
 def conclude_sasl(values: dict[str, Value], faults: list[str], warnings: list[str]) -> None:
-    """Check ``sasl.*`` for a security.protocol with SASL, and fill in what other spellings say.
+    """Check ``sasl.*`` for a security.protocol with SASL, and fill in values from other spellings.
 
-    Sentences for people go to the two lists.
+    Error and warning sentences are appended to ``faults`` and ``warnings``.
     """
     own: list[str] = []
     for spelling, name in _SPELLINGS.items():
@@ -259,7 +259,7 @@ def _conclude_region(values: dict[str, Value], faults: list[str]) -> None:
 
 
 def extensions_of(values: Mapping[str, Value]) -> dict[str, str]:
-    """sasl.oauthbearer.extensions as a mapping. Raises ValueError, a sentence."""
+    """sasl.oauthbearer.extensions as a mapping. Raises ValueError with a sentence."""
     found: dict[str, str] = {}
     for pair in str(values["sasl.oauthbearer.extensions"] or "").split(","):
         name, equals, value = pair.strip().partition("=")

@@ -11,7 +11,7 @@ PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (*PASSWORD_MECHANISMS, OAUTHBEARER)
 AWS_MSK_IAM: Final = "AWS_MSK_IAM"
-"""Not on the wire: OAUTHBEARER with tokens that AWS credentials sign."""
+"""Not a name on the wire: OAUTHBEARER with tokens signed by AWS credentials."""
 
 
 def _text(name: str, doc: str, *, secret: bool = False) -> Setting:
@@ -23,7 +23,7 @@ def _path(name: str, doc: str) -> Setting:
 
 
 def _secret(name: str, doc: str) -> tuple[Setting, Setting]:
-    """A secret, and the file that may have it."""
+    """Two rows: a secret, and the file that may hold it."""
     return (
         _text(name, doc, secret=True),
         _path(f"{name}.file", f"File that has {name}; read again at each login."),
@@ -137,7 +137,7 @@ SASL_SETTINGS: Final[tuple[Setting, ...]] = (
 
 
 def unused_sasl_settings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) -> list[str]:
-    """A warning when ``sasl.*`` is set and the protocol has no login in it."""
+    """A warning if ``sasl.*`` is set although the protocol has no login."""
     ours = [row.name for row in SASL_SETTINGS if row.name in set_by_user]
     if not ours:
         return []

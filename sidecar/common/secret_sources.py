@@ -1,8 +1,8 @@
-"""Where secrets come from: the setting itself, the file that ``NAME.file`` names, and ``${VARIABLE}`` in paths.
+"""Sources of secrets: the setting itself, the file that ``NAME.file`` names, and ``${VARIABLE}`` in paths.
 
-One rule for ``ssl.*`` and ``sasl.*``. A path may say ``${CREDENTIALS_DIRECTORY}/name`` (systemd's LoadCredential). A
-secret itself is never expanded: a password may contain ``${``. The file is read at each use, so that a new password
-counts for the next connection.
+The same rule holds for ``ssl.*`` and ``sasl.*``. A path may contain ``${CREDENTIALS_DIRECTORY}/name`` (systemd's
+LoadCredential). A secret itself is never expanded, because a password may contain ``${``. The file is read at each
+use, so that a new password counts from the next connection on.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SECRET_FILE_BYTES_MAX: Final = 64 << 10
-"""A longer file is surely not a password or a token."""
+"""Limit of a secret's file: a longer one is no password or token."""
 HIDDEN: Final = "***"
-"""Stands for a secret wherever a person looks."""
+"""Replaces a secret in all output."""
 
 _VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
 
 
 class SecretError(ValueError):
-    """A secret cannot be had; the text is one sentence with setting and file, and never has the secret."""
+    """A secret cannot be read. The text is one sentence with setting and file, and never contains the secret."""
 
 
 def expand_path(path: str, environment: Mapping[str, str]) -> str:
-    """``path`` with the value of each ``${VARIABLE}``. Raises SecretError for one that is not set."""
+    """Expand each ``${VARIABLE}`` in ``path``. Raises SecretError for one that is not set."""
 
     def value_of(found: re.Match[str]) -> str:
         value = environment.get(found[1])
@@ -42,9 +42,10 @@ def expand_path(path: str, environment: Mapping[str, str]) -> str:
 
 
 def read_secret(values: Mapping[str, Any], name: str) -> str | None:
-    """The secret of the setting ``name`` now: its value, else what is in the file of ``name.file``; None: neither.
+    """The present secret of the setting ``name``: its value, else the content of the file of ``name.file``; None for
+    neither.
 
-    Line ends behind a file's text are no part of it. Raises SecretError for a file that cannot be used.
+    Line ends at the end of the file are removed. Raises SecretError for a file that cannot be used.
     """
     path = values.get(f"{name}.file")
     if not path:
@@ -62,9 +63,9 @@ def read_secret(values: Mapping[str, Any], name: str) -> str | None:
 
 
 def read_setting_file(setting: str, path: str, bytes_max: int) -> bytes:
-    """All bytes of the regular file that a setting names; never waits, as a pipe would let us.
+    """All bytes of the regular file that a setting names. Never blocks, as a pipe could.
 
-    Raises SecretError for a file that is missing, unreadable, empty, no regular file, or over ``bytes_max``.
+    Raises SecretError for a file that is missing, unreadable, empty, not regular, or over ``bytes_max``.
     """
     place = f'{setting} = "{path}"'
     if "\0" in path:
@@ -90,7 +91,7 @@ def read_setting_file(setting: str, path: str, bytes_max: int) -> bytes:
 
 
 def secret_faults(values: Mapping[str, Any]) -> list[str]:
-    """One sentence for each ``NAME.file`` among the settings that cannot be used now."""
+    """One sentence for each ``NAME.file`` setting that cannot be used now."""
     faults: list[str] = []
     for file_name, path in values.items():
         if not file_name.endswith(".file") or not path:

@@ -1,4 +1,4 @@
-"""Setting: one row of the settings table, and what a value may be."""
+"""Setting: one row of the settings table, with the type and bounds of its values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class ValueKind(StrEnum):
-    """The type of a setting; the value is the word that error texts and docs use."""
+    """Type of a setting. The enum's value is the word for it in error texts and docs."""
 
     INTEGER = "whole number"
     NUMBER = "number"
@@ -26,7 +26,7 @@ class ValueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row. ``default`` None means unset: concluded from other settings, or needed from the user."""
+    """One row. ``default`` None means unset: it follows from other settings, or the user must set it."""
 
     name: str
     kind: ValueKind
@@ -38,7 +38,7 @@ class Setting:
     any_case: bool = False
     """Choices are compared without regard to case, as Kafka does for this setting."""
     secret: bool = False
-    """Never shown: not by `config show`, not in a fault. A file may have it: the setting ``NAME.file``."""
+    """Never shown, neither by `config show` nor in an error text. The setting ``NAME.file`` may name a file with it."""
     is_path: bool = False
     """``${VARIABLE}`` stands for an environment variable (:mod:`sidecar.common.secret_sources`)."""
 
@@ -54,13 +54,13 @@ class Setting:
 
     @property
     def is_size(self) -> bool:
-        """Whether it counts bytes, so that "64KB" and "128MB" are taken, too."""
+        """Whether it counts bytes, so that "64KB" and "128MB" are accepted."""
         return self.kind is ValueKind.INTEGER and (
             self.name in SIZES or self.name.endswith(("bytes", "bytes.per.second"))
         )
 
     def bounds_text(self) -> str:
-        """``one of a, b`` or ``0 … 64`` or nothing."""
+        """``one of a, b`` or ``0 … 64`` or ""."""
         if self.choices:
             return "one of " + ", ".join(choice or '""' for choice in self.choices)
         if self.least is None and self.most is None:
@@ -71,17 +71,17 @@ class Setting:
 
 
 SIZES: Final = frozenset({"batch.size", "buffer.memory", "max.request.size"})
-"""Sizes whose names do not say so."""
+"""Settings that count bytes although their names do not say so."""
 OWN_TABLES: Final = ("daemon", "pool", "http", "recover", "dead_letters", "log")
 
 
 def integer(name: str, default: int | None, least: int, most: int, doc: str) -> Setting:
-    """A row of a whole number from ``least`` to ``most``."""
+    """A row for a whole number from ``least`` to ``most``."""
     return Setting(name, ValueKind.INTEGER, default, doc, least, most)
 
 
 def choice(
     name: str, default: str | None, choices: tuple[str, ...], doc: str, *, any_case: bool = False
 ) -> Setting:
-    """A row of one word of ``choices``."""
+    """A row for one of the words in ``choices``."""
     return Setting(name, ValueKind.TEXT, default, doc, choices=choices, any_case=any_case)

@@ -1,8 +1,8 @@
-"""One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md come
-from it.
+"""One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md are derived from
+it.
 
-Kafka's settings keep Kafka's names and stand in ``[kafka]``. The daemon's own are in
-:mod:`sidecar.common.daemon_settings`, and the rules between settings in :mod:`sidecar.common.config_rules`.
+Kafka's settings keep Kafka's names and are in ``[kafka]``. The daemon's own are in
+:mod:`sidecar.common.daemon_settings`, the rules between settings in :mod:`sidecar.common.config_rules`.
 """
 
 from __future__ import annotations
@@ -247,11 +247,11 @@ TOPIC_KEYS: Final[Mapping[str, Setting]] = {
         integer("records.per.second", None, 1, LONG_MAX, "The same by number of records; both may be set."),
     )
 }
-"""The settings of ``[topics."PATTERN"]``; unset: as for all topics."""
+"""Settings of ``[topics."PATTERN"]``. An unset one is as for all topics."""
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; ``sentences`` names every fault found, each with what to do."""
+    """The configuration cannot be used. ``sentences`` names every fault, each with what to do."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self.sentences = list(sentences)
@@ -270,15 +270,15 @@ class SidecarConfig:
     values: Mapping[str, Value]
     clients: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     client_rules: Mapping[str, ClientRule] = field(default_factory=dict)
-    """The same with names resolved and files read."""
+    """Client tables with names resolved and files read."""
     topics: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
-    """By pattern, in the order of the file: the first that matches a topic counts."""
+    """Settings by pattern, in the order of the file: the first that matches a topic counts."""
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
-        """Path of the configuration file, as it was given; empty without one that sets anything."""
+        """Path of the configuration file as given; "" if no file sets anything."""
         return next(
             (
                 source
@@ -310,14 +310,14 @@ class SidecarConfig:
 
     @property
     def holds_secrets(self) -> bool:
-        """Whether a token, a password or a private key is in it, or in a file that it names."""
+        """Whether it contains a token, a password or a private key, or names a file with one."""
         named = (name for name, value in self.values.items() if value not in (None, "", []))
         return any(
             client.get("token") or client.get("token.file") for client in self.clients.values()
         ) or any(BY_NAME[name].secret or name.endswith(".file") or name in _KEY_FILES for name in named)
 
     def to_mapping(self) -> dict[str, object]:
-        """A worker's settings: every value by name, ``clients`` and ``topics`` (in order) as nested maps."""
+        """A worker's settings: every value by name, with ``clients`` and ``topics`` (in order) as nested mappings."""
         return {
             **self.values,
             "clients": {name: rule.to_mapping() for name, rule in self.client_rules.items()},
@@ -326,7 +326,7 @@ class SidecarConfig:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name a person most likely meant by ``name``, if one is near."""
+    """The known name that a user most likely meant by ``name``, if one is similar."""
     known = list(known)
     found = difflib.get_close_matches(name.lower().replace("_", "."), known, n=1, cutoff=0.6)
     if found:

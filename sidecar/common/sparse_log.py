@@ -1,6 +1,6 @@
-"""SparseLog: the same complaint about the same peer is a line a minute, however often it is due.
+"""SparseLog: writes the same complaint about the same peer at most once a minute, however often it occurs.
 
-Misuse by a hostile or broken client is counted in metrics each time; the log must not be its way to fill a disk.
+Metrics count every event that a hostile or broken client causes. The log must not let it fill the disk.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 INTERVAL_MS: Final = 60_000.0
 KEYS_MAX: Final = 64
-"""Peers with lines of their own within a minute; beyond them all others share one line."""
+"""Limit of keys with lines of their own per minute; all further ones share one line."""
 
 
 class SparseLog:
@@ -21,14 +21,14 @@ class SparseLog:
         self._log = log
         self._now_ms = now_ms
         self._said: dict[Hashable, tuple[float, int]] = {}
-        """When a key's last line was written, and how many are missing since; oldest first."""
+        """When a key's last line was written, and the number of lines suppressed since; oldest first."""
 
     def warning(self, key: Hashable, text: str, *args: object, exc_info: BaseException | None = None) -> None:
         """Write the line, or count it for the next one of its key."""
         self._write(logging.WARNING, key, text, args, exc_info)
 
     def info(self, key: Hashable, text: str, *args: object) -> None:
-        """The same for what is no fault, and is due as often as clients come and go."""
+        """The same for normal events that occur as often as clients come and go."""
         self._write(logging.INFO, key, text, args, None)
 
     def _write(

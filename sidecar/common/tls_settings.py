@@ -1,6 +1,6 @@
-"""The rows of ``security.protocol`` and ``ssl.*``: librdkafka's names and the Java client's, side by side.
+"""Rows of ``security.protocol`` and ``ssl.*``: librdkafka's names and the Java client's, side by side.
 
-Names and the rules between them. The files themselves are read elsewhere.
+Names, and the rules between them. The files themselves are read elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _path(name: str, doc: str) -> Setting:
 
 
 def _secret(name: str, doc: str) -> tuple[Setting, Setting]:
-    """A secret, and the file that may have it."""
+    """Two rows: a secret, and the file that may hold it."""
     return (
         Setting(name, ValueKind.TEXT, None, doc, secret=True),
         _path(f"{name}.file", f"File that has {name}; read at each connection."),
@@ -129,11 +129,11 @@ _EITHER: Final = {
     ),
     "our key": ("ssl.key.location", "ssl.key.pem", "ssl.keystore.location", "ssl.keystore.key"),
 }
-"""Settings that say the same in different ways."""
+"""Settings that configure the same thing in different ways."""
 
 
 def tls_faults(values: Mapping[str, Value]) -> list[str]:
-    """One sentence for each conflict among these settings; the files are not looked at."""
+    """One sentence for each conflict among these settings. Files are not read."""
     faults: list[str] = []
     for what, names in _EITHER.items():
         named = [name for name in names if values[name] is not None]
@@ -160,7 +160,7 @@ def tls_faults(values: Mapping[str, Value]) -> list[str]:
 
 
 def tls_warnings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) -> list[str]:
-    """Warnings for people who expect to be protected and are not."""
+    """Warnings for users who expect protection that these settings do not give."""
     if has_tls(values):
         if values["enable.ssl.certificate.verification"]:
             return []

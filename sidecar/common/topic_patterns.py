@@ -1,4 +1,4 @@
-"""Patterns of ``[topics."PATTERN"]`` against each other: the first that matches a topic has it, so order matters."""
+"""Compares patterns of ``[topics."PATTERN"]``: the first that matches a topic counts, so their order matters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """True when some topic may match both; ``[ab]`` counts as any character."""
+    """True if some topic may match both patterns; ``[ab]`` counts as any character."""
     left, right = _pieces(one), _pieces(other)
     seen: set[tuple[int, int]] = set()
     ways = [(0, 0)]
@@ -27,7 +27,7 @@ def overlap(one: str, other: str) -> bool:
             return True
         star = i < len(left) and left[i] == "*", j < len(right) and right[j] == "*"
         if star[0] or star[1]:
-            # A star ends here, or takes the other's next piece.
+            # A star ends here, or matches the other's next piece.
             if star[0] or i < len(left):
                 ways.append((i + 1, j))
             if star[1] or j < len(right):
@@ -45,7 +45,9 @@ def _pieces(pattern: str) -> list[str]:
 
 
 def covered(patterns: Sequence[str]) -> list[tuple[str, str]]:
-    """(pattern, one before it) of those that can never be first: names that match before, and all behind ``*``."""
+    """(pattern, an earlier one) for each pattern that can never apply: names that an earlier pattern matches, and all
+    after ``*``.
+    """
     found: list[tuple[str, str]] = []
     for place, pattern in enumerate(patterns):
         for earlier in patterns[:place]:

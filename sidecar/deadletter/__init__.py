@@ -1,4 +1,4 @@
-"""Records that failed while nobody listened: the spool of letters, replay, and salvage from a segment without a daemon.
+"""Failed records without a client: the spool of letters, replay, and salvage from a segment without a daemon.
 
-Reads the segment, writes files. No sockets and no loop; it knows neither workers nor the controller.
+It reads the segment and writes files. No sockets and no event loop; it knows neither workers nor the controller.
 """

@@ -1,8 +1,8 @@
-"""A dead letter: a record that failed or was never delivered, and has no client left to notify.
+"""A dead letter: a record that failed or was never delivered, and has no client left to inform.
 
-One line of JSON per record, so that an operator can read a spool with ``jq`` and ``base64``. Its identity is the
-name of its submission and its index there, and names one record for all time: a record that was written twice is one
-record (sidecar/deadletter/same_record.py).
+Each record is one line of JSON, so that an operator can read a spool with ``jq`` and ``base64``. Its identity is the
+name of its submission and its index in it. The identity is permanent: a record that was written twice is recognised as
+one (sidecar/deadletter/same_record.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 POISON: Final = ERROR_CODES[LocalCode.POISON_SUBMISSION].name
-"""The error of work that killed its worker again and again: kept for investigation, not to be sent again."""
+"""Error of a submission that killed its worker several times: kept for investigation, and not sent again."""
 NOT_SENT_CODE: Final = 0
-"""A record without any outcome: its segment was set aside before it was delivered."""
+"""Code of a record without an outcome: its segment was set aside before it was delivered."""
 
 _WALL_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, the last that a date can be shown of."""
+"""End of the year 9999, the last one that a date can show."""
 
 Header = tuple[str, bytes | None]
 
@@ -38,21 +38,21 @@ class Undelivered(NamedTuple):
     """Records of one submission that share a fate."""
 
     name: bytes
-    """The submission's; together with the index it is the record's identity."""
+    """Name of the submission; with the index it is the record's identity."""
     sender: str
-    """Client id, stream and seq, by which its client knew it; empty where nobody knows who that was."""
+    """Client id, stream and seq, by which its client knew the submission; "" if the client is not known."""
     client_name: str
     pid: int
     topic: str
     partition: int | None
-    """Where the daemon had put them; None when it came to none."""
+    """Partition chosen by the daemon; None if it had chosen none."""
     base_timestamp_ms: int
     payload: bytes
-    """Records as their client sent them: the whole submission's, or only those meant."""
+    """Records as their client sent them: the whole submission, or only the selected ones."""
     numbers: Sequence[int]
-    """The index in the submission of each record in the payload, ascending."""
+    """Index in the submission of each record in the payload, ascending."""
     indexes: list[int]
-    """The records meant, ascending."""
+    """Indexes of the selected records, ascending."""
     code: int
     text: str
     persistence: int
@@ -73,7 +73,7 @@ class Undelivered(NamedTuple):
         text: str,
         persistence: int,
     ) -> Undelivered:
-        """From the journal's entry and its client's row; ``row`` None: it belongs to somebody else by now."""
+        """Build from the journal's entry and its client's row; ``row`` None: the client no longer has it."""
         return cls(
             name=name,
             sender=f"{row.client_id.hex()}/{entry.stream}/{entry.seq}" if row is not None else "",
@@ -96,10 +96,10 @@ class Letter(NamedTuple):
 
     identity: str
     sender: str | None
-    """The name by which its client knew the record; None where it is not known, and in letters of earlier versions."""
+    """Name by which its client knew the record; None if not known, and in letters of earlier versions."""
     topic: str
     partition: int | None
-    """The one its sender asked for; None: any."""
+    """Partition requested by its sender; None for any."""
     timestamp_ms: int
     failed_ms: int
     error: str
@@ -109,7 +109,7 @@ class Letter(NamedTuple):
     value: bytes | None
     headers: list[Header]
     is_readable: bool
-    """False: ``value`` is the rest of a submission that is no record; it cannot be sent."""
+    """False if ``value`` is the unreadable rest of a submission, which cannot be sent."""
 
     @property
     def size_bytes(self) -> int:
@@ -117,14 +117,16 @@ class Letter(NamedTuple):
 
 
 def persistence_of(code: int) -> Persistence:
-    """Failures by word were never sent; but for those of a batch that was, and cannot be read any more."""
+    """Persistence of a failure that a word records: not sent, except for a batch that was sent and cannot be read any
+    more.
+    """
     return Persistence.POSSIBLY_PERSISTED if code == LocalCode.ENCODE_MISMATCH else Persistence.NOT_PERSISTED
 
 
 def lines(groups: Iterable[Undelivered], failed_ms: int) -> Iterator[bytes]:
-    """One line per record meant, each ending in a newline. ``failed_ms``: wall clock of the writing.
+    """One line per selected record, each ending in a newline. ``failed_ms``: wall-clock ms of the writing.
 
-    A payload is read once for all groups in a row that are of it.
+    Adjacent groups with the same payload share one read of it.
     """
     payload: bytes | None = None
     numbers: Sequence[int] = ()
@@ -164,7 +166,7 @@ def _line(group: Undelivered, index: int, record: _Record, failed_ms: int) -> by
 
 
 def parse(line: bytes) -> Letter:
-    """The letter in one line. Raises ValueError for a line that is none, also one cut short by a crash."""
+    """Parse one line. Raises ValueError if it is no letter, for instance cut short by a crash."""
     try:
         found = json.loads(line)
         if found["v"] != FORMAT_VERSION:
@@ -199,8 +201,9 @@ class _Record(NamedTuple):
 
 
 def _records(payload: bytes, count: int) -> Iterator[_Record]:
-    """The records of a payload. The first unreadable one holds all the remaining bytes, since its end is not
-    known, and the ones behind it are empty."""
+    """Records of a payload. The first unreadable one holds all the remaining bytes, because its end is not known;
+    those after it are empty.
+    """
     unpacker = msgpack.Unpacker(
         raw=False,
         unicode_errors="surrogateescape",
@@ -235,7 +238,7 @@ def _record(fields: Any) -> _Record:
 
 
 def _name(text: Any) -> str:
-    """Check a record's name: one word, as each stands in a line of its own in the notes of a replay."""
+    """Check a record's name: it must be one word, because the notes of a replay have one per line."""
     if _text(text).split() != [text]:
         raise ValueError(f"{text!r} is not the name of a record")
     return str(text)
@@ -244,7 +247,7 @@ def _name(text: Any) -> str:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
-    value.encode()  # half of a surrogate pair could be neither sent nor shown
+    value.encode()  # an unpaired surrogate can be neither sent nor shown
     return value
 
 

@@ -1,7 +1,7 @@
-"""The progress of a replay: names of delivered letters, in a file beside each spool file.
+"""Progress of a replay: names of delivered letters, in a file beside each spool file.
 
-A name stands there, with a digest of what was sent, before its letter is removed, and stays for a day. So a letter
-that a crash had written twice is not sent again, and an interrupted replay goes on where it was.
+A name, with a digest of the content sent, is written before its letter is removed, and is kept for a day. So a letter
+that a crash wrote twice is not sent again, and an interrupted replay continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _END: Final = "# sent"
 
 
 class Notes(NamedTuple):
-    """The contents of one file of notes."""
+    """Contents of one file of notes."""
 
     delivered: list[Delivered]
     in_doubt: int
-    """Letters of which an interrupted replay left open whether they were."""
+    """Number of letters for which an interrupted replay left open whether they were delivered."""
 
 
 class Progress:
-    """Progress on one spool file. Every method has its effect on disk when it returns."""
+    """Progress on one spool file. Every method's effect is on disk when it returns."""
 
     def __init__(self, spool_file: Path) -> None:
         self.path = progress_file(spool_file)
@@ -39,11 +39,11 @@ class Progress:
         give_to_owner_of(self.path.parent, self._fd)
 
     def begin(self, records: int) -> None:
-        """So many letters are about to be sent; until :meth:`end` nobody knows what became of them."""
+        """Note that ``records`` letters are about to be sent. Until :meth:`end` their fate is unknown."""
         self._write(f"{_BEGIN}{records}\n")
 
     def end(self, delivered: list[Delivered], *, in_doubt: int = 0) -> None:
-        """``in_doubt``: of so many it is still not known, and it will not be."""
+        """Note the delivered letters. ``in_doubt``: number of letters whose fate will stay unknown."""
         still = f"{_BEGIN}{in_doubt}\n" if in_doubt else ""
         self._write("".join(map(_line, delivered)) + f"{_END}\n{still}")
 
@@ -60,7 +60,7 @@ def progress_file(spool_file: Path) -> Path:
 
 
 def read_notes(path: Path) -> Notes:
-    """A file of notes; nothing in one that is not there. A line that is damaged, or has no end, counts for nothing."""
+    """Read a file of notes; empty if it does not exist. A damaged or incomplete line is ignored."""
     try:
         with os.fdopen(os.open(path, READ_FLAGS), "rb") as file:
             data = file.read()
@@ -80,7 +80,7 @@ def read_notes(path: Path) -> Notes:
 
 
 def read_progress(folder: Path) -> Notes:
-    """The notes of all files of a folder."""
+    """Notes of all files in a folder."""
     found = [read_notes(path) for path in folder.glob(f"*{SUFFIX}")]
     return Notes(
         [each for notes in found for each in notes.delivered], sum(notes.in_doubt for notes in found)
@@ -88,10 +88,10 @@ def read_progress(folder: Path) -> Notes:
 
 
 def forget_shared_names(spool_file: Path) -> None:
-    """Keep of a file's notes only names of one record each.
+    """Keep only those notes of a file whose name belongs to one record.
 
-    Before delivered letters leave their file: a name that several share would then say of those that stay that they
-    were delivered. A death in between sends letters twice and loses none.
+    Called before delivered letters leave their file: a name shared by several records would otherwise say that the
+    remaining ones were delivered. A crash in between sends letters twice and loses none.
     """
     path = progress_file(spool_file)
     notes = read_notes(path)
@@ -108,7 +108,7 @@ def forget_shared_names(spool_file: Path) -> None:
 
 
 def forget_old(folder: Path, spool_names: set[str]) -> None:
-    """Remove progress whose spool file is gone for a day."""
+    """Remove progress files whose spool file has been gone for a day."""
     for path in folder.glob(f"*{SUFFIX}"):
         if path.name.removesuffix(SUFFIX) not in spool_names and time.time() - path.stat().st_mtime > KEPT_S:
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Replay: the letters of a spool, sent again in order, a chunk at a time; who sends is the caller's business.
+"""Replay: sends the letters of a spool again, in order, in chunks. The caller does the sending.
 
-Before a chunk goes out that is noted, and after it which of its letters were delivered. A replay that is killed
-in between sends at most that one chunk twice; any other end loses and doubles nothing that had its outcome.
+The start of a chunk is noted before it is sent, and the delivered letters after it. A replay that is killed in between
+sends at most that chunk twice. Any other end loses or duplicates no letter that had its outcome.
 """
 
 from __future__ import annotations
@@ -45,17 +45,19 @@ NOT_SENT: Final = "not sent"
 NO_OUTCOME: Final = "no outcome"
 
 Send = Callable[[list[Letter], list[str | None]], None]
-"""Sends letters and waits. Per letter it sets in the list None when it was delivered, else the reason; NO_OUTCOME
-where it may be in its topic and nobody will know. An exception ends the replay; entries that were set by then count."""
+"""Sends letters and waits. For each letter it sets the list's item: None if delivered, otherwise the reason;
+NO_OUTCOME if the letter may be in its topic and that stays unknown. An exception ends the replay; items set before it
+count.
+"""
 
 
 class ReplayRunning(Exception):
-    """Another replay works on the same folder."""
+    """Another replay is running on the same folder."""
 
 
 @dataclass
 class TopicTally:
-    """The counts of one topic's letters."""
+    """Counts of one topic's letters."""
 
     found: int = 0
     bytes: int = 0
@@ -66,9 +68,9 @@ class TopicTally:
     failed: int = 0
     unreadable: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """Why they became dead letters."""
+    """Letters by the error that made them dead letters."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Why they failed again."""
+    """Letters by the reason of their failure in this replay."""
 
     def add(self, letter: Letter) -> None:
         self.found += 1
@@ -86,14 +88,14 @@ class Tally:
     topics: dict[str, TopicTally] = field(default_factory=dict)
     files: int = 0
     doubles: int = 0
-    """Letters that stand there twice, or were delivered by a replay before: not sent."""
+    """Letters that are there twice, or were delivered by an earlier replay: not sent."""
     left_out: int = 0
-    """Letters that the caller did not choose."""
+    """Letters that the caller did not select."""
     poison: int = 0
-    """Letters that killed their worker: left out."""
+    """Letters that killed their worker, which are not sent."""
     broken_lines: int = 0
     in_doubt: int = 0
-    """Letters under way when a replay before was killed: they may be in their topics already."""
+    """Letters that were under way when an earlier replay was killed: they may be in their topics."""
 
     def of(self, topic: str) -> TopicTally:
         return self.topics.setdefault(topic, TopicTally())
@@ -103,7 +105,7 @@ class Tally:
 
 
 class _Found(NamedTuple):
-    """A letter that is to be sent."""
+    """A letter to be sent."""
 
     line: int
     letter: Letter
@@ -111,7 +113,7 @@ class _Found(NamedTuple):
 
 
 class Replay:
-    """One run over a folder. Used from one thread; other writers may add, close and drop files meanwhile."""
+    """One replay of a folder. Used from one thread. Other writers may add, close and remove files meanwhile."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Replay:
         files: list[Path] | None = None,
         chunk_records: int = CHUNK_RECORDS,
     ) -> None:
-        """``files``: only these; None: all of the folder. Poison is left out unless ``with_poison``."""
+        """``files``: replay only these; None: all of the folder. Poison is skipped unless ``with_poison``."""
         self._with_poison = with_poison
         self._folder = folder
         self._wants = wants
@@ -132,7 +134,7 @@ class Replay:
         self.tally = Tally()
 
     def look(self) -> Tally:
-        """Count what would be sent; nothing is changed. Raises AnothersLetters."""
+        """Count the letters that would be sent. Changes nothing. Raises AnothersLetters."""
         check_may_replay(self._folder)
         self._begin()
         for path in self._chosen():
@@ -142,9 +144,10 @@ class Replay:
         return self.tally
 
     def run(self, send: Send, should_stop: Callable[[], bool] = lambda: False) -> Tally:
-        """Send, note, remove. Raises AnothersLetters, ReplayRunning, OSError, and what ``send`` raises.
+        """Send letters, note them, remove them. Raises AnothersLetters, ReplayRunning, OSError, and any exception of
+        ``send``.
 
-        ``should_stop`` is asked between chunks.
+        ``should_stop`` is called between chunks.
         """
         check_may_replay(self._folder)
         make_spool(self._folder)
@@ -183,7 +186,7 @@ class Replay:
         return spool_files(self._folder) if self._files is None else self._files
 
     def _letters(self, file: SpoolFile, over: set[int]) -> Iterator[_Found]:
-        """The letters of one file that are to be sent, each record once; ``over`` gets the lines of all doubles."""
+        """Letters of one file to be sent, each record once. ``over`` gets the lines of all duplicates."""
         if not file.is_there:
             return
         self.tally.files += 1
@@ -247,7 +250,7 @@ class Replay:
     def _note(
         self, chunk: list[_Found], outcomes: list[str | None], progress: Progress, over: set[int]
     ) -> None:
-        """Count what became of a chunk and put it on disk; lines of what was delivered are ``over``."""
+        """Count the outcomes of a chunk and write them to disk. Lines of delivered letters are added to ``over``."""
         delivered: list[Delivered] = []
         for found, reason in zip(chunk, list(outcomes), strict=True):
             tally = self.tally.of(found.letter.topic)
@@ -261,10 +264,10 @@ class Replay:
         progress.end(delivered, in_doubt=outcomes.count(NO_OUTCOME))
 
     def _tidy(self, file: SpoolFile, over: set[int]) -> None:
-        """Take out of a closed file what was delivered, and the doubles; an empty one goes."""
+        """Remove delivered letters and duplicates from a closed file. An empty file is removed."""
         path = file.closed_path()
         if path is None or not over:
-            return  # its writer may still add to it, or somebody has removed it
+            return  # its writer may still add to it, or it was removed
         kept = file.lines_but(over)
         if any(not names_one_record(each.name) for each in read_notes(progress_file(path)).delivered):
             forget_shared_names(path)

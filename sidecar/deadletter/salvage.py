@@ -1,7 +1,7 @@
-"""Salvage: what a segment without a daemon still holds, read by the same chains, words and descriptors as alive.
+"""Salvage: reads the undelivered records of a segment without a daemon, by the same chains, words and descriptors.
 
-The file is copied into memory first (only the stretches that are there), so it is never changed, and a hole in it
-harms nobody. A header that is damaged is replaced, in that copy, by the layout that fits the file best.
+The file is first copied into memory (only its allocated parts), so it is never changed, and holes do no harm. A
+damaged header is replaced, in that copy, by the layout that fits the file best.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _SENT: Final = "Sent, and not answered when its daemon ended."
 
 
 class SalvageError(Exception):
-    """The file cannot be read; the text says why and what to do."""
+    """The file cannot be read. The text says why and what to do."""
 
 
 class SegmentInUse(SalvageError):
-    """A daemon has it: that one delivers it."""
+    """A daemon uses the file, and will deliver its records."""
 
 
 @dataclass
 class SalvageCounts:
-    """The findings of a walk over a segment, in records."""
+    """Counts of records found in a segment."""
 
     undelivered: int = 0
-    """Never answered by a broker, and not failed."""
+    """Records without a broker's answer that did not fail."""
     possibly_persisted: int = 0
-    """Of all of them: those that were sent, and may be in their topics."""
+    """Records among all of these that were sent and may be in their topics."""
     failed: int = 0
-    """Failed, and their client did not hear of it."""
+    """Failed records whose client was not informed."""
     damage: list[str] = field(default_factory=list)
-    """Unreadable places, one sentence each; nobody knows how many records are there."""
+    """Unreadable places, one sentence each. It is unknown how many records are there."""
     topics: set[str] = field(default_factory=set)
 
     @property
@@ -68,21 +68,21 @@ class SalvageCounts:
 
 
 class Salvage:
-    """One segment file, read into memory and locked while this is open. Use it as a context manager."""
+    """One segment file, read into memory, and locked while this is open. A context manager."""
 
     def __init__(self, path: Path, fd: int, segment: Segment, notes: list[str]) -> None:
         self.path = path
         self._fd = fd
         self.segment = segment
         self.notes = notes
-        """Assumptions that were made, in sentences."""
+        """Assumptions made while reading, one sentence each."""
         self.found = SalvageCounts()
 
     @classmethod
     def open(cls, path: Path, *, clients_max: int | None = None) -> Salvage:
         """Lock and read the file. ``clients_max``: daemon.clients_max of its maker, for a damaged header.
 
-        Raises SegmentInUse, or SalvageError: another layout version, or nothing to recognise.
+        Raises SegmentInUse, or SalvageError for another layout version or an unrecognisable file.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -105,7 +105,7 @@ class Salvage:
 
     @property
     def name(self) -> str:
-        """A name for this very segment, the same each time: its instance and when it was made or last changed."""
+        """A repeatable name for this segment: its instance, and when it was made or last changed."""
         fields = layout.HEADER_FIELDS.unpack_from(self.segment.header, layout.HEADER_FIELDS_OFFSET)
         made_ms = int(fields[10])
         if not 0 < made_ms < 1 << 47:
@@ -113,7 +113,9 @@ class Salvage:
         return f"recovered-{self.segment.instance_id[:4].hex()}-{made_ms}"
 
     def undelivered(self) -> Iterator[Undelivered]:
-        """Every record without an end, by submission and fate, oldest first in each chain; counts into ``found``."""
+        """Yield every record that has not ended, by submission and fate, oldest first in each chain. Counts into
+        ``found``.
+        """
         self.found = SalvageCounts()
         clients = self._clients()
         pages = linked_pages(self.segment)
@@ -122,7 +124,7 @@ class Salvage:
             by_chain: dict[int, list[Descriptor]] = {}
             for descriptor in self._descriptors(slot):
                 by_chain.setdefault(descriptor.chain_id, []).append(descriptor)
-            # A client with records in both chains of a topic has those in express from before.
+            # If a client has records in both chains of a topic, those in express are older.
             for name in sorted(table.names(), key=lambda name: not name.is_express):
                 own = pages.get((slot, name.chain_id))
                 if not own:
@@ -190,7 +192,7 @@ class Salvage:
             )
 
     def _clients(self) -> dict[tuple[int, int], ClientRow]:
-        """Rows by (index, generation); an identity that cannot be read is named by its row."""
+        """Client rows by (index, generation). If rows cannot be read, clients are named by row number."""
         found: dict[tuple[int, int], ClientRow] = {}
         try:
             for row in ClientTable(self.segment).rows():
@@ -228,14 +230,16 @@ def _fate(
 
 
 def forget_log(path: Path) -> None:
-    """Remove the log of accepted records beside a segment: without it the next daemon would read it from there."""
+    """Remove the log of accepted records beside a segment: otherwise the next daemon would read it."""
     folder = accept_log_folder(str(path))
     if folder.is_dir():
         Folder(folder).remove_all()
 
 
 def _check_log(path: Path, segment: Segment) -> None:
-    """After a crash of the host the log beside a pool on a disk says more than the file does."""
+    """Raise SalvageError if the host has crashed since: then the log beside a pool on disk is more complete than the
+    file.
+    """
     folder = accept_log_folder(str(path))
     if segment.boot_id != current_boot_id() and folder.is_dir() and logged_slots(Folder(folder)):
         segment.close()
@@ -279,7 +283,7 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
 
 
 def _copy(fd: int, size: int) -> mmap.mmap:
-    """The file in anonymous memory; only stretches with data are read, the rest is zeros."""
+    """Copy the file into anonymous memory. Only parts with data are read; the rest is zeros."""
     copied = mmap.mmap(-1, size)
     view = memoryview(copied)
     at = 0
@@ -301,7 +305,7 @@ def _copy(fd: int, size: int) -> mmap.mmap:
 
 
 def _guess(fd: int, size: int, head: bytes, clients_max: int | None, why: str) -> tuple[Segment, list[str]]:
-    """The layout of a file whose header is damaged: the one in which most entries can be read."""
+    """Guess the layout of a file with a damaged header: the one in which most entries can be read."""
     best: Segment | None = None
     best_entries = 0
     for places in _candidates(size, head, clients_max):
@@ -342,7 +346,7 @@ def _candidates(size: int, head: bytes, clients_max: int | None) -> Iterator[Lay
 
 
 def _mend(segment: Segment, places: Layout) -> None:
-    """In the copy: which slots were ever used is seen in the slots themselves."""
+    """Set the bitmap of used slots in the copy, from the slots themselves."""
     prepared = 0
     for slot in range(layout.SLOT_COUNT):
         position = places.slot(slot)
@@ -369,10 +373,10 @@ def _instance(head: bytes) -> bytes:
 
 
 def write_letters(salvage: Salvage, folder: Path) -> tuple[Path, int]:
-    """All undelivered records of a segment as one spool file; returns it and how many of them are no records.
+    """Write all undelivered records of a segment as one spool file. Returns it, and the number of unreadable ones.
 
-    The file has the same name each time and takes the place of an earlier one, so a second salvage doubles
-    nothing. Raises AnothersLetters or OSError; then nothing stands there.
+    The file always gets the same name and replaces an earlier one, so a second salvage duplicates nothing. Raises
+    AnothersLetters or OSError, and then leaves no file.
     """
     from sidecar.deadletter.letters import lines, parse
 

@@ -1,9 +1,9 @@
-"""Which letters are the same record, written twice: a duplicate is removed without being sent.
+"""Recognises letters that are the same record written twice: a duplicate is removed without being sent.
 
-Two letters are the same record when they share a name **and** all that would be sent. Names are the submission's own
-and the one that its client knew it by, each with the record's index. Letters of earlier versions had a third kind,
-made of a row of the client table, that different records could share. There a duplicate has the same content from
-another write to the spool, since one write never has a record twice.
+Two letters are the same record if they share a name **and** all content that would be sent. A record has two names:
+the submission's own, and the one that its client knew it by, each with the record's index. Letters of earlier versions
+had a third kind, made from a row of the client table, which different records could share. There a duplicate has the
+same content in another write to the spool, because one write never contains a record twice.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 CONTENT_BYTES: Final = 16
 _OF_ONE_RECORD: Final = re.compile(r"[0-9a-f]{32}/\d+|[0-9a-f]{40}/\d+/\d+/\d+")
-"""Submission and index; client, stream, seq and index."""
+"""Names that belong to one record: submission and index; or client, stream, seq and index."""
 
 
 class Delivered(NamedTuple):
-    """The record that a note says was delivered."""
+    """A record that a note reports as delivered."""
 
     name: str
     content: bytes | None
@@ -35,7 +35,7 @@ def names_one_record(name: str) -> bool:
 
 
 def content_of(letter: Letter) -> bytes:
-    """A digest of all that a replay would send."""
+    """Digest of all content that a replay would send."""
     found = hashlib.blake2b(digest_size=CONTENT_BYTES)
     for part in (
         letter.topic.encode("utf-8", "surrogatepass"),
@@ -51,7 +51,7 @@ def content_of(letter: Letter) -> bytes:
 
 
 class KnownRecords:
-    """The records that a replay has met, in any file, and those that were delivered, by it or by one before."""
+    """Records that a replay has seen in any file, and those delivered by it or an earlier one."""
 
     def __init__(self) -> None:
         self._met: set[bytes] = set()
@@ -60,7 +60,9 @@ class KnownRecords:
         self._delivered_names: set[str] = set()
 
     def note_delivered(self, noted: Delivered) -> None:
-        """A name that several records may share says nothing here: it counts for its own file (OneFile)."""
+        """Note a delivered record. A name that several records may share is ignored here; it counts in its own file
+        (OneFile).
+        """
         if not names_one_record(noted.name):
             return
         if noted.content is None:
@@ -76,7 +78,7 @@ class KnownRecords:
         )
 
     def meet(self, letter: Letter, content: bytes, copy: int) -> bool:
-        """True when the record was met before. ``copy``: from OneFile."""
+        """Note a record. True if it was seen before. ``copy``: from OneFile."""
         named = [_key(name, content) for name in _names(letter) if names_one_record(name)]
         if named:
             is_known = not self._met.isdisjoint(named)
@@ -93,7 +95,7 @@ class OneFile:
     """Distinguishes letters of one spool file that share an earlier version's name."""
 
     def __init__(self, delivered: list[Delivered]) -> None:
-        """``delivered``: what the file's own notes say. Which of several copies it was does not matter."""
+        """``delivered``: the notes of this file. It does not matter which of several copies was delivered."""
         self._delivered = Counter(
             _key(each.name, each.content)
             for each in delivered
@@ -113,7 +115,7 @@ class OneFile:
         return True
 
     def copy_number(self, letter: Letter, content: bytes) -> int:
-        """Which of its like this is within one write to the file, from 1: one write has no record twice."""
+        """Number of this copy within one write to the file, from 1: one write never contains a record twice."""
         if names_one_record(letter.identity):
             return 1
         if letter.failed_ms != self._failed_ms:

@@ -1,8 +1,8 @@
-"""The spool of dead letters: a directory of files of JSON lines, bounded, each batch on disk before it counts.
+"""The spool of dead letters: a directory of JSON lines files, bounded, with each write on disk before it counts.
 
-Any number of writers (one per worker, and ``recover``) may write to one directory: each writes files of its own,
-named ``WRITER-MILLISECONDS.jsonl``. A writer that died leaves at most a last line without an end, which readers
-pass over: it was not counted yet and is written again.
+Any number of writers (one per worker, and ``recover``) may use one directory. Each writes its own files, named
+``WRITER-MILLISECONDS.jsonl``. A writer that died leaves at most one incomplete last line, which readers skip: it was
+not counted yet and is written again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sidecar.shm.disk import sync_folder
 from sidecar.shm.private_files import create_private, make_folder
 
 FILE_BYTES_MAX: Final = 16 << 20
-"""A file is closed for good beyond this; replay and ``drop_oldest`` work by whole files."""
+"""A file is closed when it is larger than this. Replay and ``drop_oldest`` work on whole files."""
 WRITE_BYTES_MAX: Final = 4 << 20
-"""Lines written and synced at once, if they are not one letter."""
+"""Limit of bytes written and synced at once, except for a single larger letter."""
 PARTS_MIN: Final = 4
-"""A spool takes no more than this part of its bound in one file, and in one write."""
+"""One file, and one write, may use at most this fraction (1/4) of the spool's limit."""
 _TRIES_MAX: Final = 3
 
 
@@ -41,11 +41,11 @@ class SpoolFull(Exception):
 
 
 class LetterTooLarge(SpoolFull):
-    """One letter alone is larger than dead_letters.max_bytes: it will never fit."""
+    """One letter is larger than dead_letters.max_bytes, so it will never fit."""
 
 
 class SpoolWriter:
-    """Adds letters for one writer. Not thread-safe; one thread at a time may call it."""
+    """Appends letters for one writer. Not thread-safe: one thread at a time may call it."""
 
     def __init__(
         self,
@@ -62,24 +62,25 @@ class SpoolWriter:
         self.bound(max_bytes, drop_oldest=drop_oldest)
         self._path: Path | None = None
         self._fd = -1
-        """The current file, with its lock: while it is held nobody else takes the file for a dead writer's."""
+        """Descriptor of the current file. It holds a lock, so that nobody takes the file for a dead writer's."""
         self.written = 0
-        """Letters of the last append() that are on disk, also when it raised."""
+        """Number of letters of the last append() that are on disk, even if it raised."""
         self.dropped: list[tuple[Path, int]] = []
-        """Files removed for room, with their records; the reader empties it."""
+        """Files removed for room, each with its number of records. The caller empties the list."""
 
     def bound(self, max_bytes: int, *, drop_oldest: bool) -> None:
-        """Use these bounds from the next write on. Any thread may call it: each value is read once a write."""
+        """Use these limits from the next write on. Any thread may call it: each value is read once per write."""
         self._max_bytes = max_bytes
         self._drop_oldest = drop_oldest
         self._file_bytes_max = min(self._largest_file_bytes, max(max_bytes // PARTS_MIN, 1))
         self._write_bytes = min(WRITE_BYTES_MAX, max(max_bytes // PARTS_MIN, 1))
 
     def append(self, groups: Iterable[Undelivered], *, skip: int = 0) -> int:
-        """Write every record of the groups and force them to disk; returns how many.
+        """Write every record of the groups and force them to disk. Returns their number.
 
-        ``skip``: so many of the first stand there already, from a call that raised. Raises SpoolFull, LetterTooLarge,
-        or OSError (disk full, no permission): then ``written`` says how many are on disk, from the first on.
+        ``skip``: number of first records that an earlier call wrote before it raised. Raises SpoolFull,
+        LetterTooLarge, or OSError (disk full, no permission); then ``written`` says how many are on disk, counted from
+        the first.
         """
         now_ms = time.time_ns() // 1_000_000
         self.written = 0
@@ -104,7 +105,7 @@ class SpoolWriter:
         return self.written
 
     def close(self) -> None:
-        """No more is added to the current file: replay may delete it. OSError when it cannot be renamed."""
+        """Close the current file, so that replay may delete it. Raises OSError if it cannot be renamed."""
         path = self._path
         is_ours = self._is_there()
         self._forget()
@@ -121,7 +122,7 @@ class SpoolWriter:
             self._write(data, now_ms)
             if self._is_there():
                 break
-            self._forget()  # removed under our hands: what was in it is not on disk
+            self._forget()  # the file was removed while it was written, so nothing of it is on disk
         else:
             raise FileNotFoundError(f"{self.folder}: the file is removed whenever it is written")
         self.written += len(piece)
@@ -139,21 +140,20 @@ class SpoolWriter:
                 view = view[os.write(self._fd, view) :]
             os.fsync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, begin)  # no half line before what is written when there is room again
+            os.ftruncate(self._fd, begin)  # remove the half line, so that later lines are whole
             raise
 
     def _begin(self, now_ms: int) -> None:
         path = self.folder / f"{self._writer}-{self._free_name(now_ms)}{SUFFIX}{OPEN_SUFFIX}"
         self._fd = create_private(path, os.O_WRONLY | os.O_APPEND)
         self._path = path
-        # Somebody looks at just this moment, or holds it against us: then the file may be closed under our hands, which
-        # every write looks for.
+        # If another process holds the lock at this moment, the file may be closed by it. Every write checks for that.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         sync_folder(self.folder)
 
     def _is_there(self) -> bool:
-        """Whether the current file is still the one of its name."""
+        """Whether the current file still exists under its name."""
         if self._path is None:
             return False
         try:
@@ -174,9 +174,10 @@ class SpoolWriter:
         return now_ms
 
     def _make_room(self, size: int) -> None:
-        """Raises SpoolFull unless ``size`` bytes fit, or fit after the oldest files are gone.
+        """Make room for ``size`` bytes, by removing the oldest files if that is allowed. Raises SpoolFull if that
+        fails.
 
-        A file that another writer may add to is not removed: it could be adding to it now.
+        A file that another writer may still add to is not removed: it could be writing to it now.
         """
         files = [(path, size_of(path)) for path in spool_files(self.folder)]
         used = sum(bytes_ for _, bytes_ in files)

@@ -1,8 +1,8 @@
-"""The files of a spool, read and tidied while writers add to it: locks of living writers, and files of dead ones.
+"""The files of a spool, read and cleaned while writers add to it: locks of living writers, files of dead ones.
 
-A writer holds a lock (flock) on its open file for as long as it may add to it, so the kernel says who lives. A file
-that nobody holds and nobody wrote to for a minute is closed by the next reader; the minute is for writers of
-earlier versions, which held no lock.
+A writer holds a lock (flock) on its open file as long as it may add to it, so the kernel knows whether it lives. The
+next reader closes a file that is not locked and was not written for a minute. The minute is for writers of earlier
+versions, which held no lock.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from sidecar.shm.private_files import make_folder, replacing
 
 SUFFIX: Final = ".jsonl"
 OPEN_SUFFIX: Final = ".open"
-"""Stands behind SUFFIX while a writer may still add to the file."""
+"""Follows SUFFIX while a writer may still add to the file."""
 READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A link leads elsewhere, and a pipe would block: neither is a file of letters."""
+"""Refuses symbolic links, and does not block on pipes: neither is a file of letters."""
 DEAD_AFTER_S: Final = 60.0
-"""A file that nobody holds is a dead writer's when it was not written to for so long."""
+"""An unlocked file belongs to a dead writer if it was not written for this many seconds."""
 
 
 class AnothersLetters(Exception):
-    """They are another user's daemon's; the text is the sentence for the user."""
+    """The letters belong to another user's daemon. The text is a sentence for the user."""
 
 
 def spool_files(folder: Path) -> list[Path]:
-    """Every file of letters, oldest first, also those that are still written to."""
+    """All files of letters, oldest first, including those still being written."""
     found = [*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")]
     return sorted((path for path in found if _is_file(path)), key=_begun_ms)
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 for a file that is gone by now."""
+    """Size in bytes; 0 if the file is gone."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -49,33 +49,33 @@ def size_of(path: Path) -> int:
 
 
 def writers_of(run_dir: Path) -> str:
-    """How the names of all writers of a run dir's daemon begin, however the run dir is written."""
+    """Common prefix of the names of all writers of a run dir's daemon, however the run dir is spelled."""
     digest = hashlib.sha1(str(run_dir.resolve()).encode(), usedforsecurity=False).hexdigest()
     return f"{digest[:8]}-slot"
 
 
 def writer_of(run_dir: Path, slot: int) -> str:
-    """The writer of one slot."""
+    """Name of a slot's writer."""
     return f"{writers_of(run_dir)}{slot}"
 
 
 def close_leftovers(folder: Path, writers: str) -> int:
-    """Close the files that nobody holds, of writers whose names begin so; returns how many.
+    """Close unlocked files of writers whose names have this prefix. Returns their number.
 
-    Only who knows that all of them that held no lock, as versions before, are dead.
+    The caller must know that writers of earlier versions, which held no lock, are dead.
     """
     found = folder.glob(f"{writers}*{SUFFIX}{OPEN_SUFFIX}")
     return sum(_close(path) for path in found if not may_be_written_to(path, silent_s=0.0))
 
 
 def close_dead_files(folder: Path) -> int:
-    """Close the files that no living writer has; returns how many."""
+    """Close files without a living writer. Returns their number."""
     found = folder.glob(f"*{SUFFIX}{OPEN_SUFFIX}")
     return sum(_close(path) for path in found if not may_be_written_to(path))
 
 
 def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
-    """Whether a writer may still add to the file: it is held, or was written to within ``silent_s``."""
+    """Whether a writer may still add to the file: it is locked, or was written within ``silent_s``."""
     if path.suffix != OPEN_SUFFIX:
         return False
     try:
@@ -83,7 +83,7 @@ def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # another user's, or a link: it is not ours to judge
+        return True  # another user's, or a link: assume so
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return time.time() - os.fstat(fd).st_mtime < silent_s
@@ -94,22 +94,22 @@ def may_be_written_to(path: Path, *, silent_s: float = DEAD_AFTER_S) -> bool:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a file; what was cut short at its end is passed over. None of a file that is gone."""
+    """Complete lines of a file; an incomplete last one is skipped. None if the file is gone."""
     with SpoolFile.open(path) as file:
         yield from file.lines()
 
 
 class SpoolFile:
-    """One file, held open while it is read: its writer may close it, and anybody may remove it, meanwhile."""
+    """One file, kept open while it is read. Meanwhile its writer may close it, and anyone may remove it."""
 
     def __init__(self, path: Path, fd: int | None) -> None:
         self.path = path
-        """The name under which it was found."""
+        """Path under which it was found."""
         self._fd = fd
 
     @classmethod
     def open(cls, path: Path) -> SpoolFile:
-        """By its open name also when it is closed by now. One that is gone holds nothing."""
+        """Open a file, even if it was closed and renamed meanwhile. A file that is gone has no lines."""
         for name in (path, _closed(path)):
             with contextlib.suppress(FileNotFoundError):
                 return cls(name, os.open(name, READ_FLAGS))
@@ -120,7 +120,7 @@ class SpoolFile:
         return self._fd is not None
 
     def lines(self) -> Iterator[bytes]:
-        """From the first on, up to the last that has its end."""
+        """All complete lines, from the first on."""
         if self._fd is None:
             return
         with os.fdopen(os.dup(self._fd), "rb") as file:
@@ -130,7 +130,7 @@ class SpoolFile:
                     yield line
 
     def letters(self) -> Iterator[tuple[int, Letter | ValueError]]:
-        """(line number from 1, letter, or why that line is none)."""
+        """Yield (line number from 1, the letter or the error of that line)."""
         for number, line in enumerate(self.lines(), 1):
             try:
                 yield number, parse(line)
@@ -138,11 +138,11 @@ class SpoolFile:
                 yield number, error
 
     def lines_but(self, over: set[int]) -> Iterator[bytes]:
-        """All lines, also those added since, without the numbers in ``over``."""
+        """All lines, including ones added since, except the numbers in ``over``."""
         return (line for number, line in enumerate(self.lines(), 1) if number not in over)
 
     def closed_path(self) -> Path | None:
-        """Where the file is, if it is closed; None while it may be added to, and when it is gone."""
+        """Path of the file if it is closed; None while it may be added to, or if it is gone."""
         if self._fd is None:
             return None
         path = _closed(self.path)
@@ -164,7 +164,7 @@ class SpoolFile:
 
 
 def replace_file(path: Path, lines: Iterable[bytes]) -> None:
-    """Put ``lines`` in the place of a closed file; without any it goes. One that is gone meanwhile stays so."""
+    """Replace a closed file by ``lines``, or remove it if there are none. A file that is gone stays gone."""
     temporary = path.with_name(f".{path.name}.new")
     is_empty = True
     with os.fdopen(replacing(path, temporary), "wb") as out:
@@ -183,7 +183,7 @@ def replace_file(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def drop_file(path: Path) -> int:
-    """Remove a file for room; returns the letters in it. Never between the two steps of a replacement."""
+    """Remove a file to make room. Returns its number of letters. Never runs between the two steps of a replacement."""
     with _files_locked(path.parent):
         dropped = sum(1 for _ in read_lines(path))
         path.unlink(missing_ok=True)
@@ -191,14 +191,16 @@ def drop_file(path: Path) -> int:
 
 
 def give_to_owner_of(folder: Path, fd: int) -> None:
-    """Give a file that root makes to the user whose daemon owns the folder. Only for a file just judged."""
+    """Give a file made by root to the user who owns the folder. Only for a file that was just checked."""
     found = folder.stat()
     if os.geteuid() == 0:
         os.fchown(fd, found.st_uid, found.st_gid)
 
 
 def make_spool(folder: Path) -> None:
-    """Make the folder where it is absent. Root gives it to the owner of the folder above. OSError."""
+    """Make the folder if it is absent. If root makes it, it belongs to the owner of the parent folder. Raises
+    OSError.
+    """
     if make_folder(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -208,12 +210,12 @@ def make_spool(folder: Path) -> None:
 
 
 def owners_of(folder: Path) -> tuple[int, ...]:
-    """The user whose files are believed in the folder beside this one's: its owner, when this is root."""
+    """Users beside this one whose files are trusted in the folder: its owner, if this is root."""
     return (folder.stat().st_uid,) if os.geteuid() == 0 else ()
 
 
 def check_may_replay(folder: Path) -> None:
-    """Raises AnothersLetters unless this is root or the owner of the folder."""
+    """Raise AnothersLetters unless this is root or the owner of the folder."""
     try:
         owner = folder.stat().st_uid
     except FileNotFoundError:
@@ -230,16 +232,16 @@ def check_may_replay(folder: Path) -> None:
 
 
 def remove_half_made(folder: Path) -> None:
-    """Remove the temporary file of a replay that was killed while it replaced one. Only under the lock of replays."""
+    """Remove temporary files of replays that were killed while replacing a file. Only under the lock of replays."""
     for path in folder.glob(f".*{SUFFIX}.new"):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _files_locked(folder: Path) -> Iterator[None]:
-    """Held for as long as it takes to look at one name and change it.
+    """Lock the folder while a name in it is checked and changed.
 
-    The lock is the folder's: a file for it could belong to another user, who replayed first.
+    The folder itself is locked, because a lock file could belong to another user who replayed first.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -253,12 +255,12 @@ def _close(path: Path) -> bool:
     try:
         path.rename(_closed(path))
     except FileNotFoundError:
-        return False  # somebody else was quicker
+        return False  # another process has closed it
     return True
 
 
 def _is_file(path: Path) -> bool:
-    """False for a link, a folder or a pipe of that name, and for what is gone."""
+    """False for a link, a folder or a pipe, and if it is gone."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

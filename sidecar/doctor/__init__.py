@@ -1,3 +1,4 @@
-"""Doctor: what ``kafka-sidecar doctor`` looks at, step by step, with the daemon's own parts.
+"""Doctor: the checks of ``kafka-sidecar doctor``, step by step, with the daemon's own code.
 
-It changes nothing, and the daemon must not use it."""
+It changes nothing, and the daemon must not use it.
+"""

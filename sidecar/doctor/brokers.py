@@ -1,6 +1,7 @@
-"""BrokerWalk: the way to one broker step by step: name, connection, TLS, versions, login. The first that fails ends it.
+"""BrokerWalk: checks the way to one broker step by step: name, connection, TLS, versions, login. The first failure
+ends it.
 
-Each step is the daemon's own code, so what it says is what the daemon would say.
+Each step is the daemon's own code, so its texts are those of the daemon.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ if TYPE_CHECKING:
     from sidecar.net.authentication import Authenticator
 
 TIMEOUT_MS: Final = 5_000.0
-"""For each step; a broker that is slower than this is not well."""
+"""Timeout of each step in ms. A broker slower than this has a problem."""
 _DAY_S: Final = 86_400.0
 HTTP_TIMEOUT_S: Final = 2.0
 
 
 class BrokerWalk:
-    """Walks to brokers with one set of settings. Use it from one loop; ``close`` ends what is open."""
+    """Checks brokers with one set of settings. Use it from one loop. ``close`` closes the open connection."""
 
     def __init__(self, values: Mapping[str, Any], authenticator: Authenticator | None) -> None:
         self._values = values
         self._security = LinkSecurity(values, MonotonicClock())
         self._authenticator = authenticator
         self.opened: OpenedConnection | None = None
-        """Of the last walk that reached its end."""
+        """Connection of the last walk, if that succeeded."""
 
     async def walk(self, node: Node, *, failure: Mark = "FAIL") -> AsyncIterator[Finding]:
-        """The findings of each step up to the first that fails, which is marked ``failure``.
+        """Findings of each step up to the first that fails, which is marked ``failure``.
 
-        Afterwards ``opened`` is the connection, None when a step failed.
+        Afterwards ``opened`` is the connection, or None if a step failed.
         """
         self.close()
         steps = {
@@ -92,7 +93,7 @@ class BrokerWalk:
             self.opened = None
 
     async def ask(self, message: Any) -> Any:
-        """The entity that answers one request on the open connection. Raises OSError and ProtocolError."""
+        """Send one request on the open connection and return the response. Raises OSError and ProtocolError."""
         from sidecar.protocol.messages import decode_response
 
         assert self.opened is not None
@@ -102,7 +103,7 @@ class BrokerWalk:
             body = await questions.ask(message)
         return decode_response(int(message.__api_key__), int(message.__version__), body)
 
-    # The steps: each gives its sentence and mark, or raises _StepFailed with one.
+    # Steps: each returns its sentence and mark, or raises _StepFailed with a sentence.
 
     async def _name(self, node: Node) -> tuple[str, Mark]:
         with contextlib.suppress(ValueError):
@@ -126,7 +127,7 @@ class BrokerWalk:
         return f"{_address(node)} accepts connections, in {(time.monotonic() - began_s) * 1e3:.1f} ms.", "ok"
 
     async def _connect(self, node: Node) -> socket.socket:
-        """To the first address that takes us."""
+        """Connect to the first address that accepts."""
         loop = asyncio.get_running_loop()
         failures: dict[str, None] = {}
         for family, kind, protocol, _, address in await addresses_of(loop, node.host, node.port):
@@ -147,7 +148,7 @@ class BrokerWalk:
         )
 
     async def _speaks_http(self, node: Node) -> bool:
-        """Web servers wait for the end of Kafka's first bytes; asked in their own words they answer at once."""
+        """Check whether it is a web server. These wait for the end of Kafka's first bytes, but answer HTTP at once."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, _StepFailed, TimeoutError):
             async with asyncio.timeout(HTTP_TIMEOUT_S):
@@ -209,7 +210,7 @@ class BrokerWalk:
 
 
 class _StepFailed(Exception):
-    """The text is the sentence for the user."""
+    """A step failed. The text is a sentence for the user."""
 
 
 def _address(node: Node) -> str:

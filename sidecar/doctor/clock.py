@@ -1,4 +1,4 @@
-"""The host's clock: tokens, certificates and timestamps of records depend on it."""
+"""Checks the host's clock: tokens, certificates and record timestamps depend on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSYNCHRONIZED: Final = 0x40
 
 
 def clock_findings() -> Iterator[Finding]:
-    """Whether something (chrony, systemd-timesyncd, the hypervisor) keeps the clock, as the kernel knows it."""
+    """Whether the clock is synchronised (by chrony, systemd-timesyncd or the hypervisor), according to the kernel."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     if ctypes.CDLL(None, use_errno=True).adjtimex(timex) < 0:  # modes 0: only reads
         yield Finding("warn", "The state of the clock cannot be read (adjtimex).")
@@ -28,7 +28,7 @@ def clock_findings() -> Iterator[Finding]:
 
 
 def judge_clock(status: int, error_us: int) -> Finding:
-    """``status`` and ``maxerror`` of struct timex."""
+    """Judge the clock by ``status`` and ``maxerror`` (µs) of struct timex."""
     if status & _UNSYNCHRONIZED:
         return Finding(
             "warn",

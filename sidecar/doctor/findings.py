@@ -1,4 +1,4 @@
-"""Finding: one line of the doctor."""
+"""Finding: one line of the doctor's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster as the daemon would meet it: credentials, a broker to begin with, all others, rights on topics."""
+"""Checks the cluster as the daemon would use it: credentials, a first broker, all others, rights on topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.metadata import metadata_request
 
 BROKERS_MAX: Final = 32
-"""Brokers of the cluster that are walked to, each by itself: some seconds where a firewall drops packets."""
+"""Limit of brokers that are checked, one after another: each takes seconds if a firewall drops packets."""
 WRITE_BIT: Final = 1 << 4
 """Kafka's AclOperation.WRITE is 4."""
 RIGHTS_VERSION: Final = 8
@@ -30,7 +30,7 @@ UNKNOWN_RIGHTS: Final = -(1 << 31)
 
 
 async def kafka_findings(config: SidecarConfig, topics: Sequence[str]) -> AsyncIterator[Finding]:
-    """All findings about Kafka, in the order of the steps; each later one needs those before it."""
+    """All findings about Kafka, in the order of the steps. Each step needs the ones before it."""
     authenticator = authenticator_of(config.values)
     async for finding in login_findings(config.values, authenticator):
         yield finding
@@ -95,7 +95,7 @@ async def _walk_all(
 
 
 async def _metadata(walk: BrokerWalk, topics: Sequence[str]) -> tuple[MetadataAnswer, Mapping[str, int]]:
-    """The answer, and each topic's rights as bits where the broker says them."""
+    """The metadata answer, and each topic's rights as bits if the broker reports them."""
     assert walk.opened is not None
     version = walk.opened.versions[ApiKey.METADATA]
     request = metadata_request(version, topics, allow_auto_topic_creation=False, with_topic_rights=True)
@@ -109,7 +109,7 @@ async def _metadata(walk: BrokerWalk, topics: Sequence[str]) -> tuple[MetadataAn
 
 
 async def _producer_id(walk: BrokerWalk) -> Finding:
-    """By asking for one: a cluster has 2^63 of them."""
+    """Check InitProducerId by requesting an id: a cluster has 2^63 of them."""
     assert walk.opened is not None
     try:
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""Credentials that the daemon would log in with: its own certificate, password and token."""
+"""Checks the credentials that the daemon would use: its certificate, password and token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPIRES_SOON_DAYS: Final = 14
 async def login_findings(
     values: Mapping[str, Any], authenticator: Authenticator | None
 ) -> AsyncIterator[Finding]:
-    """Certificates and credentials of this side; a token is fetched as the controller would."""
+    """Findings about certificates and credentials of this side. A token is fetched as the controller would."""
     if str(values["security.protocol"]).endswith("SSL"):
         yield own_tls_finding(values)
     if authenticator is not None and authenticator.mechanism == OAUTHBEARER:
@@ -31,7 +31,7 @@ async def login_findings(
 
 
 async def _token_finding(values: Mapping[str, Any], authenticator: Authenticator) -> Finding:
-    """A token, fetched as the controller does; the logins that follow use it."""
+    """Fetch a token as the controller does. The following logins use it."""
     from sidecar.controller.token_endpoint import TokenError
     from sidecar.controller.token_keeper import message_of
     from sidecar.controller.token_sources import token_source
@@ -50,7 +50,7 @@ async def _token_finding(values: Mapping[str, Any], authenticator: Authenticator
 
 
 def own_tls_finding(values: Mapping[str, Any]) -> Finding:
-    """Whether the files of ``ssl.*`` can be used, and how long our own certificate lives."""
+    """Whether the files of ``ssl.*`` can be used, and how long the daemon's certificate is valid."""
     fault = tls_fault_of(values)
     if fault is not None:
         return Finding("FAIL", fault)

@@ -1,4 +1,4 @@
-"""The memory limit of the daemon's cgroup against what the daemon takes: the kernel kills what goes beyond it."""
+"""Checks the memory limit of the daemon's cgroup against the daemon's needs: the kernel kills processes beyond it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from sidecar.common.wording import counted
 from sidecar.doctor.findings import Finding
 
 PROCESS_BYTES: Final = 64 << 20
-"""Of a controller, a worker or a standby at work: its private memory, with room for requests under way."""
+"""Private memory of a controller, a worker or a standby at work, with room for requests under way."""
 FILES: Final = ("memory.max", "memory.limit_in_bytes")
-"""Of cgroup v2 and v1."""
+"""Limit files of cgroup v2 and v1."""
 
 
 class MemoryLimit(NamedTuple):
-    """The lowest limit of a cgroup and of those that it is in."""
+    """The lowest limit of a cgroup and its parents."""
 
     size_bytes: int
     file: Path
-    """It says so."""
+    """File that has the limit."""
 
 
 def memory_findings(
     pid: int | None, pool_bytes: int, workers: int, *, pool_is_memory: bool, root: Path = Path("/")
 ) -> Iterator[Finding]:
-    """Whether the cgroup of process ``pid`` (None: our own) has room for the pool and the daemon's processes.
+    """Whether the cgroup of process ``pid`` (None: this one) has room for the pool and the daemon's processes.
 
-    Pages of a pool in a file of a disk can be written back, those of one in memory cannot. ``root``: where /proc and
-    /sys are.
+    Pages of a pool in a disk file can be written back; those of a pool in memory cannot. ``root``: location of /proc
+    and /sys.
     """
     limit = memory_limit(pid, root)
     if limit is None:
@@ -49,7 +49,7 @@ def memory_findings(
 
 
 def memory_limit(pid: int | None = None, root: Path = Path("/")) -> MemoryLimit | None:
-    """Of cgroup v1 or v2; None without one. A limit beyond the host's memory is none."""
+    """Memory limit of cgroup v1 or v2; None without one. A limit above the host's memory does not count."""
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = [
         MemoryLimit(int(text), file)
@@ -60,8 +60,9 @@ def memory_limit(pid: int | None = None, root: Path = Path("/")) -> MemoryLimit 
 
 
 def _limit_files(table: Path, mounted: Path) -> Iterator[Path]:
-    """Of the process's cgroups and all above them. In a container the path may be that of the host: then the mount's
-    own files are the container's."""
+    """Limit files of the process's cgroups and their parents. In a container the path may be the host's; then the
+    mount's own files are the container's.
+    """
     for line in _read(table).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
