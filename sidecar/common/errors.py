@@ -95,7 +95,7 @@ _MAYBE_APPENDED: Final = frozenset(
         Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         Code.KAFKA_STORAGE_ERROR,
         # A leader that steps down while a write waits for its followers answers with one of these two
-        # (DelayedProduce): the record is in its log, and perhaps in the next leader's.
+        # (DelayedProduce). The record is then in its log, and perhaps in the next leader's.
         Code.NOT_LEADER_OR_FOLLOWER,
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     }

@@ -143,8 +143,8 @@ class ClusterLinks:
         return not self._has_throttled or not self._states.is_throttled(node_id, self._clock.now_ms())
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
-        """Milliseconds until ``ready`` should be called again for this node: the rest of its backoff or throttle, 0 if
-        it can be used or connected now, ``inf`` while connecting (``on_state`` will report).
+        """Time in ms until ``ready`` should be called again for this node: the rest of its backoff or throttle, or 0
+        if it can be used or connected now. ``inf`` while it is connecting; ``on_state`` will report the end of that.
         """
         return self._states.delay_ms(node_id, now_ms)
 

@@ -159,7 +159,7 @@ def _system_ca() -> Pem:
     )
 
 
-# Who we are
+# Our own identity
 
 
 def _read_own(values: Mapping[str, Any]) -> tuple[Pem | None, Pem | None]:

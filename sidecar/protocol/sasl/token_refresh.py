@@ -8,9 +8,9 @@ from math import inf
 from typing import Final
 
 REFRESH_MS_MIN: Final = 1_000.0
-"""Minimum interval in ms between tokens, however short they live. Each token lets all links retry their logins, so
-this limits the cost of an endpoint with a wrong clock, or of tokens that live for milliseconds. librdkafka also checks
-once a second.
+"""Minimum interval in ms between tokens, however short they live. Each token lets all links retry their logins. The
+interval thus limits the cost of an endpoint with a wrong clock, or of tokens that live for milliseconds. librdkafka
+also checks once a second.
 """
 
 
