@@ -1,6 +1,7 @@
 """The thin stub of kafka-sidecar: ``Producer``, ``AsyncProducer``, and the errors they raise.
 
-It runs in applications, so it needs msgpack only and never imports ``sidecar``. ``wire.py`` is the contract of both.
+It runs inside applications, so its only dependency is msgpack, and it never imports ``sidecar``. The contract between
+the two is ``wire.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # asyncio costs 40 ms to import; most callers never need it.
+    # Loaded on first use: asyncio costs 40 ms to import, and most callers never need it.
     if name == "AsyncProducer":
         from client_stub.async_producer import AsyncProducer
 

@@ -1,4 +1,4 @@
-"""Types of the compiled hot path; the same API as ``pure.py`` and ``producer_core.py``."""
+"""Types of the compiled hot path, which has the same API as ``pure.py`` and ``producer_core.py``."""
 
 from client_stub.producer_core import ProducerCore as ProducerCore
 from client_stub.pure import Delivery as Delivery

@@ -1,23 +1,27 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=False, auto_pickle=False, annotation_typing=False
-"""The caller's hot path in C: what ``pure.py`` and ``producer_core.py`` do, with the same bytes and the same behaviour.
+"""The caller's hot path in C. It behaves as ``pure.py`` and ``producer_core.py`` do, and writes the same bytes.
 
-Why nobody who sends takes a lock. What callers and the io thread change together is changed in steps that are whole
-under the GIL: the methods of ``OutboxCore``, ``SubmissionCore.put``, ``append``, ``append_rows`` and ``append_plain`` run,
-from their first look to their last store, no byte code, no finalizer and no allocation that the garbage collector sees
-(lists, dicts and buffers grow by realloc; objects it does see are made before or after). So no other thread runs in
-between, no signal handler does, and no exception that one of them raises can strike there: a record is queued or it is
-not, and a handler that sends, flushes or forks finds nothing held by whom it interrupts.
+Why no sender takes a lock: callers and the io thread change their shared state in steps that are atomic under the GIL.
+These steps are the methods of ``OutboxCore``, ``SubmissionCore.put``, ``append``, ``append_rows`` and
+``append_plain``. From its first read to its last store, a step runs no byte code and no finalizer. Nor does it
+allocate an object that the garbage collector tracks: lists, dicts and buffers grow by realloc, and tracked objects are
+made before or after the step. So no other thread and no signal handler can run in the middle of a step, and no
+exception that one of them raises can interrupt it. A record is either queued or not, and a signal handler that sends,
+flushes or forks never finds a lock held by the code that it interrupted.
 
-- An open submission is published, listed for the io thread and set among the undecided in one step. A thread that
-  makes one and finds that another was quicker throws its own away.
-- A submission that takes no more has ``room`` -1. A caller that found it open just before gets -1 for its record and looks again.
-- The io thread says that it sleeps (``is_asleep``) and looks once more; only then it sleeps. A submission's first record wakes
-  it in the step that appends it; later ones join what it already knows of.
-- Waiting for room happens before a submission is opened, and holds nothing.
+- One step publishes an open submission, lists it for the io thread and adds it to the undecided ones. When two threads
+  make one at the same time, the slower thread throws its own away.
+- A submission that takes no more records has ``room`` -1. A caller that looked it up just before gets -1 for its
+  record and looks it up again.
+- The io thread announces that it is about to sleep (``is_asleep``), looks for work once more, and only then sleeps.
+  The step that appends a submission's first record wakes the io thread; later records join a submission that the
+  thread already knows.
+- A caller waits for room before it opens a submission, and holds nothing while it waits.
 - fork() runs with the GIL held, so never in the middle of a step.
 
-None of this holds without a GIL; such builds are refused below, and then the package works without this module.
+None of this holds without a GIL. The compiler refuses such builds below, and the package then works without this
+module.
 """
 
 cimport cython
@@ -43,7 +47,7 @@ cdef extern from *:
     #if defined(Py_GIL_DISABLED) || defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
     #error "client_stub._native appends under the GIL of CPython; without it the stub uses its pure Python path"
     #endif
-    /* From 3.14 on a tuple remembers its hash, so one that was shown to somebody is not filled again. */
+    /* From 3.14 on a tuple caches its hash, so a tuple that a callback has seen must not be refilled. */
     #define KS_MAY_REFILL_TUPLES (PY_VERSION_HEX < 0x030E0000)
     static inline PyObject *ks_metadata(PyTypeObject *type, PyObject *topic, PyObject *partition,
                                         PyObject *offset, PyObject *timestamp) {

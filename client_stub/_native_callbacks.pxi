@@ -1,10 +1,11 @@
-# The callbacks of one outcome as one loop, and the index lists of outcomes.
+# Runs the callbacks of one outcome in one loop, and reads an outcome's list of indexes.
 
 
 def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, failed):
-    """Call back the records of ``fate`` whose bits are set in ``news``.
+    """Run the callbacks of the records of ``fate`` whose bits are set in ``news``.
 
-    ``failed()`` is called in the handler of what a callback raised; unless it raises, the others go on.
+    ``failed()`` is called as the exception handler when a callback raises. Unless it raises as well, the remaining
+    callbacks still run.
     """
     cdef bytes news_bytes = words_of(news)
     cdef bytes mask_bytes = news_bytes if fate.mask == news else words_of(fate.mask)
@@ -55,7 +56,7 @@ def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, 
                     if timestamps is not None:
                         own_time = timestamps.get(64 * word + bit, usual_time)
                     offset = PyLong_FromLongLong(place)
-                    # As zip() does with its tuples: one that nobody kept is filled again.
+                    # Reuse the tuple if no callback has kept a reference to it, as zip() does.
                     if KS_MAY_REFILL_TUPLES and metadata != NULL and Py_REFCNT(metadata) == 1:
                         ks_refill(metadata, 2, offset)
                         if timestamps is not None:
@@ -86,7 +87,7 @@ def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, 
 
 
 cdef int tell_failure(failed) except -1:
-    """An exception is set: hand it to ``failed``, which may raise it again."""
+    """Call ``failed`` as the handler of the exception that is set now. It may raise it again."""
     try:
         raise_set()
     except BaseException:
@@ -99,12 +100,12 @@ cdef int raise_set() except -1:
 
 
 cdef bytes words_of(mask):
-    """The bits of a non-negative int, in whole words of eight bytes, little-endian."""
+    """The bits of a non-negative int as whole 8-byte words, little-endian."""
     return mask.to_bytes((mask.bit_length() + 63) // 64 * 8, "little")
 
 
 def mask_of_indexes(bytes indexes not None):
-    """The int whose bits are set at the little-endian u16 ``indexes``."""
+    """An int whose set bits are the little-endian u16 ``indexes``."""
     cdef bytearray bits = bytearray(8192)
     cdef char* place = PyByteArray_AS_STRING(bits)
     cdef const uint8_t* data = <const uint8_t*> PyBytes_AS_STRING(indexes)

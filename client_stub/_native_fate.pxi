@@ -1,9 +1,9 @@
-# Fate: what an outcome says, asked record by record.
+# Fate: an outcome, looked up record by record.
 
 
 @cython.final
 cdef class Fate:
-    """One outcome's word on the records whose bits are set in ``mask``. See ``pure.Fate``."""
+    """The outcome of the records whose bits are set in ``mask``. See ``pure.Fate``."""
 
     cdef readonly object mask
     cdef readonly object topic
@@ -12,8 +12,8 @@ cdef class Fate:
     cdef readonly object timestamp_ms
     cdef readonly dict timestamps
     cdef readonly object error
-    cdef bytes words            # made for the first question: most fates are never asked
-    cdef bytearray before       # u32 per word: members in the words before it
+    cdef bytes words            # made at the first look-up: most fates are never looked up
+    cdef bytearray before       # a u32 per word: how many members the words before it have
 
     def __init__(self, mask, topic, partition, int64_t base_offset, timestamp_ms, dict timestamps, error):
         self.mask = mask
@@ -35,7 +35,7 @@ cdef class Fate:
             memcpy(&bits, PyBytes_AS_STRING(words) + 8 * word, 8)
             found += ks_bits(bits)
         self.before = before
-        self.words = words  # last: from now on it is looked at
+        self.words = words  # set last: from now on other calls read it
         return 0
 
     cdef Py_ssize_t rank_of(self, Py_ssize_t index) except -2:
@@ -67,9 +67,9 @@ cdef class Fate:
         return metadata
 
     def rank(self, Py_ssize_t index):
-        """How many of its records stand before ``index``; -1 when that is none of them."""
+        """How many of this fate's records come before ``index``; -1 when the record is none of them."""
         return self.rank_of(index)
 
     def metadata(self, Py_ssize_t index, Py_ssize_t rank):
-        """Of the record ``index``, which has ``rank`` of the others before it."""
+        """The metadata of the record ``index``, which ``rank`` records of this fate come before."""
         return self.metadata_of(index, rank)

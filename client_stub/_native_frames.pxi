@@ -1,4 +1,4 @@
-# Frames of ZMTP: the twin of frames.py, which draws them.
+# ZMTP frames: the compiled twin of frames.py, which draws them.
 
 cdef enum:
     MORE_FLAG = 1
@@ -10,7 +10,7 @@ cdef Py_ssize_t FRAME_COUNT_MAX = FRAMES_MAX
 
 
 def whole_message(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t bytes_max):
-    """(frames, end) of the message at ``start``; None where its first bytes need another look."""
+    """(frames, end) of the message that begins at ``start``; None when next_message() has to parse its first bytes."""
     cdef Py_buffer held
     cdef const uint8_t *data
     cdef uint64_t size
@@ -50,7 +50,7 @@ def whole_message(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t bytes_max):
 
 
 def encode(frames):
-    """One message as buffers to be written one behind the other; large frames are not copied."""
+    """One message as buffers to be written one after another. Large frames are not copied."""
     cdef list buffers = []
     cdef Py_ssize_t place, begin = 0, count = len(frames)
     for place in range(count):
@@ -64,7 +64,7 @@ def encode(frames):
 
 
 cdef bytes _gathered(frames, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t count):
-    """The heads of these frames, each with its body unless that is large."""
+    """The headers of these frames, each followed by its body unless the body is large."""
     cdef Py_ssize_t total = 0, place, size, i
     cdef uint8_t *out
     cdef uint8_t more

@@ -1,9 +1,10 @@
-# OutboxCore: what callers and the io thread change together, each change one step under the GIL.
+# OutboxCore: the state that callers and the io thread share. Each change is one step under the GIL.
 
 
 cdef class OutboxCore:
-    """The shared part of ``Outbox``. No byte code runs inside of a method: no thread, no signal handler and no
-    exception comes between its stores."""
+    """The part of ``Outbox`` that threads share. Its methods run no byte code, so no thread, signal handler or
+    exception can come between their stores.
+    """
 
     cdef public dict streams
     cdef public list opened
@@ -20,7 +21,9 @@ cdef class OutboxCore:
         self.wake_fd = -1
 
     def set_wake_fd(self, int fd):
-        """The eventfd that wakes the io thread; -1 before it is closed, and nobody writes to it any more."""
+        """Set the eventfd that wakes the io thread. -1 is set before the eventfd is closed, so that no caller writes
+        to it any more.
+        """
         self.wake_fd = fd
 
     cdef void wake_io(self) noexcept:
@@ -30,21 +33,22 @@ cdef class OutboxCore:
             write(self.wake_fd, &one, 8)
 
     def wake(self, *, bint always=False):
-        """Wake the io thread if it sleeps (``always``: or is about to)."""
+        """Wake the io thread if it sleeps; with ``always``, also if it is about to sleep."""
         self.is_asleep |= always
         self.wake_io()
 
     def fall_asleep(self):
-        """The io thread: callers wake it from now on. It looks once more behind this."""
+        """For the io thread: callers wake it from now on. It has to look for work once more after this call."""
         self.is_asleep = True
 
     def awake(self):
-        """The io thread: nobody need wake it."""
+        """For the io thread: callers need not wake it."""
         self.is_asleep = False
 
     def publish(self, OpenStream stream not None, SubmissionCore expected, SubmissionCore made not None):
-        """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was
-        quicker or nothing is taken any more."""
+        """Replace ``expected``, which takes no more records, by ``made``. Returns False and does nothing when another
+        thread did so first, or when the outbox takes no more records at all.
+        """
         if self.closed or self.fatal is not None or stream.open is not expected:
             return False
         PyList_Append(self.opened, made)
@@ -65,7 +69,7 @@ cdef class OutboxCore:
         return True
 
     def close_open(self, OpenStream stream not None, SubmissionCore submission not None):
-        """``submission`` takes no more records, if it is the open one of ``stream``."""
+        """Stop appending to ``submission`` if it is the open one of ``stream``."""
         if stream.open is submission:
             stream.open = None
             self.end(submission)
@@ -83,6 +87,6 @@ cdef class OutboxCore:
 
     cdef void end(self, SubmissionCore submission) noexcept:
         submission.is_closed = True
-        submission.room = -1  # for who has found it open just before
+        submission.room = -1  # for callers that found it open just before
         submission.payload_bytes = submission.packer.size
         self.closed_bytes += submission.payload_bytes

@@ -1,4 +1,4 @@
-# Outcomes, as wire.py draws them: the twin of unpack_outcomes there.
+# Outcomes, as wire.py draws them: the compiled twin of its unpack_outcomes().
 
 cdef struct OutcomeHead:
     uint32_t length
@@ -23,7 +23,7 @@ cdef object make_tuple = tuple.__new__
 
 
 def unpack_outcomes(buffer):
-    """Unpack every outcome in ``buffer``; raises ValueError when the lengths do not add up."""
+    """Unpack every outcome in ``buffer``. Raises ValueError when their lengths do not add up."""
     cdef Py_buffer held
     cdef const uint8_t *data
     cdef OutcomeHead head

@@ -1,8 +1,8 @@
-# RecordPacker: msgpack by hand into one growing buffer, byte for byte what msgpack.Packer writes.
+# RecordPacker: writes msgpack into one growing buffer, byte for byte as msgpack.Packer does.
 
 
 cdef inline uint8_t* put_head(uint8_t* at, uint64_t number, int width) noexcept:
-    """``number`` big-endian in ``width`` bytes; returns the place behind it."""
+    """Write ``number`` big-endian in ``width`` bytes. Returns the position after it."""
     cdef int shift = 8 * width
     while shift:
         shift -= 8
@@ -12,7 +12,7 @@ cdef inline uint8_t* put_head(uint8_t* at, uint64_t number, int width) noexcept:
 
 
 cdef inline uint8_t* put_bin(uint8_t* at, PyObject* content) noexcept:
-    """bytes (at most 4 GiB) or None."""
+    """Write bytes (at most 4 GiB) or None. Returns the position after them."""
     cdef Py_ssize_t size
     if content == <PyObject*> None:
         at[0] = 0xC0
@@ -68,7 +68,9 @@ cdef inline Py_ssize_t bin_bytes(PyObject* content) noexcept:
 
 @cython.final
 cdef class RecordPacker:
-    """One reusable buffer. ``pack(record)`` appends one record; a call that raises has appended nothing."""
+    """A reusable buffer of packed records. ``pack(record)`` appends one record; a call that raises has appended
+    nothing.
+    """
 
     cdef uint8_t* data
     cdef Py_ssize_t size
@@ -94,17 +96,19 @@ cdef class RecordPacker:
         return memoryview(self)
 
     def reset(self):
-        """Forget the records; raises BufferError while somebody looks at their bytes."""
+        """Drop the records. Raises BufferError while a view of their bytes exists."""
         if self.exports:
             raise BufferError("the packed records are still looked at")
         self.size = 0
 
     def pack(self, record):
-        """Append ``(key, value)`` or ``(key, value, headers, partition, timestamp_ms)``, types checked before."""
+        """Append a record whose types are checked: ``(key, value)`` or ``(key, value, headers, partition,
+        timestamp_ms)``.
+        """
         self.add(record)
 
     cdef int reserve(self, Py_ssize_t more) except -1:
-        """Room for ``more`` bytes. Runs no Python code unless it raises."""
+        """Make room for ``more`` bytes. Runs no Python code unless it raises MemoryError or BufferError."""
         cdef Py_ssize_t wanted = self.size + more
         cdef Py_ssize_t capacity = self.capacity or START_BYTES
         cdef uint8_t* grown
@@ -121,7 +125,9 @@ cdef class RecordPacker:
         return 0
 
     cdef inline int add_plain(self, PyObject* key, PyObject* value, Py_ssize_t bound) except -1:
-        """``bound`` is at least the record's size; both are bytes or None. Runs no Python code."""
+        """Append a record whose key and value are bytes or None. ``bound`` is at least its size in bytes. Runs no
+        Python code.
+        """
         cdef uint8_t* at
         if bound > BIN_MAX:
             raise ValueError("A key or value must be smaller than 4 GiB.")
@@ -133,7 +139,7 @@ cdef class RecordPacker:
         return 0
 
     cdef int add(self, record) except -1:
-        """One record of two or five fields. Runs no Python code that is not the fault of wrong types."""
+        """Append a record of two or five fields. Runs no Python code unless a type is wrong."""
         cdef Py_ssize_t begin = self.size
         if not isinstance(record, tuple) or len(<tuple> record) not in (2, 5):
             raise TypeError(f"a record must be a tuple of two or five fields, not {record!r:.60}.")
@@ -230,9 +236,9 @@ cdef inline Py_ssize_t bin_size_of(content) noexcept:
 
 
 def plain_pairs(list records not None):
-    """None unless every record is a (key, value) tuple of bytes or None: then one C call packs them all.
+    """None unless every record is a (key, value) tuple of bytes or None, which one C call can pack.
 
-    Else the places of those of more than LARGE_BYTES, which are still to be measured.
+    Otherwise a list of the indexes of records above LARGE_BYTES, whose size is still to be checked.
     """
     cdef Py_ssize_t place
     cdef PyObject* row

@@ -1,4 +1,5 @@
-# SubmissionCore, PartCore, OpenStream, Delivery, ProducerCore: from the arguments of send() to a packed record and its future.
+# SubmissionCore, PartCore, OpenStream, Delivery, ProducerCore: the way from the arguments of send() to a packed record
+# and its future.
 
 
 cdef class OutboxCore
@@ -13,7 +14,7 @@ cdef class PartCore:
 
 
 cdef class SubmissionCore:
-    """The part of a submission that send() touches; ``Submission`` is built on it."""
+    """The part of a submission that send() uses; ``Submission`` is built on it."""
 
     cdef public OutboxCore outbox
     cdef public RecordPacker packer
@@ -28,7 +29,9 @@ cdef class SubmissionCore:
     cdef public list fates
 
     cdef Fate fate_of(self, Py_ssize_t index, Py_ssize_t* rank):
-        """The record's fate, None while it is undecided; how many stand before it in that fate."""
+        """The record's fate, or None while it is undecided. ``rank`` is set to the number of that fate's records
+        before it.
+        """
         cdef Fate fate
         for fate in self.fates:
             rank[0] = fate.rank_of(index)
@@ -37,7 +40,7 @@ cdef class SubmissionCore:
         return None
 
     def find(self, Py_ssize_t index):
-        """The record's (error, metadata), None while it is undecided. Any thread."""
+        """The record's (error, metadata); None while it is undecided. Any thread."""
         cdef Py_ssize_t rank
         cdef Fate fate = self.fate_of(index, &rank)
         if fate is None:
@@ -45,11 +48,11 @@ cdef class SubmissionCore:
         return (None, fate.metadata_of(index, rank)) if fate.error is None else (fate.error, None)
 
     def append(self, record, Py_ssize_t size, on_delivery, timestamp_ms):
-        """Append a checked record; its index, -1 when the room is taken by now."""
+        """Append a checked record. Returns its index, or -1 when another thread has taken the room."""
         cdef list callbacks = []
         cdef dict timestamps = {}
         cdef Py_ssize_t index, place, begin
-        # From here on one step under the GIL: see the head of the module.
+        # One step under the GIL from here on: see the docstring of the module.
         if self.room < size:
             return -1
         index = self.count
@@ -81,9 +84,9 @@ cdef class SubmissionCore:
         return index
 
     def append_rows(self, list rows, Py_ssize_t start, on_delivery, PartCore part=None):
-        """Append checked records from ``rows[start]`` on; how many found room, and ``part`` says which they are.
+        """Append checked records from ``rows[start]`` on. Returns how many found room; ``part`` is set to them.
 
-        -1 when other callbacks wait here already.
+        Returns -1 when the submission has records with other callbacks.
         """
         cdef RecordPacker packer = self.packer
         cdef dict timestamps = {}
@@ -135,7 +138,7 @@ cdef class SubmissionCore:
         return place - start
 
     cdef int added(self, Py_ssize_t count, on_delivery, PartCore part, Py_ssize_t begin) except -1:
-        """The end of a step that packed rows from ``begin`` on."""
+        """Finish a step that packed rows from byte ``begin`` on."""
         if part is not None:
             if on_delivery is None and self.parts is not None:
                 try:
@@ -152,10 +155,10 @@ cdef class SubmissionCore:
         return 0
 
     def append_plain(self, list rows, on_delivery, PartCore part=None):
-        """Append all ``rows`` if they are plain pairs that find room; how many, and ``part`` says which they are.
+        """Append all ``rows`` if they are plain pairs that find room. Returns how many; ``part`` is set to them.
 
-        -1, and nothing was done, if not (a large one is to be measured): for the usual call one walk less than
-        checking first.
+        Otherwise, or when the size of a large one must be checked, returns -1 and changes nothing. The usual call thus
+        walks the rows once instead of twice.
         """
         cdef RecordPacker packer = self.packer
         cdef Py_ssize_t begin, count = PyList_GET_SIZE(rows), place, room = self.room, size
@@ -173,7 +176,7 @@ cdef class SubmissionCore:
             key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
             size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
             if not place and count * size > self.room:
-                break  # most rows of a call are about as long: these are not packed for nothing
+                break  # rows of one call are mostly of one length: stop before packing in vain
             if size > room or size > LARGE:
                 break
             packer.add_plain(key, value, size)
@@ -186,7 +189,7 @@ cdef class SubmissionCore:
         return -1
 
     cdef inline Py_ssize_t put(self, PyObject* key, PyObject* value, on_delivery) except -2:
-        """Append a plain record without a lock; its index, -1 when it must go the slow way."""
+        """Append a plain record without a lock. Returns its index, or -1 when the slow path must take it."""
         cdef Py_ssize_t size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
         cdef Py_ssize_t index = self.count
         if size > self.room or size > LARGE or not index:
@@ -204,7 +207,7 @@ cdef class SubmissionCore:
 
 @cython.final
 cdef class OpenStream:
-    """The caller's side of one topic: the submission that takes records now. See ``pure.OpenStream``."""
+    """The caller's side of one topic: the submission that takes its records now. See ``pure.OpenStream``."""
 
     cdef public object topic
     cdef public OutboxCore outbox
@@ -236,8 +239,8 @@ cdef class Delivery:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most ``timeout`` seconds for the record's place in the log.
 
-        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
-        goes on), ForkedProducer in a forked child.
+        Raises the record's error (a SidecarError), TimeoutError after ``timeout`` (the record is still under way), and
+        ForkedProducer in a forked child.
         """
         cdef SubmissionCore submission = self._submission
         cdef Py_ssize_t rank
@@ -252,14 +255,15 @@ cdef class Delivery:
         return metadata
 
     def exception(self, timeout: float | None = None):
-        """Wait as ``result`` does; the record's error, None when it was delivered."""
+        """Wait as ``result`` does. Returns the record's error, or None when it was delivered."""
         return self._submission.wait_for(self._index, timeout)[0]
 
     def add_done_callback(self, callback):
-        """Call ``callback(delivery)`` once, when the record has its outcome; as concurrent.futures does.
+        """Call ``callback(delivery)`` once the record has its outcome, as concurrent.futures does.
 
-        Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
-        there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
+        The callback runs in the producer's io thread and must not block; if the outcome is known already, it runs at
+        once in this thread. Exceptions that it raises are logged. Adding a callback does not end linger. Raises
+        ForkedProducer in a forked child.
         """
         check_callable("callback", callback, "callback(delivery)")
         self._submission.when_decided(self._index, partial(callback, self))
@@ -275,12 +279,14 @@ cdef class Delivery:
 
 
 cdef class ProducerCore:
-    """The native half of Producer: plain records into an open submission; all else goes to ``_send_slow``."""
+    """The compiled half of Producer: appends plain records to an open submission and leaves all others to
+    ``_send_slow``.
+    """
 
     cdef public dict _streams
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None):
-        """Queue one record; returns its future. Does not wait for the daemon, but for room where 8 MiB wait for it.
+        """Queue one record and return its future. Waits only for room, when 8 MiB already wait for the daemon.
 
         - topic: str of 1 to 249 bytes
         - value, key: bytes, bytearray, memoryview or None (Kafka's null), or what the serializers take
@@ -290,8 +296,8 @@ cdef class ProducerCore:
         - on_delivery(error, metadata): called in the io thread; error is None on success
 
         Raises TypeError or ValueError for a wrong argument, RecordTooLarge, SerializationFailed, ProducerClosed,
-        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable; then nothing was
-        queued. Thread-safe.
+        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable. A call that raises
+        has queued nothing. Thread-safe.
         """
         cdef PyObject* found
         cdef SubmissionCore submission

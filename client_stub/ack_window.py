@@ -1,4 +1,4 @@
-"""AckWindow: one stream's submissions between the caller and their outcomes. Sans-IO, io thread only.
+"""AckWindow: one stream's submissions from the caller to their outcomes. Sans-IO, io thread only.
 
 ::
 
@@ -16,7 +16,9 @@ from client_stub.wire import Outcome
 
 
 class AckWindow:
-    """A stream is (client, topic); ``number`` names it on the wire and is never used twice by a client."""
+    """The window of one stream (client, topic). ``number`` identifies the stream on the wire; a client uses each
+    number once.
+    """
 
     __slots__ = (
         "accepted",
@@ -36,7 +38,7 @@ class AckWindow:
         self.next_seq = 1
         self.queue: deque[Submission] = deque()
         self.sent_count = 0
-        """How many at the head of ``queue`` were sent to the present worker and are not accepted yet."""
+        """How many submissions at the head of ``queue`` were sent to the present worker but not accepted yet."""
         self.accepted: dict[int, Submission] = {}
         self.held = False
         self.flush_to_seq = 0
@@ -48,8 +50,11 @@ class AckWindow:
         self.queue.append(submission)
 
     def drop_next(self) -> Submission:
-        """Take out the next to send: nothing of it or behind it was sent to the present worker, which has none of
-        it, so those behind close up and the stream has no hole."""
+        """Remove the next submission to send.
+
+        The present worker has received neither this one nor any after it, so the later ones move up by one seq and the
+        stream has no gap.
+        """
         submission = self.queue[self.sent_count]
         del self.queue[self.sent_count]
         for later in islice(self.queue, self.sent_count, None):
@@ -60,7 +65,9 @@ class AckWindow:
         return submission
 
     def accept(self, up_to_seq: int) -> list[Submission]:
-        """The daemon has everything up to ``up_to_seq``; returns what is news. Repeats are harmless."""
+        """Record that the daemon has everything up to ``up_to_seq``. Returns the newly accepted submissions. Repeats
+        are harmless.
+        """
         news: list[Submission] = []
         queue = self.queue
         while queue and queue[0].seq <= up_to_seq:
@@ -68,31 +75,37 @@ class AckWindow:
             if self.sent_count:
                 self.sent_count -= 1
             submission.was_accepted = True
-            if submission.remaining > 0:  # what is sent is sealed
+            if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
                 self.accepted[submission.seq] = submission
             news.append(submission)
         return news
 
     def rewind(self, from_seq: int) -> int:
-        """Send again from ``from_seq`` on; returns the payload bytes that are no longer under way."""
+        """Go back to ``from_seq``, so that it and all later ones are sent again. Returns the payload bytes that are no
+        longer under way.
+        """
         bytes_back = 0
         while self.sent_count and self.queue[self.sent_count - 1].seq >= from_seq:
             self.sent_count -= 1
             bytes_back += self.queue[self.sent_count].payload_bytes
-        # A flush sent before its records arrived named nothing: it is repeated behind them.
+        # A FLUSH that arrives before its records has no effect, so it is sent again after them.
         self.flush_sent_seq = min(self.flush_sent_seq, max(0, from_seq - 1))
         return bytes_back
 
     def not_taken(self) -> None:
-        """The daemon has said that it has nothing of what is still in ``queue`` and will never have it."""
+        """Mark what is still in ``queue`` as not sent: the daemon has said that it has none of it and will never have
+        it.
+        """
         for submission in self.queue:
             submission.sent = False
 
     def apply(self, outcome: Outcome) -> Submission | None:
-        """Apply an outcome; returns the submission when this completed it. Unknown ones are ignored."""
+        """Apply an outcome. Returns the submission if this outcome completed it. Outcomes of unknown ones are
+        ignored.
+        """
         submission = self.accepted.get(outcome.seq)
         if submission is None:
-            # An outcome may overtake ACCEPTED: both are sent at the end of a turn, from different queues.
+            # An outcome may overtake its ACCEPTED: the worker sends both at the end of a turn, from different queues.
             submission = next((s for s in self.queue if s.seq == outcome.seq), None)
             if submission is None:
                 return None
@@ -104,7 +117,9 @@ class AckWindow:
         return submission
 
     def flush_seq_due(self) -> int | None:
-        """The seq to name in a FLUSH now: everything up to it was sent and some of it has no outcome yet."""
+        """The seq to send in a FLUSH now; None for no FLUSH. Everything up to this seq was sent, and some of it has no
+        outcome yet.
+        """
         if self.flush_to_seq <= self.flush_sent_seq or self.held:
             return None
         if self.sent_count < len(self.queue) and self.queue[self.sent_count].seq <= self.flush_to_seq:

@@ -1,4 +1,6 @@
-"""Arguments of a producer: each is checked before anything starts or is queued, and a wrong one is one sentence."""
+"""Checks of a producer's arguments, made before anything is started or queued. The text of each error is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from client_stub.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX
 
 
 def check_topic(topic: object) -> None:
-    """Raises TypeError or ValueError for what no topic can be called; which names are legal, Kafka decides."""
+    """Raises TypeError or ValueError for a value that can be no topic's name. Kafka decides which other names are
+    legal.
+    """
     if not isinstance(topic, str):
         raise TypeError(f"topic must be str, not {type(topic).__name__}.")
     if not 0 < len(as_utf8(topic, f"Topic name {topic!a:.60}")) <= TOPIC_BYTES_MAX:
@@ -19,7 +23,7 @@ def check_topic(topic: object) -> None:
 
 
 def as_utf8(text: str, what: str) -> bytes:
-    """Raises ValueError, which names ``what``, for text with half a character (a lone surrogate)."""
+    """``text`` as UTF-8. Raises ValueError, which names ``what``, for a lone surrogate (half a character)."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -29,7 +33,7 @@ def as_utf8(text: str, what: str) -> bytes:
 
 
 def check_name(client_name: object) -> None:
-    """Raises TypeError or ValueError for what the daemon would not take as a client's name."""
+    """Raises TypeError or ValueError for a client name that the daemon would refuse."""
     if not isinstance(client_name, str):
         raise TypeError(f"client_name must be str, not {type(client_name).__name__}.")
     if len(as_utf8(client_name, "client_name")) > CLIENT_NAME_BYTES_MAX:
@@ -37,8 +41,8 @@ def check_name(client_name: object) -> None:
 
 
 def script_name() -> str:
-    """The name of a client that has given none: that of the running script, also of one whose name is no text."""
-    name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119  (pathlib costs half a megabyte)
+    """The default name of a client: that of the running script, even if that name is not valid text."""
+    name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119  pathlib costs half a megabyte
     return shortened(name)
 
 
@@ -48,14 +52,18 @@ def shortened(name: str) -> str:
 
 
 def check_token(token: object) -> None:
-    """Raises TypeError or ValueError, which do not repeat what may be a secret."""
+    """Raises TypeError or ValueError for a token that cannot be sent. The error does not repeat the token, which is a
+    secret.
+    """
     if not isinstance(token, str):
         raise TypeError(f"token must be str, not {type(token).__name__}.")
     as_utf8(token, "token")
 
 
 def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float:
-    """``value`` as a float. Raises TypeError or ValueError for what is no length of time; infinity is one."""
+    """``value`` as a float. Raises TypeError or ValueError for anything that is not a length of time in ms; infinity
+    is allowed.
+    """
     if not isinstance(value, SupportsFloat) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of milliseconds, not {type(value).__name__}.")
     number = float(value)
@@ -69,7 +77,7 @@ def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float
 
 
 def check_timeout(timeout: object) -> None:
-    """Raises TypeError or ValueError for what is neither None nor a length of time in seconds."""
+    """Raises TypeError or ValueError unless ``timeout`` is None or a length of time in seconds."""
     if timeout is None:
         return
     if not isinstance(timeout, SupportsFloat) or isinstance(timeout, bool):
@@ -81,7 +89,7 @@ def check_timeout(timeout: object) -> None:
 
 
 def check_callable(name: str, given: object, call: str) -> None:
-    """Raises TypeError for what cannot be called; ``call`` shows how it would be."""
+    """Raises TypeError unless ``given`` is callable; ``call`` is the signature that the error shows."""
     if not callable(given):
         raise TypeError(f"{name} must be callable as {call}, not {type(given).__name__}.")
 

@@ -1,4 +1,4 @@
-"""DeliveryFuture and AsyncBulkDelivery: the futures of AsyncProducer. Awaiting one holds up no loop."""
+"""DeliveryFuture and AsyncBulkDelivery: the futures of AsyncProducer. Awaiting one does not block its loop."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 
 class DeliveryFuture(asyncio.Future[RecordMetadata]):
-    """The future of one record of AsyncProducer.send(). Awaiting it ends linger, as Delivery.result() does: a task that
-    waits adds nothing to the batch. ``asyncio.gather`` and callbacks only listen, and linger goes on."""
+    """The future of one record of AsyncProducer.send().
+
+    Awaiting it ends linger, as Delivery.result() does: a task that waits adds nothing to the batch. ``asyncio.gather``
+    and callbacks do not end linger.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         super().__init__(loop=loop)
@@ -33,8 +36,11 @@ class DeliveryFuture(asyncio.Future[RecordMetadata]):
         return super().__await__()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """The record goes on. The CancelledError says what it waits for, unless the caller has a word of its own: under
-        ``asyncio.wait_for`` and ``asyncio.timeout`` it is the cause of their TimeoutError."""
+        """Cancel the future; the record is still sent.
+
+        Unless the caller gives a message, the CancelledError says what the record waits for. Under
+        ``asyncio.wait_for`` and ``asyncio.timeout`` it is the cause of their TimeoutError.
+        """
         if msg is None and not self.done():
             submission = None if self.delivery is None else self.delivery._submission
             if submission is not None:
@@ -47,8 +53,8 @@ class DeliveryFuture(asyncio.Future[RecordMetadata]):
 class AsyncBulkDelivery(BulkDelivery):
     """The future of all records of one send_many() or send_arrow() of AsyncProducer: ``count = await delivery``.
 
-    Awaiting it ends linger and raises as ``result()``; a task that is cancelled there cancels no record. ``result()``
-    itself is for threads.
+    Awaiting it ends linger and raises as ``result()``. Cancelling a task that awaits it cancels no record.
+    ``result()`` itself is for threads.
     """
 
     __slots__ = ()
@@ -59,13 +65,13 @@ class AsyncBulkDelivery(BulkDelivery):
         return awaited(self)
 
     def result(self, timeout: float | None = None) -> int:
-        """As that of BulkDelivery. Raises SidecarError on an event loop, which it would hold up."""
+        """As BulkDelivery.result(). Raises SidecarError on an event loop, which it would block."""
         refuse_on_a_loop(self, timeout)
         return super().result(timeout)
 
 
 class AnyBulkDelivery(Protocol):
-    """BulkDelivery, or that of a fake."""
+    """A BulkDelivery or a fake one."""
 
     def done(self) -> bool: ...
 
@@ -88,7 +94,7 @@ def awaited(delivery: AnyBulkDelivery) -> Generator[Any, None, int]:
                 over.set_result(None)
 
         def on_done(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits any more
                 loop.call_soon_threadsafe(tell)
 
         delivery.add_done_callback(on_done)
@@ -97,7 +103,7 @@ def awaited(delivery: AnyBulkDelivery) -> Generator[Any, None, int]:
 
 
 def refuse_on_a_loop(delivery: AnyBulkDelivery, timeout: float | None) -> None:
-    """Raises SidecarError for a wait that would hold up the event loop of this thread."""
+    """Raises SidecarError for a wait that would block the event loop of this thread."""
     if timeout == 0 or delivery.done():
         return
     with contextlib.suppress(RuntimeError):

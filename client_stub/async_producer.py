@@ -1,4 +1,5 @@
-"""AsyncProducer: the asyncio twin of Producer. No thread of its own beside the producer's, and none of the loop's.
+"""AsyncProducer: the asyncio twin of Producer. It adds no thread to the producer's own, and never uses the loop's
+executor.
 
 ::
 
@@ -44,14 +45,16 @@ log = logging.getLogger("client_stub")
 
 
 class AsyncProducer:
-    """Arguments as Producer's; may be used on several event loops, one after the other or in threads of their own.
+    """A producer for asyncio, with Producer's arguments. One may be used on several event loops, one after the other
+    or in different threads.
 
-    **Order**: records of one loop and topic are queued in the order in which send(), send_many() and send_arrow()
-    were called (when their coroutines first ran), also when some of them wait for room. **Waiting**: no call blocks
-    the loop or uses its executor. max_block_ms counts from the call; of send_many() and send_arrow() from when they
-    last got on. **Cancelling** a send that still waits takes its record back. A record that is queued is sent:
-    cancelling its future changes nothing, and a send that is cancelled in the very step that queues it is sent, too.
-    **A loop that is closed** drops its waiting sends; queued records are delivered, but their futures never complete.
+    **Order**: records of one loop and topic are queued in the order of the calls of send(), send_many() and
+    send_arrow(), even if some of them wait for room. The order of calls is that in which their coroutines first ran.
+    **Waiting**: no call blocks the loop or uses its executor. max_block_ms counts from the call; in send_many() and
+    send_arrow(), from the last time that records were queued. **Cancelling** a send that still waits takes its record
+    back. A queued record is sent: cancelling its future changes nothing, and a send that is cancelled in the very step
+    that queues its record is sent, too. **Closing a loop** drops its waiting sends; queued records are delivered, but
+    their futures never complete.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class AsyncProducer:
         if others:
             raise TypeError(unknown_argument("AsyncProducer", next(iter(others))))
         self._max_block_ms = milliseconds("max_block_ms", max_block_ms)
-        # Not the producer's: a send that waits in the line is tried again, and is serialized once.
+        # Kept here and not in the producer: a send that waits in the line is tried again, and must be serialized only
+        # once.
         self._serializers = serializers_of(key_serializer, value_serializer)
-        # A send without room fails at once, and waits in the line of its loop.
+        # A send without room fails at once in the producer, and then waits in the line of its loop.
         self._producer = Producer(
             run_dir,
             client_name,
@@ -86,7 +90,7 @@ class AsyncProducer:
             curve_key_file=curve_key_file,
         )
         self._last: LoopLine | None = None
-        """The line of the loop that sent last; most producers have one loop."""
+        """The line of the loop that sent last, as most producers have only one loop."""
         self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLine] = (
             weakref.WeakKeyDictionary()
         )
@@ -100,9 +104,9 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Queue one record, waiting for room without blocking the loop; the returned future has its outcome.
+        """Queue one record, waiting for room without blocking the loop. Returns a future of its outcome.
 
-        Awaiting that future ends linger for what is queued. Raises as Producer.send().
+        Awaiting that future ends linger for everything queued. Raises as Producer.send().
         """
         loop = asyncio.get_running_loop()
         line = self._last
@@ -133,21 +137,21 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait for its outcome; raises the record's own error."""
+        """Send one record and wait for its outcome. Raises the record's error."""
         return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
 
     async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> AsyncBulkDelivery:
-        """As Producer.send_many(); awaiting the delivery waits for all outcomes.
+        """As Producer.send_many(). Awaiting the delivery waits for all outcomes.
 
-        Records with headers, partitions or times are checked on the loop, 1,000 (2 ms) at a time. Cancelled in the
-        middle, the records queued so far are sent.
+        Records with headers, partitions or timestamps are checked on the loop, 1,000 at a time (2 ms). When the call
+        is cancelled, the records that it has queued are still sent.
         """
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
         return await self._enter(topic, self._producer._rows_call(topic, records))
 
     async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> AsyncBulkDelivery:
-        """As Producer.send_arrow(); else as send_many()."""
+        """As Producer.send_arrow(), and otherwise as send_many()."""
         return await self._enter(topic, self._producer._table_call(topic, table))
 
     async def partitions_for(
@@ -155,7 +159,7 @@ class AsyncProducer:
         topic: str,
         timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
     ) -> tuple[PartitionInfo, ...]:
-        """As Producer.partitions_for(), on the loop: no thread waits."""
+        """As Producer.partitions_for(), but waits on the loop and blocks no thread."""
         loop = asyncio.get_running_loop()
         lookup = self._producer._lookup(topic, self._max_block_ms / 1e3 if timeout is None else timeout)
         try:
@@ -166,7 +170,7 @@ class AsyncProducer:
             lookup.close()
 
     def stats(self) -> ProducerStats:
-        """As Producer.stats(). Sends that wait for room are not counted yet."""
+        """As Producer.stats(). Sends that wait for room are not counted."""
         return self._producer.stats()
 
     async def flush(
@@ -175,7 +179,7 @@ class AsyncProducer:
         *,
         until: Literal["delivered", "accepted"] = "delivered",
     ) -> int:
-        """As Producer.flush(), also for the sends of this loop that were called before it and wait for room.
+        """As Producer.flush(), and also waits for sends that were called earlier on this loop and still wait for room.
 
         Cancelling it does not cancel the records.
         """
@@ -199,9 +203,9 @@ class AsyncProducer:
         return producer._outbox.failures.newly_failed()
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """As Producer.close(); sends that wait for room raise ProducerClosed.
+        """As Producer.close(). Sends that wait for room raise ProducerClosed.
 
-        Cancelled, it leaves the rest to the producer's own thread: what is queued is delivered, and the thread ends.
+        When cancelled, it leaves the rest to the producer's own thread, which delivers what is queued and then ends.
         """
         await self._close(timeout)
 
@@ -267,7 +271,9 @@ class AsyncProducer:
     def _line_of(self, loop: asyncio.AbstractEventLoop) -> LoopLine:
         line = self._lines.get(loop)
         if line is None:
-            for ref in self._lines.keyrefs():  # listed in one step: another loop may add its own meanwhile
+            for (
+                ref
+            ) in self._lines.keyrefs():  # one atomic copy: another loop's thread may add its line meanwhile
                 other = ref()
                 if other is not None and other.is_closed() and (left := self._lines.pop(other, None)):
                     left.drop()
@@ -287,7 +293,9 @@ async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> st
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup, ends_ms: float = math.inf) -> None:
-    """Wait until the lookup's next step finds something: bytes, the end of a pause, or of the caller's patience."""
+    """Wait until the lookup's next step has something to do: bytes arrived, or a pause or the caller's timeout
+    ended.
+    """
     now_ms = loop.time() * 1e3
     fd = lookup.fileno()
     if fd is None:

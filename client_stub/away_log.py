@@ -1,4 +1,4 @@
-"""AwayLog: one warning when the daemon is away for long, one line when it is back. Sans-IO, io thread only."""
+"""AwayLog: warns once when the daemon is away for long, and logs one line when it is back. Sans-IO, io thread only."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final
 log = logging.getLogger("client_stub")
 
 QUIET_MS: Final = 1_000.0
-"""A worker that is replaced within this time is worth no line."""
+"""A worker that is replaced within this time is not logged."""
 REPEAT_MS: Final = 60_000.0
 
 
 class AwayLog:
-    """Of one producer; ``path`` is the daemon's control socket."""
+    """The log of one producer; ``path`` is the daemon's control socket."""
 
     def __init__(self, path: str) -> None:
         self.is_away = False
-        """``back`` is owed."""
+        """Whether ``back`` is still to be called."""
         self._path = path
         self._since_ms = 0.0
         self._next_ms = 0.0
         self._warned = False
 
     def away(self, reason: str, waiting_bytes: int, now_ms: float) -> None:
-        """There is no connection to a worker now; to be called again and again meanwhile."""
+        """Note that no worker is connected now. Call it repeatedly until one is."""
         if not self.is_away:
             self.is_away, self._warned = True, False
             self._since_ms, self._next_ms = now_ms, now_ms + QUIET_MS
@@ -39,7 +39,7 @@ class AwayLog:
             )
 
     def back(self, now_ms: float) -> None:
-        """A worker has welcomed this producer."""
+        """Note that a worker has welcomed this producer."""
         if self._warned:
             log.info(
                 "The kafka-sidecar daemon at %s is back after %.0f s.",

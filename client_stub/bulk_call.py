@@ -1,4 +1,4 @@
-"""BulkCall: one call of many records on its way into the outbox, a step at a time."""
+"""BulkCall: one call that queues many records, a step at a time."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 
 
 class BulkCall:
-    """Checks all records before it queues any, a submission's worth in each step. Not thread-safe."""
+    """Checks all records before it queues any, then queues one submission in each step. Not thread-safe."""
 
     parts: list[BulkPart]
-    """The records queued so far. Each kind of call sets it itself: a constructor here would be one call more."""
+    """The records queued so far. Each subclass sets it: a constructor here would cost each call one call more."""
 
     def step(self) -> bool:
-        """Do some more of it; True when all is queued. After an error for want of room it may be called again."""
+        """Queue some more records. Returns True when all are queued. After an error for lack of room it may be called
+        again.
+        """
         raise NotImplementedError
 
     def run(self) -> BulkDelivery:
-        """All steps, each waiting for room as Producer.send() does. Raises what the caller of many records gets."""
+        """Run all steps, each of which waits for room as Producer.send() does. Raises the errors of send_many(), with
+        the queued part.
+        """
         try:
             while not self.step():
                 pass
@@ -37,7 +41,9 @@ class BulkCall:
         return BulkDelivery(self.parts)
 
     def explain(self, error: SidecarError) -> SidecarError:
-        """``error`` says how many records of this call are queued, and has their future."""
+        """``error`` with the number of records that this call has queued in its text, and their future in
+        ``queued``.
+        """
         return with_queued(error, self._queued_parts())
 
     def _queued_parts(self) -> Sequence[BulkPart]:
@@ -45,11 +51,13 @@ class BulkCall:
 
 
 def with_queued(error: SidecarError, parts: Sequence[BulkPart]) -> SidecarError:
-    """``error`` of a call that has queued ``parts`` before: says how many records, and has their future."""
+    """``error`` with the number of the records of ``parts``, which the call has queued, in its text, and their future
+    in ``queued``.
+    """
     if not parts:
         return error
     queued = BulkDelivery(parts)
-    # A copy: a fatal error of the producer or the topic is raised in every call, each with its own number.
+    # A copy, as one fatal error of the producer or topic is raised by many calls, each with its own number.
     raised = copy.copy(error)
     raised.args = (f"{error} (The first {queued.count} records of this call are queued.)",)
     raised.queued = queued

@@ -1,4 +1,4 @@
-"""ClientIdentity: who a stub says that it is, to the controller and to a worker."""
+"""ClientIdentity: how a stub identifies itself to the controller and to a worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind
 
 
 class ClientIdentity:
-    """Of one session: its client id, and the secret by which a worker knows it again. Io thread only."""
+    """The identity of one session: its client id, and the secret by which a worker recognises it. Io thread only."""
 
     __slots__ = ("_client_id", "_fork_generation", "_hello_flags", "_name", "_pid", "_token", "secret")
 
@@ -24,15 +24,15 @@ class ClientIdentity:
         self.renew()
 
     def renew(self) -> None:
-        """Be another client: nobody knows the new id."""
+        """Become another client, with a client id that no worker knows."""
         client_id = os.urandom(CLIENT_ID_BYTES - 4) + self._fork_generation.to_bytes(4, "big")
         assert len(client_id) == CLIENT_ID_BYTES
         self._client_id = client_id
         self.secret: bytes | None = None
-        """From the first WELCOME for this id."""
+        """Received in the first WELCOME for this client id."""
 
     def hello(self) -> list[Any]:
-        """HELLO, for the control endpoint."""
+        """The HELLO message for the control endpoint."""
         return [
             Kind.HELLO,
             PROTOCOL_VERSION,
@@ -44,7 +44,7 @@ class ClientIdentity:
         ]
 
     def attach(self, worker_epoch: int, ticket: bytes) -> list[Any]:
-        """ATTACH, for the worker that the controller named."""
+        """The ATTACH message for the worker that the controller named."""
         return [
             Kind.ATTACH,
             PROTOCOL_VERSION,

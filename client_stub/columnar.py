@@ -1,7 +1,8 @@
-"""Arrow tables into submissions: the buffers joined as wire.Format.ARROW says, no row touched in Python.
+"""Turns Arrow tables into submissions: joins the columns' buffers as wire.Format.ARROW says, and touches no row in
+Python.
 
-Beside its checks (columnar_types.py, columnar_sizes.py) the only file of the stub that imports pyarrow. A worker that
-does not read columns (see ``limits`` in docs/protocol.md) gets msgpack instead, made column by column.
+Apart from its checks (columnar_types.py, columnar_sizes.py) this is the only file of the stub that imports pyarrow.
+For a worker that does not read columns (see ``limits`` in docs/protocol.md) the columns are converted to msgpack.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _BLOCK: Final = struct.Struct("<IIII")
 _COLUMN: Final = struct.Struct("<BBHIIIIIII")
 assert _COLUMN.size == 32
 _FILL: Final = 0.9
-"""Share of a submission that the average row size is trusted to fill."""
+"""The share of a submission to fill when rows are counted by their average size."""
 
 
 class TableCall(BulkCall):
-    """One send_arrow() call, a submission in each step."""
+    """One send_arrow() call; each step queues one submission."""
 
     def __init__(self, producer: Producer, stream: OpenStream, table: Any) -> None:
         self.parts = []
@@ -56,7 +57,7 @@ class TableCall(BulkCall):
         self._is_measured = False
         self._start = 0
         self._rows: RowsCall | None = None
-        """The first batches as rows, for a worker that reads no columns."""
+        """The first batches as rows, for a worker that does not read columns."""
 
     def step(self) -> bool:
         batches = self._batches
@@ -90,9 +91,9 @@ class TableCall(BulkCall):
 
 
 def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
-    """Raises RecordTooLarge for a row that send() would refuse, before any is queued."""
+    """Raises RecordTooLarge for a row that send() would refuse, before any row is queued."""
     for batch in batches:
-        # Without waiting for the daemon where it is not needed to tell.
+        # Wait for the daemon's size limit only when a row is large enough to need it.
         if not rows_above(batch, producer.known_size_limit or LARGE_BYTES):
             continue
         for place in rows_above(batch, producer.size_limit(topic)):
@@ -104,7 +105,7 @@ def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
-    """As many rows from ``start`` on as fit into one submission, at least one."""
+    """(count, payload) of as many rows from ``start`` on as fit into one submission, at least one."""
     left = batch.num_rows - start
     row_bytes = max(1.0, batch.slice(start).nbytes / left)
     count = max(1, min(left, SUBMISSION_RECORDS_MAX, int(bytes_max * _FILL / row_bytes)))
@@ -117,7 +118,7 @@ def _block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
 
 
 def column_block(batch: Any) -> bytes:
-    """The Format.ARROW payload of a record batch that ``checked_columns`` has passed."""
+    """The Format.ARROW payload of a record batch that has passed ``checked_columns``."""
     block = _Block()
     for name, kind in (("value", COLUMN_VALUE), ("key", COLUMN_KEY)):
         if name in batch.schema.names:
@@ -132,7 +133,7 @@ def column_block(batch: Any) -> bytes:
 
 
 class _Block:
-    """Columns being laid end to end; positions are fixed once the number of columns is known."""
+    """Columns laid out one after another. Their positions are known only once the number of columns is."""
 
     def __init__(self) -> None:
         self._columns: list[tuple[int, int, int, Any, int, Any, Any]] = []
@@ -212,7 +213,9 @@ def _width(kind: Any) -> int:
 
 
 def _validity(column: Any) -> tuple[Any, int]:
-    """The bytes of the validity bitmap that matter and the bit where they begin; empty when nothing is null."""
+    """(bytes, bit): the relevant bytes of the validity bitmap and the bit at which they begin; empty when there is no
+    null.
+    """
     if not column.null_count:
         return b"", 0
     bitmap = column.buffers()[0]
@@ -221,7 +224,7 @@ def _validity(column: Any) -> tuple[Any, int]:
 
 
 def _slice(buffer: Any, start: int, stop: int) -> Any:
-    """Bytes of an Arrow buffer without a copy. An empty column may have no offsets at all: then zeros."""
+    """Bytes of an Arrow buffer, without a copy. An empty column may have no offsets buffer; then zeros."""
     if buffer is None or stop <= start:
         return bytes(max(0, stop - start))
     return memoryview(buffer)[start:stop]
@@ -233,7 +236,7 @@ def _ends(offsets: Any, width: int) -> tuple[int, int]:
 
 
 def as_records(batch: Any) -> list[tuple[Any, ...]]:
-    """Rows for send_many(): for a worker that reads only msgpack, and for tests without a worker."""
+    """Rows for send_many(), used for a worker that reads only msgpack and in tests without a worker."""
     names = batch.schema.names
     values = _byte_list(batch.column("value"))
     keys = _byte_list(batch.column("key")) if "key" in names else [None] * batch.num_rows

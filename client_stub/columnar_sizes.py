@@ -1,4 +1,4 @@
-"""Which rows of an Arrow table are too large: measured by column, so that send_arrow() refuses as send() does."""
+"""Finds the rows of an Arrow table that are too large, by column, so that send_arrow() refuses what send() does."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 OVERHEAD_BYTES: Final = 128
-"""More than a record has beside key, value and headers in Kafka's own estimate of its size."""
+"""An upper bound of Kafka's estimate of a record's size, without key, value and headers."""
 HEADER_OVERHEAD_BYTES: Final = 10
-"""Two lengths, as zig-zag varints at their longest."""
+"""Two lengths, each as a zig-zag varint of the greatest length."""
 
 
 def rows_above(batch: Any, size_bytes: int) -> list[int]:
-    """Rows of a checked record batch that may have more than ``size_bytes`` when serialized; others have not.
+    """Rows of a checked record batch that may exceed ``size_bytes`` when serialized; all other rows do not.
 
-    Found by halves: a part that as a whole is smaller has no such row. What lies under a null counts too, which is only
-    looked at once more.
+    Found by bisection: a range whose total is smaller contains no such row. Bytes under a null count, too; they only
+    cost a second look at the row.
     """
     bytes_between = _measure(batch)
     most = size_bytes - OVERHEAD_BYTES
@@ -36,7 +36,7 @@ def rows_above(batch: Any, size_bytes: int) -> list[int]:
 
 
 def _measure(batch: Any) -> Callable[[int, int], int]:
-    """``f(start, end)``: bytes of value, key and headers of these rows together."""
+    """``f(start, end)``: the total bytes of value, key and headers of these rows."""
     plain = [_ends(batch.column(name)) for name in ("value", "key") if name in batch.schema.names]
     if "headers" not in batch.schema.names:
         return lambda start, end: sum(ends[end] - ends[start] for ends in plain)
@@ -54,7 +54,7 @@ def _measure(batch: Any) -> Callable[[int, int], int]:
 
 
 def _ends(column: Any) -> Any:
-    """Where each row of a column of texts, bytes or lists ends, behind where the first begins; without a copy."""
+    """The end offset of each row of a column of texts, bytes or lists, after the start of the first. No copy."""
     offsets = column.buffers()[1]
     if offsets is None or not offsets.size:
         return [0] * (len(column) + 1)

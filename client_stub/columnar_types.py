@@ -1,7 +1,7 @@
-"""The columns of an Arrow table that become records: found by name, checked, each in a type that a block can carry.
+"""The columns of an Arrow table that become records: finds them by name, checks them, and casts each to a type that a
+block can carry.
 
-All checks are made on whole columns before any row is queued, so a table is refused as a whole, and the record that
-is at fault is named.
+Whole columns are checked before any row is queued, so a table is refused as a whole. The error names the record.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ _HEADERS_WANTED: Final = "headers must be a(n) array<struct<key:string,value:bin
 
 
 def compute() -> Any:
-    """pyarrow.compute, loaded when something must be computed: it costs 50 ms of CPU, as much as a million rows."""
+    """pyarrow.compute, loaded only when needed: loading it costs 50 ms of CPU, as much as sending a million rows."""
     import pyarrow.compute
 
     return pyarrow.compute
 
 
 def checked_columns(table: Any) -> pa.Table:
-    """The columns that matter. Raises TypeError for a wrong type, ValueError for a wrong content, naming the record."""
+    """The columns that become records. Raises TypeError for a wrong type and ValueError for a wrong value, naming the
+    record.
+    """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
@@ -70,7 +72,7 @@ def _normal(name: str, column: Any) -> Any:
 
 
 def is_plain(kind: Any) -> bool:
-    """Offsets and bytes, as a block has them."""
+    """True for a type that is stored as offsets and bytes, as a block is."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_string(kind)
@@ -114,7 +116,7 @@ def _milliseconds(column: Any, kind: Any) -> Any:
 
 
 def _check_numbers(column: Any, check: Callable[[Any], object], most: int) -> None:
-    """``check`` raises the sentence for a number that is negative or above ``most``."""
+    """Raises ValueError for a number that is negative or above ``most``; ``check`` raises its text."""
     found = compute().min_max(column).as_py()
     if found["min"] is None or (found["min"] >= 0 and found["max"] <= most):
         return
@@ -150,7 +152,7 @@ def _headers(column: Any, kind: Any) -> Any:
 
 
 def _live_headers(column: Any, first_record: int) -> Any:
-    """Checks the headers of rows that are not null; what lies under the others is left out, whatever it is."""
+    """Check the headers of the rows that are not null; whatever is stored under a null is left out."""
     if not len(column):
         return column
     offsets = column.offsets
@@ -177,7 +179,9 @@ def _live_headers(column: Any, first_record: int) -> Any:
 
 
 def _is_utf8(texts: Any) -> bool:
-    """Each of them; also of a string column, whose buffers nobody may have checked. None of them is null."""
+    """Whether each text is UTF-8, also in a string column, whose buffers may never have been checked. None of them is
+    null.
+    """
     large = pa.types.is_large_binary(texts.type) or pa.types.is_large_string(texts.type)
     contents = texts.view(pa.large_binary() if large else pa.binary())
     if _is_ascii(contents):
@@ -190,7 +194,7 @@ def _is_utf8(texts: Any) -> bool:
 
 
 def _is_ascii(contents: Any) -> bool:
-    """All their bytes at once: what keys of headers are, and four times as quick."""
+    """Checks all bytes at once. Header keys are mostly ASCII, and this is four times as fast."""
     _, offsets, data = contents.buffers()
     if data is None or not len(contents):
         return True

@@ -1,4 +1,5 @@
-"""CurveZMQ for ZMTP: both ends' handshake, and messages in boxes. Sans-IO. Needs PyNaCl (``kafka-sidecar[curve]``).
+"""CurveZMQ for ZMTP: the handshake of both ends, and encrypted messages. Sans-IO. Needs PyNaCl
+(``kafka-sidecar[curve]``).
 
 C and S are the lasting key pairs of client and server, c and s those of one connection; all are Curve25519::
 
@@ -9,9 +10,10 @@ C and S are the lasting key pairs of client and server, c and s those of one con
     READY      05 "READY" | nonce 8 | box(s to c) of properties                                       server
     frame      (0 or 2) size | 07 "MESSAGE" | nonce 8 | box of (flags: 1 another follows, 2 a command; body)
 
-The vouch is box(C to s) of (c, S): it proves who the client is. A short nonce stands behind 16 letters that name its
-use, and only grows within a connection. Each frame is thus secret, unchanged, and in its place; sizes and times show.
-The cookie is random and compared, as the server keeps each connection's state anyway.
+The vouch is box(C to s) of (c, S): it proves the client's identity. A short nonce is preceded by 16 letters that name
+its use, and only increases within a connection. So each frame is secret, unchanged and in its place; only sizes and
+times are visible. The cookie is random and the server compares it, as the server keeps each connection's state in any
+case.
 
 Source: RFC 26/CurveZMQ and 25/ZMTP-CURVE of ZeroMQ. Not thread-safe.
 """
@@ -58,12 +60,12 @@ from client_stub.zmtp import (
 
 MECHANISM: Final = b"CURVE".ljust(20, b"\0")
 BOX_BYTES: Final = 16
-"""By which a box is longer than what is in it."""
+"""The bytes that a box adds to its contents."""
 FRAME_EXTRA_BYTES: Final = 33
-"""By which a frame's body is longer: name, nonce, box and flags."""
+"""The bytes that encryption adds to a frame's body: name, nonce, box and flags."""
 COOKIE_BYTES: Final = 96
 REFUSED_STATUS: Final = b"400"
-"""Of ERROR to a client whose key is not known, as libzmq's servers say it."""
+"""The status in ERROR to a client whose key is not known, as libzmq's servers send it."""
 _INNER_COMMAND: Final = 2
 _MESSAGE: Final = b"\x07MESSAGE"
 _TO_SERVER: Final = b"CurveZMQMESSAGEC"
@@ -87,7 +89,9 @@ class KeyPair(NamedTuple):
 
 
 class CurveConnection(ZmtpConnection):
-    """One end of a connection: boxes, nonces, and frames out of boxes. A frame is opened once all of it has come."""
+    """One end of a connection: encrypts and decrypts frames, and counts nonces. A frame is decrypted once all of it
+    has arrived.
+    """
 
     __slots__ = (
         "_nonce",
@@ -111,15 +115,15 @@ class CurveConnection(ZmtpConnection):
     ) -> None:
         super().__init__(peer_types, buffers, message_bytes_max=message_bytes_max)
         self.opening = greeting(MECHANISM, as_server=is_server)
-        """The first bytes of this end, sent without waiting for the other."""
+        """The first bytes of this end, sent without waiting for the peer's."""
         self._sends, self._receives = (_TO_CLIENT, _TO_SERVER) if is_server else (_TO_SERVER, _TO_CLIENT)
         self._own = KeyPair(b"", b"")
-        """Of this connection alone."""
+        """The key pair of this connection only."""
         self._shared = b""
-        """Of both ends' keys of this connection; empty: they are not known yet."""
+        """The shared secret of both ends' keys of this connection; empty until they are known."""
         self._nonce = self._peer_nonce = 0
         self._opened: list[memoryview] = []
-        """Frames of the message under way that have been opened."""
+        """Decrypted frames of a message that has not arrived completely."""
         self._opened_bytes = 0
 
     @property
@@ -136,7 +140,7 @@ class CurveConnection(ZmtpConnection):
         super().skip_long_messages(buffers, message_bytes_max)
 
     def encode(self, frames: Sequence[Buffer]) -> list[Buffer]:
-        """One message as buffers to be written one behind the other, each frame in a box."""
+        """One message as buffers to be written one after another, each frame encrypted."""
         last = len(frames) - 1
         buffers: list[Buffer] = []
         for place, frame in enumerate(frames):
@@ -174,7 +178,8 @@ class CurveConnection(ZmtpConnection):
             elif self._opened_bytes + size > self._message_bytes_max + FRAME_EXTRA_BYTES:
                 if not self._skips or not self._opened or size > SKIPPED_BYTES_MAX:
                     raise ZmtpError(f"a message of more than {self._message_bytes_max} bytes")
-                # Whether another frame follows stands inside of it: one that is too long counts as the last.
+                # Only the decrypted frame says whether another follows, so a frame that is too long counts as the
+                # last.
                 self._start += head
                 self._wanted = 0
                 self._left_to_skip = self._skipped = size
@@ -192,7 +197,7 @@ class CurveConnection(ZmtpConnection):
                 return self._drop_opened()
 
     def _open_frame(self, body: bytes) -> bool:
-        """True when it was the last one of its message."""
+        """Decrypt a frame. Returns True when it was the last of its message."""
         if body[:8] != _MESSAGE or len(body) < FRAME_EXTRA_BYTES:
             raise ZmtpError("a frame that is no MESSAGE of CURVE")
         plain = self._open(body[8:16], self._receives, body[16:], self._shared)
@@ -212,7 +217,7 @@ class CurveConnection(ZmtpConnection):
         return not flags
 
     def _skip_frame(self, view: memoryview) -> bool:
-        """Read away what has come of a frame that is too long; True at its end."""
+        """Discard the bytes that have arrived of a frame that is too long. Returns True at its end."""
         gone = min(self._left_to_skip, self._end - self._start)
         self._start += gone
         self._left_to_skip -= gone
@@ -247,7 +252,9 @@ class CurveConnection(ZmtpConnection):
         return U64.pack(self._nonce)
 
     def _open(self, nonce: bytes, use: bytes, box: bytes, shared: bytes) -> bytes:
-        """The contents of a box with a short nonce. Raises ZmtpError for one of other keys, or that came before."""
+        """The contents of a box with a short nonce. Raises ZmtpError for a box of other keys or one that was received
+        before.
+        """
         if len(nonce) != U64.size:
             raise ZmtpError("a box of CURVE without its nonce")
         number = U64.unpack(nonce)[0]
@@ -258,10 +265,10 @@ class CurveConnection(ZmtpConnection):
 
 
 class CurveServer(CurveConnection):
-    """The daemon's end. ``is_known(public_key)`` decides once the client has proved that the key is its own.
+    """The daemon's end. ``is_known(public_key)`` is called once the client has proved that it owns the key.
 
-    ``keys`` are the daemon's: a client knows one of them, and its HELLO shows which. A key that is not known is
-    answered by ERROR, among ``replies``; the next byte after it breaks the rules.
+    ``keys`` are the daemon's key pairs: a client knows one of them, and its HELLO shows which. A key that is not known
+    is answered by ERROR, among ``replies``; any byte that arrives after it raises ZmtpError.
     """
 
     __slots__ = ("_cookie", "_is_known", "_keys", "_met_key", "_peer_short", "_refused", "peer_key")
@@ -278,12 +285,12 @@ class CurveServer(CurveConnection):
         super().__init__(peer_types, buffers, is_server=True, message_bytes_max=message_bytes_max)
         self._keys = keys
         self._met_key = b""
-        """The public one of ``keys`` that the client knows."""
+        """The public key of those in ``keys`` that the client knows."""
         self._is_known = is_known
         self._cookie = self._peer_short = b""
         self._refused = False
         self.peer_key = b""
-        """The client's lasting public key, once it has proved to have it."""
+        """The client's long-term public key, once it has proved to own it."""
 
     def _command(self, body: bytes) -> None:
         if self._ready:
@@ -304,7 +311,7 @@ class CurveServer(CurveConnection):
             raise ZmtpError("a HELLO of CURVE that is not of version 1.0")
         self._peer_short = body[74:106]
         shared = self._meet(body[106:114], body[114:])
-        # Made only now: who just connects costs no key.
+        # Made only now, so that a peer that only connects costs no key generation.
         self._own = KeyPair.new()
         self._cookie = os.urandom(COOKIE_BYTES)
         nonce = os.urandom(16)
@@ -312,7 +319,7 @@ class CurveServer(CurveConnection):
         self.replies.append(command(b"WELCOME", nonce + box))
 
     def _meet(self, nonce: bytes, box: bytes) -> bytes:
-        """The secret of HELLO and WELCOME, with that key of ours for which the client has made its HELLO."""
+        """The shared secret of HELLO and WELCOME, with the key of ours for which the client made its HELLO."""
         fault = ZmtpError("a HELLO of CURVE to a daemon without a key")
         for keys in self._keys:
             shared = _shared(self._peer_short, keys.secret)
@@ -351,7 +358,7 @@ class CurveServer(CurveConnection):
 
 
 class CurveClient(CurveConnection):
-    """The stub's end: ``server_key`` is the daemon's lasting public key."""
+    """The stub's end. ``server_key`` is the daemon's long-term public key."""
 
     __slots__ = ("_hello_shared", "_keys", "_server_key")
 
@@ -409,7 +416,7 @@ class CurveClient(CurveConnection):
 def _shared(public: bytes, secret: bytes) -> bytes:
     try:
         return crypto_box_beforenm(public, secret)
-    except (CryptoError, RuntimeError, ValueError):  # a point of low order: nobody's key
+    except (CryptoError, RuntimeError, ValueError):  # a point of low order, which is no valid key
         raise ZmtpError("a key of CURVE that is none") from None
 
 

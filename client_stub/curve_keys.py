@@ -1,7 +1,7 @@
-"""Key files of CURVE, for daemon and stub alike: lines ``secret-key = HEX`` and, of a client, ``server-key = HEX``.
+"""Key files of CURVE, for both daemon and stub: lines ``secret-key = HEX`` and, in a client's, ``server-key = HEX``.
 
 Keys are 32 bytes, written as 64 hexadecimal digits. A file belongs to its user or to root, and others may not read it;
-a file of root may be read by its group, as Kubernetes gives Secrets to a pod. Nothing here needs PyNaCl.
+the group may read root's, as Kubernetes gives Secrets to a pod. Nothing here needs PyNaCl.
 
 A daemon's file may have two secret keys while clients change from one to the other.
 """
@@ -18,30 +18,30 @@ from client_stub.wire import TCP_PREFIX
 KEY_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4 << 10
 DAEMON_KEYS_MAX: Final = 2
-"""Secret keys of a daemon at a time. Each one more is another try at the HELLO of a stranger."""
+"""How many secret keys a daemon may have. Each more is one more attempt to decrypt the HELLO of a stranger."""
 KEY_FILE_VARIABLE: Final = "KAFKA_SIDECAR_CURVE_KEY_FILE"
 MISSING_TEXT: Final = "tcp:// needs PyNaCl, which is not installed: pip install 'kafka-sidecar[curve]'"
 _NAMES: Final = ("secret-key", "server-key")
 
 
 class KeyFileError(ValueError):
-    """A key or its file cannot be used; the text is one sentence and has no secret."""
+    """A key or its file cannot be used. The text is one sentence and contains no secret."""
 
 
 class KeyFile(NamedTuple):
-    """Contents of a file. ``server_key`` is empty in a daemon's own, and ``earlier_key`` in most."""
+    """The contents of a key file. ``server_key`` is empty in a daemon's, and ``earlier_key`` in most."""
 
     secret_key: bytes
     server_key: bytes
     earlier_key: bytes = b""
-    """A daemon's second secret key, of the clients that do not know the first one yet."""
+    """A daemon's second secret key, for clients that do not know the first one yet."""
 
 
 class WatchedKeyFile:
-    """The keys of a file as it is now: looked at by a stat whenever they are asked for, and read when it has changed.
+    """The present keys of a file. Each call checks it by a stat and reads it again when it has changed.
 
-    A file that cannot be used any more is given to ``complain`` once, as a sentence, and the keys before it stay.
-    Any thread may ask; two at the same time may both complain.
+    When a changed file cannot be used, ``complain`` is called once with a sentence, and the earlier keys stay in use.
+    Any thread may call ``keys``; two that do so at the same time may both complain.
     """
 
     def __init__(self, path: str, *, is_client: bool, complain: Callable[[str], object]) -> None:
@@ -64,7 +64,7 @@ class WatchedKeyFile:
 
 
 def _signature(path: str) -> tuple[int, ...]:
-    """Changes whenever the file may have changed."""
+    """A value that changes whenever the file may have changed."""
     try:
         found = os.stat(path)  # noqa: PTH116 - each process of a fleet imports this, and not pathlib
     except OSError as error:
@@ -73,7 +73,7 @@ def _signature(path: str) -> tuple[int, ...]:
 
 
 def parse_key(text: str) -> bytes:
-    """32 bytes of 64 hexadecimal digits. Raises KeyFileError."""
+    """The 32 bytes of a key written as 64 hexadecimal digits. Raises KeyFileError."""
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -84,12 +84,12 @@ def parse_key(text: str) -> bytes:
 
 
 def read_key_file(path: str, *, is_client: bool) -> KeyFile:
-    """Raises KeyFileError for a file that is missing, open to others, or has other lines.
+    """Read a key file. Raises KeyFileError for a file that is missing, open to others, or has other lines.
 
-    A daemon's may have ``secret-key`` twice: what new clients are to know comes first.
+    A daemon's may have ``secret-key`` twice: the key that new clients are to use comes first.
     """
     try:
-        # Without O_NONBLOCK a pipe would let us wait.
+        # Without O_NONBLOCK, opening a named pipe would block.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)

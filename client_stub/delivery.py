@@ -1,4 +1,4 @@
-"""Delivery and BulkDelivery: what send() and send_many() give back. Resolved only when somebody asks."""
+"""Delivery and BulkDelivery: the results of send() and send_many(), resolved only when the caller asks."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ class BulkDelivery:
     def __init__(self, parts: Sequence[BulkPart]) -> None:
         self._parts = parts
         self.count = sum(part.count for part in parts)
-        """Records of the call."""
+        """The number of records of the call."""
 
     def done(self) -> bool:
         return all(part.is_over for part in self._parts)
 
     def result(self, timeout: float | None = None) -> int:
-        """Wait at most ``timeout`` seconds until every record has its fate; how many were delivered (all).
+        """Wait at most ``timeout`` seconds until every record has its outcome. Returns how many were delivered, which
+        is all.
 
-        Raises the error of the first failed submission, with how many records failed in its text; TimeoutError
-        when the patience ends first; ForkedProducer in a forked child.
+        Raises the error of the first failed submission, with the number of failed records in its text; TimeoutError
+        after ``timeout``; ForkedProducer in a forked child.
         """
         self.watch()
         if not self._parts:
@@ -53,7 +54,7 @@ class BulkDelivery:
         return self.count
 
     def _no_outcome(self, timeout: float | None) -> TimeoutError:
-        """The error of a caller whose patience has ended. It may ask the daemon for the cause."""
+        """The TimeoutError of a caller whose timeout has ended. It may ask the daemon for the cause."""
         left = next((part for part in self._parts if not part.is_over), self._parts[0]).submission
         if left is None:
             topic, why = "", why_not_taken(self._parts[0].outbox, "")
@@ -66,7 +67,7 @@ class BulkDelivery:
         return TimeoutError(f"{which} outcome after {timeout} s yet{why}.")
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
-        """Wait as ``result`` does; the first failure, None when every record was delivered."""
+        """Wait as ``result`` does. Returns the first error, or None when every record was delivered."""
         try:
             self.result(timeout)
         except SidecarError as error:
@@ -76,14 +77,15 @@ class BulkDelivery:
         return None
 
     def watch(self) -> None:
-        """The caller looks after this future: flush() and close() do not raise its error."""
+        """Mark this future as watched by the caller: flush() and close() then do not raise its error."""
         for part in self._parts:
             part.watched = True
 
     def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
-        """Call ``callback(delivery)`` once, when every record has its outcome; else as ``Delivery.add_done_callback``.
+        """Call ``callback(delivery)`` once every record has its outcome, and otherwise as
+        ``Delivery.add_done_callback``.
 
-        The caller looks after this future from now on, as with ``watch()``.
+        It marks the future as watched, as ``watch()`` does.
         """
         check_callable("callback", callback, "callback(delivery)")
         self.watch()
@@ -91,18 +93,18 @@ class BulkDelivery:
 
         def look() -> None:
             if self.done():
-                with contextlib.suppress(IndexError):  # another part was the last one, too
+                with contextlib.suppress(IndexError):  # two parts finished at the same time
                     entry.pop()(self)
 
         for part in self._parts:
             part.when_over(look)
-        if not self._parts:  # no record, no submission: it is over as it is
+        if not self._parts:  # no records: the call is over already
             make_call([look])
 
     def offsets(self) -> tuple[OffsetRange, ...]:
-        """Where the delivered records stand, by partition and offset; adjacent ranges are one. Does not wait.
+        """The places of the delivered records, by partition and offset; adjacent ranges are merged. Does not wait.
 
-        Records that failed, or have no outcome yet, are in none of them.
+        Records that failed or have no outcome yet are left out.
         """
         return joined(each for part in self._parts for each in part.ranges())
 
@@ -135,7 +137,7 @@ def bulk_text(count: int, failed: int, *, is_done: bool) -> str:
 
 
 def joined(places: Iterable[tuple[int, int, int]]) -> tuple[OffsetRange, ...]:
-    """Sorted ranges of (partition, first offset, records); those that meet are one."""
+    """Sorted ranges of (partition, first offset, records); adjacent ones are merged."""
     ranges: list[OffsetRange] = []
     for partition, first, count in sorted(places):
         last = ranges[-1] if ranges else None

@@ -1,8 +1,8 @@
-"""Every code an outcome can carry: Kafka's own and ours (``wire.LocalCode``), one row each.
+"""Every error code of an outcome: Kafka's codes and our own (``wire.LocalCode``), one row each.
 
-Names, texts and the retriable flag are those of Kafka's ``org.apache.kafka.common.protocol.Errors``; local
-codes bear the name of Kafka's error for the same case where there is one. The daemon builds its own table on
-this one (the thin side owns the contract), so a code means the same on both sides.
+Names, texts and the retriable flag are those of Kafka's ``org.apache.kafka.common.protocol.Errors``. A local code has
+the name of Kafka's error for the same case, if there is one. The daemon builds its own table on this one, as the stub
+owns the contract, so a code means the same on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from client_stub.wire import LocalCode
 
 
 class CodeRow(NamedTuple):
-    """``retriable``: sending the record again later may succeed. ``text`` is one sentence for a person."""
+    """A row of the table. ``retriable``: sending the record again later may succeed. ``text`` is one sentence for the
+    user.
+    """
 
     name: str
     retriable: bool
@@ -472,7 +474,7 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
 
 
 def code_row(code: int) -> CodeRow:
-    """The row of ``code``; a code newer than this table gets a row that says so and is not retriable."""
+    """The row of ``code``. A code that is newer than this table gets a row that says so and is not retriable."""
     row = ERROR_CODES.get(code)
     if row is None:
         row = CodeRow(

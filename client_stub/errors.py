@@ -1,8 +1,11 @@
-"""Every error the stub raises or hands to a callback: subclasses of :class:`SidecarError`, Kafka's names.
+"""Every error that the stub raises or passes to a callback: subclasses of :class:`SidecarError`, with Kafka's names.
 
-``error_for`` turns the code of an outcome into the error of its class. An error carries ``code`` (Kafka's, or
-a ``wire.LocalCode``; 0 when it never left this process), ``name`` (Kafka's), ``retriable`` (sending the
-record again later may succeed) and ``persistence`` (whether the record may be in the log).
+``error_for`` makes the error of an outcome's code. An error has these attributes:
+
+- ``code``: Kafka's, or a ``wire.LocalCode``; 0 when the record never left this process
+- ``name``: Kafka's
+- ``retriable``: whether sending the record again later may succeed
+- ``persistence``: whether the record may be in the log
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class SidecarError(Exception):
         self.name = name or self.default_name or type(self).__name__
         self.retriable = self.default_retriable if retriable is None else retriable
         self.queued: BulkDelivery | None = None
-        """Of a send_many() or send_arrow() that failed in the middle: the future of its records that are queued."""
+        """After a send_many() or send_arrow() that failed in the middle: the future of its records that were queued."""
 
     def __reduce__(self) -> tuple[object, ...]:
         known = {
@@ -50,7 +53,8 @@ class SidecarError(Exception):
 
 
 def _rebuild(kind: type[SidecarError], text: str, known: dict[str, Any]) -> SidecarError:
-    # Errors cross process borders (Spark, multiprocessing); Exception's own pickling drops keyword arguments.
+    # Errors are passed between processes (Spark, multiprocessing), and Exception's own pickling drops keyword
+    # arguments.
     return kind(text, **known)
 
 
@@ -64,7 +68,7 @@ class ProducerClosed(SidecarError):
 
 
 class ForkedProducer(SidecarError):
-    """The delivery belongs to the parent process: only the parent learns what became of the record."""
+    """The delivery belongs to the parent process; only the parent learns the outcome of the record."""
 
     default_name = "FORKED_PRODUCER"
 
@@ -75,13 +79,13 @@ FORKED_TEXT: Final = (
 
 
 class SerializationFailed(SidecarError):
-    """A key_serializer or value_serializer raised (``__cause__``), or returned something else than bytes or None."""
+    """A key_serializer or value_serializer raised (``__cause__``), or returned anything but bytes or None."""
 
     default_name = "SERIALIZATION_FAILED"
 
 
 class BufferExhausted(SidecarError):
-    """No room within max.block.ms: the daemon gave no credit or no page. Nothing was queued by this call."""
+    """There was no room within max.block.ms: the daemon gave no credit or no page. This call queued nothing."""
 
     default_name = "BUFFER_EXHAUSTED"
     default_retriable = True
@@ -106,7 +110,7 @@ class TopicLimit(DaemonRefused):
 
 
 class DeliveryFailed(SidecarError):
-    """A record's outcome when no class of its own exists for the code; ``name`` is Kafka's."""
+    """The outcome of a record when its code has no class of its own. ``name`` is Kafka's."""
 
 
 class RecordTooLarge(DeliveryFailed):
@@ -120,7 +124,7 @@ class MalformedRecord(DeliveryFailed):
 
 
 class InvalidRecord(DeliveryFailed):
-    """The broker refused this very record, for example a null key on a compacted topic."""
+    """The broker refused this record, for example for a null key on a compacted topic."""
 
 
 class InvalidPartition(DeliveryFailed):
@@ -140,7 +144,7 @@ class TopicAuthorizationFailed(DeliveryFailed):
 
 
 class AuthenticationFailed(DeliveryFailed):
-    """The brokers refuse the daemon's login; the text has mechanism, user and their words."""
+    """The brokers refuse the daemon's login. The text has the mechanism, the user and the brokers' message."""
 
     default_name = "SASL_AUTHENTICATION_FAILED"
 
@@ -186,11 +190,11 @@ class DeliveryAborted(DeliveryFailed):
 
 
 class DeliveryCancelled(DeliveryFailed):
-    """This producer was closed (``close(0)``) before the record's outcome was known."""
+    """This producer was closed by ``close(0)`` before the record's outcome was known."""
 
 
 class DaemonLost(DeliveryFailed):
-    """The daemon or its memory of this client is gone; see ``persistence`` for what may be in the log."""
+    """The daemon, or its record of this client, is gone. ``persistence`` says whether the record may be in the log."""
 
 
 _CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
@@ -228,7 +232,7 @@ assert _CLASSES.keys() <= ERROR_CODES.keys()
 def error_for(
     code: int, text: str = "", persistence: Persistence | int = Persistence.NOT_PERSISTED
 ) -> DeliveryFailed:
-    """The error of an outcome's ``code``. The daemon's (or broker's) own text wins over the table's."""
+    """The error of an outcome's ``code``. A text from the daemon or broker takes precedence over the table's."""
     row = code_row(code)
     return _CLASSES.get(code, DeliveryFailed)(
         text or row.text,

@@ -1,7 +1,7 @@
-"""Failures: failed records that nobody asked about, for flush(), for on_error, and for the log. Sans-IO.
+"""Failures: failed records that no caller has asked about, for flush(), for on_error and for the log. Sans-IO.
 
-A caller that waits for its record learns of the failure by its error. This is for the others: a record that was sent
-and forgotten must not fail unseen.
+A caller that waits for its record gets its error. This class makes sure that the failure of any other record is
+reported, too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 
 UNWATCHED_KEPT_MAX: Final = 1_000
 GRACE_MS: Final = 1_000.0
-"""A caller that asks for its future within this time after the failure gets the error, and no line is logged."""
+"""A caller that asks its future within this time after the failure gets the error, and no line is logged."""
 INTERVAL_MS: Final = 10_000.0
-"""At most one line for each topic and error in this time; the next line has the count of all between."""
+"""At most one line per topic and error is logged in this time; the next line counts all failures since."""
 ROWS_MAX: Final = 200
-"""Pairs of topic and error with a line of their own; the rest shares one line."""
+"""How many pairs of topic and error get their own line; all others share one."""
 
 
 @dataclass(slots=True)
@@ -44,25 +44,27 @@ class _Row:
 
 
 class Failures:
-    """Of one producer. The io thread adds; ``raise_unobserved`` and ``newly_failed`` are for any thread.
+    """The failures of one producer. The io thread adds them; any thread may call ``raise_unobserved`` and
+    ``newly_failed``.
 
-    ``on_error`` takes the place of the log. It runs in the io thread.
+    ``on_error`` replaces the log. It runs in the io thread.
     """
 
     def __init__(self, on_error: OnError | None) -> None:
         self.failed_count = 0
-        """Records that failed, of all that were completed."""
+        """Failed records of all completed ones."""
         self.has_lines = False
-        """``tick`` has something to do, now or later."""
+        """Whether ``tick`` has something to do, now or later."""
         self._on_error = on_error
         self._log = _FailureLog()
         self._unwatched: deque[tuple[SidecarError, int, BulkPart | None]] = deque()
-        """(error, records, part) of send_many() and send_arrow() whose future nobody watched when they failed. The next
-        flush() raises those that nobody has asked about by then. Without a part: of several calls."""
+        """(error, records, part) of each send_many() and send_arrow() whose future was not watched when it failed. The
+        next flush() raises those that still are not watched. An entry without a part stands for several calls.
+        """
         self._reported_count = 0
 
     def add(self, submission: Submission, now_ms: float) -> None:
-        """All records of ``submission`` have their outcomes, and some failed."""
+        """Note a submission: all its records have their outcomes, and some failed."""
         self.failed_count += submission.failed_count
         self._keep_unwatched(submission)
         error, count = submission.unobserved_failures()
@@ -74,24 +76,25 @@ class Failures:
             return
         try:
             self._on_error(error, submission.topic, count)
-        except BaseException:  # SystemExit and the like end nothing here: it is the io thread
+        except BaseException:  # also SystemExit, which must not end the io thread
             if submission.outbox.forked:
                 raise
             log.exception("An on_error callback failed; the producer goes on.")
 
     def tick(self, now_ms: float) -> float | None:
-        """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""
+        """Log the due lines. Returns the time until the next call in ms; None if there is nothing to wait for."""
         next_ms = self._log.tick(now_ms)
         self.has_lines = next_ms is not None
         return next_ms
 
     def close(self) -> None:
-        """The producer ends: log all that is left."""
+        """Log all remaining failures, as the producer ends."""
         self._log.close()
 
     def tell_left(self, outbox: Outbox, behind: str) -> None:
-        """Warn of the records that a close() is about to give up, once for all: also of those with callbacks and
-        futures, at which nobody may look any more."""
+        """Warn, in one line, of the records that a close() is about to abandon. It includes records with callbacks and
+        futures, as the program may not look at these any more.
+        """
         pending = list(outbox.pending)
         count = outbox.queued_count + sum(each.undecided_count for each in pending)
         topics = dict.fromkeys(each.topic for each in pending if not each.completed)
@@ -119,14 +122,15 @@ class Failures:
         self._log.left_is_reported = True
 
     def newly_failed(self) -> int:
-        """Records that failed since the last call."""
+        """The number of records that failed since the last call."""
         failed_count = self.failed_count
         newly, self._reported_count = failed_count - self._reported_count, failed_count
         return newly
 
     def raise_unobserved(self) -> None:
-        """Raises the first error of a send_many() or send_arrow() whose future nobody watches, with the count of all;
-        then they are forgotten."""
+        """Raises the first error of a send_many() or send_arrow() whose future is not watched, with the number of all
+        failed records, and then drops them all.
+        """
         if not self._unwatched:
             return
         notes = list(self._unwatched)
@@ -159,20 +163,20 @@ class Failures:
 
 
 class _FailureLog:
-    """Warnings, at most one for each topic and error in INTERVAL_MS. Io thread only."""
+    """Logs warnings, at most one per topic and error within INTERVAL_MS. Io thread only."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Submission]] = deque()
         self._rows: dict[tuple[str, str, Persistence], _Row] = {}
         self.left_is_reported = False
-        """Records that the close() gives up have had their line."""
+        """Whether a line was logged already for the records that close() abandons."""
 
     def note(self, submission: Submission, now_ms: float) -> None:
-        """All records of ``submission`` have their outcomes, and some failed."""
+        """Note a submission: all its records have their outcomes, and some failed."""
         self._waiting.append((now_ms + GRACE_MS, submission))
 
     def tick(self, now_ms: float) -> float | None:
-        """Log what is due; how long until the next call, in ms. None: there is nothing to wait for."""
+        """Log the due lines. Returns the time until the next call in ms; None if there is nothing to wait for."""
         waiting = self._waiting
         if not waiting and not self._rows:
             return None
@@ -182,7 +186,7 @@ class _FailureLog:
         for key, row in list(self._rows.items()):
             if row.next_ms <= now_ms:
                 if not row.count:
-                    del self._rows[key]  # quiet for an interval
+                    del self._rows[key]  # no failure for a whole interval
                     continue
                 self._write(row)
                 row.next_ms = now_ms + INTERVAL_MS
@@ -190,7 +194,7 @@ class _FailureLog:
         return None if next_ms is None else next_ms - now_ms
 
     def close(self) -> None:
-        """The producer ends: log all that is left."""
+        """Log all remaining failures, as the producer ends."""
         while self._waiting:
             self._count(self._waiting.popleft()[1])
         for row in self._rows.values():

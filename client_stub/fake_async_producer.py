@@ -1,4 +1,4 @@
-"""FakeAsyncProducer: an AsyncProducer for the tests of an application, with the controls of FakeProducer."""
+"""FakeAsyncProducer: an AsyncProducer for an application's tests, with the controls of FakeProducer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FakeAsyncBulkDelivery(FakeBulkDelivery):
-    """As AsyncBulkDelivery."""
+    """A fake AsyncBulkDelivery."""
 
     def __init__(self, sent: FakeBulkDelivery) -> None:
         super().__init__(sent.deliveries)
@@ -44,9 +44,9 @@ class FakeAsyncBulkDelivery(FakeBulkDelivery):
 
 
 class FakeAsyncProducer:
-    """Takes what AsyncProducer takes, with the same checks of arguments, and delivers at once.
+    """A fake with the arguments of AsyncProducer, which it checks in the same way. It delivers at once.
 
-    ``records``, ``fail_with``, ``hold()`` and ``release()`` are those of FakeProducer; any thread may call them.
+    ``records``, ``fail_with``, ``hold()`` and ``release()`` are those of FakeProducer. Any thread may call them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FakeAsyncProducer:
         value_serializer: Serializer | None = None,
         **settings: Any,
     ) -> None:
-        # The real one, which starts nothing: it checks what it is given.
+        # A real producer, only to check the arguments; it starts nothing.
         AsyncProducer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
         self._producer = FakeProducer(
             partitions=partitions,
@@ -73,7 +73,7 @@ class FakeAsyncProducer:
 
     @property
     def records(self) -> list[FakeRecord]:
-        """All that was sent, in order."""
+        """All records that were sent, in order."""
         return self._producer.records
 
     @property
@@ -89,11 +89,11 @@ class FakeAsyncProducer:
         return self._producer.closed
 
     def hold(self) -> None:
-        """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
+        """Hold back the outcomes of records sent from now on, like a broker that does not answer."""
         self._producer.hold()
 
     def release(self) -> None:
-        """Decide all that is held, in order, and hold no more."""
+        """Give all held records their outcomes, in order, and stop holding."""
         self._producer.release()
 
     async def send(
@@ -105,7 +105,9 @@ class FakeAsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Raises TypeError or ValueError as AsyncProducer.send(), SerializationFailed and ProducerClosed."""
+        """Send one record. Raises TypeError or ValueError as AsyncProducer.send(), SerializationFailed and
+        ProducerClosed.
+        """
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         future: asyncio.Future[RecordMetadata] = loop.create_future()
 
@@ -137,17 +139,17 @@ class FakeAsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Waits for ``release()`` while outcomes are held."""
+        """Send one record and wait for its outcome; while outcomes are held, wait for ``release()``."""
         return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
 
     async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> FakeAsyncBulkDelivery:
-        """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        """Send many records; each is (key, value[, headers[, partition[, timestamp_ms]]])."""
         return FakeAsyncBulkDelivery(self._producer.send_many(topic, records))
 
     async def send_arrow(
         self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch
     ) -> FakeAsyncBulkDelivery:
-        """Each row is a record, by the columns value, key, headers, partition and timestamp. Needs pyarrow."""
+        """Send each row as a record, with the columns value, key, headers, partition and timestamp. Needs pyarrow."""
         return FakeAsyncBulkDelivery(self._producer.send_arrow(topic, table))
 
     async def partitions_for(
@@ -155,11 +157,11 @@ class FakeAsyncProducer:
         topic: str,
         timeout: float | None = None,  # noqa: ASYNC109 (AsyncProducer's argument)
     ) -> tuple[PartitionInfo, ...]:
-        """As many as ``partitions`` says, for every topic."""
+        """The partitions of any topic; their number is ``partitions``."""
         return self._producer.partitions_for(topic, timeout)
 
     def stats(self) -> ProducerStats:
-        """As AsyncProducer.stats(), of a daemon that is always there."""
+        """As AsyncProducer.stats(), as if the daemon were always connected."""
         return self._producer.stats()
 
     async def flush(
@@ -168,9 +170,9 @@ class FakeAsyncProducer:
         *,
         until: Literal["delivered", "accepted"] = "delivered",
     ) -> int:
-        """As FakeProducer.flush(): TimeoutError at once while outcomes are held."""
+        """As FakeProducer.flush(). Raises TimeoutError at once while outcomes are held."""
         newly = self._producer.flush(timeout, until=until)
-        await asyncio.sleep(0)  # for futures that another thread has decided
+        await asyncio.sleep(0)  # lets futures complete that another thread has decided
         return newly
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109

@@ -29,7 +29,7 @@ class FakeRecord(NamedTuple):
 
 
 class FakeDelivery:
-    """As Delivery. Thread-safe."""
+    """A fake Delivery. Thread-safe."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class FakeDelivery:
         return self._over.is_set()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """The record's place, or its error; TimeoutError while the producer holds its records back."""
+        """The record's metadata. Raises the record's error, or TimeoutError while the producer holds its
+        records back.
+        """
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -71,7 +73,9 @@ class FakeDelivery:
         return self._error
 
     def add_done_callback(self, callback: Callable[[FakeDelivery], object]) -> None:
-        """Called in the thread that sends or releases; now, when the outcome is there. An exception of it is logged."""
+        """Call ``callback(delivery)`` in the thread that sends or releases, or at once if the outcome is known. An
+        exception of the callback is logged.
+        """
         check_callable("callback", callback, "callback(delivery)")
         with self._lock:
             if not self._over.is_set():
@@ -100,13 +104,13 @@ def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeB
 
 
 class FakeBulkDelivery:
-    """As BulkDelivery."""
+    """A fake BulkDelivery."""
 
     def __init__(self, deliveries: Sequence[FakeDelivery]) -> None:
         self.deliveries = deliveries
         self.count = len(deliveries)
         self.is_watched = False
-        """Somebody asks for its error (else flush() raises it)."""
+        """Whether the caller asks for its error; otherwise flush() raises it."""
 
     def done(self) -> bool:
         return all(each.done() for each in self.deliveries)
@@ -131,7 +135,9 @@ class FakeBulkDelivery:
         return bulk_text(self.count, self.failed_count, is_done=self.done())
 
     def add_done_callback(self, callback: Callable[[FakeBulkDelivery], object]) -> None:
-        """Called once, when every record has its outcome; else as ``FakeDelivery.add_done_callback``."""
+        """Call ``callback(delivery)`` once every record has its outcome, and otherwise as
+        ``FakeDelivery.add_done_callback``.
+        """
         check_callable("callback", callback, "callback(delivery)")
         self.watch()
         left = len(self.deliveries)
@@ -148,11 +154,11 @@ class FakeBulkDelivery:
             _call_back(callback, self)
 
     def watch(self) -> None:
-        """The caller looks after this future: flush() and close() do not raise its error."""
+        """Mark this future as watched by the caller: flush() and close() then do not raise its error."""
         self.is_watched = True
 
     def offsets(self) -> tuple[OffsetRange, ...]:
-        """Where the delivered records stand, by partition and offset."""
+        """The places of the delivered records, by partition and offset."""
         places = [each.result(0) for each in self.deliveries if each.done() and each.exception(0) is None]
         return joined((place.partition, place.offset, 1) for place in places)
 

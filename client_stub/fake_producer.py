@@ -1,4 +1,4 @@
-"""FakeProducer: a Producer for the tests of an application; ``client_stub.testing`` shows how."""
+"""FakeProducer: a Producer for an application's tests; ``client_stub.testing`` shows how to use it."""
 
 from __future__ import annotations
 
@@ -32,22 +32,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("client_stub")
 
 REQUEST_BYTES_MAX: Final = 1_048_576
-"""max.request.size of a daemon with the defaults."""
+"""The default of the daemon's max.request.size."""
 BROKER: Final = 0
-"""Id of the one broker that the partitions have."""
+"""The id of the broker that leads all partitions."""
 
 FailWith = Callable[["FakeRecord"], SidecarError | None]
 
 
 class FakeProducer:
-    """Takes what Producer takes, with the same checks of arguments, and delivers at once. Thread-safe.
+    """A fake with the arguments of Producer, which it checks in the same way. It delivers at once. Thread-safe.
 
-    It can stand in the place of the class: an application may give all arguments of Producer. ``on_error`` is called
-    for failed records without a callback, the others change nothing.
+    It can replace the class Producer, as it accepts all its arguments. ``on_error`` is called for failed records
+    without a callback; the other arguments have no effect.
 
-    ``records``: all that was sent, in order. ``fail_with(record)``: the error of a record that is to fail, None for the
-    others; set it at any time. ``hold()`` keeps outcomes back, and ``release()`` lets them go. ``partitions``: of each
-    topic; records with a key go by its hash, others in turns. Callbacks run in the thread that sends or releases.
+    - ``records``: all records that were sent, in order
+    - ``fail_with(record)``: returns the error of a record that should fail, or None; it can be set at any time
+    - ``hold()`` keeps outcomes back, and ``release()`` lets them go
+    - ``partitions``: the number per topic; records with a key go by its hash, others in turns
+
+    Callbacks run in the thread that sends or releases.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class FakeProducer:
         value_serializer: Serializer | None = None,
         **settings: Any,
     ) -> None:
-        # The real one, which starts nothing: it checks what it is given.
+        # A real producer, only to check the arguments; it starts nothing.
         Producer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
         self.records: list[FakeRecord] = []
         self._on_error = on_error
@@ -72,12 +75,12 @@ class FakeProducer:
         self._partitions = partitions
         self._offsets: dict[tuple[str, int], int] = {}
         self._turn = 0
-        """Of records without a key."""
+        """The next partition of a record without a key."""
         self._line: deque[FakeDelivery] = deque()
-        """Without an outcome, in the order of sending."""
+        """Records without an outcome, in the order of sending."""
         self._is_held = False
         self._decider: int | None = None
-        """The thread that decides one of them now, and runs its callbacks."""
+        """The thread that gives one of them its outcome now, and runs its callbacks."""
         self._unwatched: list[FakeBulkDelivery] = []
         self._failed_ever = 0
         self._reported = 0
@@ -94,7 +97,9 @@ class FakeProducer:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> FakeDelivery:
-        """Raises TypeError or ValueError as Producer.send(), SerializationFailed and ProducerClosed."""
+        """Send one record. Raises TypeError or ValueError as Producer.send(), SerializationFailed and
+        ProducerClosed.
+        """
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
         return self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
@@ -128,13 +133,14 @@ class FakeProducer:
     def send_many(
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
     ) -> FakeBulkDelivery:
-        """Each record is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        """Send many records; each is (key, value[, headers[, partition[, timestamp_ms]]])."""
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
         return self._take_rows(topic, records, on_delivery)
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> FakeBulkDelivery:
-        """Each row is a record, by the columns value, key, headers, partition and timestamp; no serializer is called.
+        """Send each row as a record, with the columns value, key, headers, partition and timestamp. No serializer is
+        called.
 
         Raises TypeError and ValueError for columns as Producer.send_arrow(). Needs pyarrow.
         """
@@ -176,7 +182,7 @@ class FakeProducer:
         return REQUEST_BYTES_MAX
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
-        """Raises RecordTooLarge as Producer.check_size() with a daemon of the defaults."""
+        """Raises RecordTooLarge as Producer.check_size() does for a daemon with default settings."""
         size = kafka_size_bound(record)
         if size > self.size_limit(topic):
             raise RecordTooLarge(
@@ -184,7 +190,9 @@ class FakeProducer:
             )
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
-        """As many as ``partitions`` says, for every topic. Raises ProducerClosed, TypeError and ValueError."""
+        """The partitions of any topic; their number is ``partitions``. Raises ProducerClosed, TypeError and
+        ValueError.
+        """
         check_topic(topic)
         check_timeout(timeout)
         self._refuse_when_closed()
@@ -203,7 +211,7 @@ class FakeProducer:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
 
     def stats(self) -> ProducerStats:
-        """As Producer.stats(), of a daemon that is always there."""
+        """As Producer.stats(), as if the daemon were always connected."""
         with self._lock:
             waiting, sent = len(self._line), len(self.records)
             return ProducerStats(
@@ -220,16 +228,18 @@ class FakeProducer:
             )
 
     def hold(self) -> None:
-        """Keep the outcomes of what is sent from now on, as a broker that does not answer."""
+        """Hold back the outcomes of records sent from now on, like a broker that does not answer."""
         self._is_held = True
 
     def release(self) -> None:
-        """Decide all that is held, in order, and hold no more."""
+        """Give all held records their outcomes, in order, and stop holding."""
         self._is_held = False
         self._go_on()
 
     def _go_on(self) -> None:
-        """Decide what is in the line, one thread at a time: another one, or a callback, leaves its records to that."""
+        """Give the records in the line their outcomes. Only one thread does so at a time; a callback or another thread
+        leaves its records to that thread.
+        """
         while True:
             with self._lock:
                 if self._is_held or self._decider is not None or not self._line:
@@ -250,10 +260,10 @@ class FakeProducer:
     def flush(
         self, timeout: float | None = None, *, until: Literal["delivered", "accepted"] = "delivered"
     ) -> int:
-        """How many records failed since the last flush.
+        """Wait for all outcomes. Returns how many records failed since the last flush.
 
-        Raises TimeoutError while outcomes are held, ValueError for another word, and the first error of a send_many()
-        or send_arrow() whose future nobody asked.
+        Raises TimeoutError while outcomes are held, ValueError for a wrong ``until``, and the first error of a
+        send_many() or send_arrow() whose future was not asked.
         """
         if until not in {"delivered", "accepted"}:
             raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
@@ -279,7 +289,9 @@ class FakeProducer:
                 raise error
 
     def close(self, timeout: float | None = None) -> None:
-        """Held records are delivered; with ``close(0)`` they fail with DeliveryCancelled. Raises errors as flush()."""
+        """Close; held records are delivered, or with ``close(0)`` fail with DeliveryCancelled. Raises errors as
+        flush().
+        """
         check_timeout(timeout)
         with self._lock:
             self.closed = True

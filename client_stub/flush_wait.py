@@ -1,4 +1,4 @@
-"""FlushWait: what one flush() or close() waits for. The caller waits in its own way, in a thread or on a loop."""
+"""FlushWait: the condition that one flush() or close() waits for. The caller itself waits, in a thread or on a loop."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class FlushWait:
-    """Ends linger for all that was sent so far, and tells when the last of it is over. For one waiting caller.
+    """Ends linger for all records sent so far, and reports when the last of them is over. For one waiting caller.
 
-    ``until``: ``"delivered"`` (every record has its fate and its error is noted) or ``"accepted"`` (the daemon
-    answers for each). Raises ValueError for another word.
+    ``until``: ``"delivered"`` (every record has its outcome, and errors are noted) or ``"accepted"`` (the daemon has
+    taken each). Raises ValueError for another value.
     """
 
     def __init__(self, outbox: Outbox, until: str = "delivered") -> None:
@@ -28,7 +28,7 @@ class FlushWait:
         self._left: list[Submission] | None = None
 
     def is_over(self) -> bool:
-        """Looks from the oldest on: all calls together look at each submission once."""
+        """Whether the wait is over. It checks from the oldest submission on; all calls together check each one once."""
         left = self._left
         if left is None:
             if self._snapshot.submissions is None:
@@ -39,13 +39,15 @@ class FlushWait:
         return not left
 
     def oldest(self) -> Submission | None:
-        """The first submission that is waited for; None while its records are still queued in this process."""
+        """The first submission that the caller waits for; None while its records are still queued in this process."""
         left = list(self._pending) if self._left is None else self._left[::-1]
         name = "is_accepted" if self.for_acceptance else "completed"
         return next((each for each in left if not getattr(each, name)), None)
 
     def timeout_error(self, timeout: float | None, said: str = "") -> TimeoutError:
-        """``said``: the daemon's word on the topic of ``oldest``, if it was asked."""
+        """The error after ``timeout`` seconds. ``said`` is the daemon's answer about the topic of ``oldest``, if it
+        was asked.
+        """
         left = list(self._pending) if self._left is None else self._left
         count = self._outbox.queued_count if self._left is None else 0
         if self.for_acceptance:
@@ -64,5 +66,5 @@ class FlushWait:
 
 
 def no_outcome_text(count: int) -> str:
-    """The reason why a flush() that waits for outcomes gave up, also that of the FakeProducer."""
+    """The reason for the timeout of a flush() that waits for outcomes; FakeProducer uses it, too."""
     return "1 record has no outcome yet" if count == 1 else f"{count} records have no outcome yet"

@@ -1,10 +1,10 @@
-"""Frames of ZMTP in pure Python: a message read out of a buffer, and made of its frames.
+"""ZMTP frames in pure Python: reads a message out of a buffer, and encodes a message from its frames.
 
 ::
 
     message    (flags size body)+      flags: 1 another frame follows, 2 size is a u64 (else a u8), 4 a command
 
-``_native_frames.pxi`` is the compiled twin. What is no plain, whole message is left to ``zmtp.py``.
+``_native_frames.pxi`` is the compiled twin. Anything but a plain message that is complete is left to ``zmtp.py``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ MORE, LONG, COMMAND = 1, 2, 4
 U64: Final = struct.Struct(">Q")
 LONG_HEAD: Final = struct.Struct(">BQ")
 HEADER_BYTES_MAX: Final = 64 << 10
-"""Frame 0, which its reader unpacks into objects; every other frame stays bytes."""
+"""The limit of frame 0, which its reader unpacks into objects; all other frames stay bytes."""
 FRAMES_MAX: Final = 64
 MESSAGE_BYTES_MAX: Final = 64 << 20
 FRAME_COPIED_BYTES: Final = 4096
-"""A larger frame is written from where it is."""
+"""A larger frame is not copied before it is written."""
 
 
 def whole_message(
     view: memoryview, start: int, end: int, bytes_max: int
 ) -> tuple[list[memoryview], int] | None:
-    """(frames, end) of the message at ``start``; None where its first bytes need another look."""
+    """(frames, end) of the message that begins at ``start``; None when next_message() has to parse its first bytes."""
     if start < 0 or end > len(view):
         raise ValueError(f"bytes {start} to {end} of {len(view)}")
     frames: list[memoryview] = []
@@ -55,7 +55,7 @@ def whole_message(
 
 
 def encode(frames: Sequence[Buffer]) -> list[Buffer]:
-    """One message as buffers to be written one behind the other; large frames are not copied."""
+    """One message as buffers to be written one after another. Large frames are not copied."""
     buffers: list[Buffer] = []
     gathered = b""
     last = len(frames) - 1

@@ -1,4 +1,4 @@
-"""Hints for callers who know another Kafka client: which call or setting takes the place of theirs."""
+"""Hints for users of other Kafka clients: the call or setting here that replaces theirs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CALLS: Final = {
     "transaction": _TRANSACTIONS,
     "send_offsets_to_transaction": _TRANSACTIONS,
 }
-"""A name that Producer does not have → what to do."""
+"""A name that Producer does not have → the hint."""
 _PLACE: Final = "result(timeout) waits for the record and returns where it stands"
 _FUTURES: Final = {
     "get": "result(timeout) is its name here",
@@ -49,7 +49,7 @@ _FUTURES: Final = {
     "offset": _PLACE,
     "cancel": "a record that was sent cannot be taken back",
 }
-"""A name that Delivery does not have → what to do."""
+"""A name that Delivery does not have → the hint."""
 _KINDS: Final = {"Delivery": _FUTURES, "BulkDelivery": _FUTURES}
 _SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
@@ -63,7 +63,9 @@ _ARGUMENTS: Final = {
     "on_delivery": "send() takes a callback for its record.",
     "transactional_id": f"{_TRANSACTIONS}.",
 }
-"""An argument that Producer does not take → what to do; most that others have are settings of the daemon."""
+"""An argument that Producer does not take → the hint. Most other arguments of other clients are settings of the
+daemon.
+"""
 _NEAR: Final = (
     "run_dir",
     "client_name",
@@ -79,7 +81,7 @@ _NEAR: Final = (
 
 
 def missing_call(kind: str, name: str, owner: object) -> AttributeError:
-    """The error of an attribute that ``owner`` does not have, with what takes its place or the nearest name."""
+    """The error for an attribute that ``owner`` does not have, with its replacement or the nearest name."""
     hint = _KINDS.get(kind, _CALLS).get(name)
     if hint is None and not name.startswith("_"):
         near = _nearest(name, [each for each in dir(type(owner)) if not each.startswith("_")])
@@ -88,7 +90,7 @@ def missing_call(kind: str, name: str, owner: object) -> AttributeError:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """``did you mean ...?``, or nothing."""
+    """A hint with the nearest name, or an empty text."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, names, 1, 0.75)
@@ -102,7 +104,9 @@ def unknown_argument(kind: str, name: str) -> str:
 
 
 def check_run_dir(run_dir: object) -> None:
-    """Raises TypeError or ValueError for what other clients take as their first argument, and for no path."""
+    """Raises TypeError or ValueError for a first argument as other clients take it, and for anything that is not a
+    path.
+    """
     if isinstance(run_dir, Mapping):
         raise TypeError(f"run_dir is a path, not a configuration: {_CONFIGURATION_TEXT}")
     if isinstance(run_dir, list | tuple):
@@ -122,7 +126,7 @@ def check_run_dir(run_dir: object) -> None:
 
 
 def no_pickle(kind: str) -> TypeError:
-    """The error of who copies, pickles or sends a producer or its futures to another process."""
+    """The error for copying or pickling a producer or its futures, or sending them to another process."""
     a_kind = f"An {kind}" if kind.startswith("A") else f"A {kind}"
     whose = "belongs to its process and cannot be pickled or copied"
     if kind.endswith("Producer"):

@@ -1,7 +1,7 @@
-"""HostLookup: the addresses behind a host's name, found by a thread of its own.
+"""HostLookup: resolves a host's name to addresses, in a thread of its own.
 
-getaddrinfo() has no timeout of ours: with a name server that does not answer it takes 10 s and more. Neither the io
-thread nor an application's event loop waits for that.
+getaddrinfo() takes no timeout: with a name server that does not answer it blocks for 10 s and more. Neither the io
+thread nor an application's event loop may wait for that.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final, TypeAlias
 from client_stub.waker import Waker
 
 Address: TypeAlias = tuple[int, Any]
-"""Family, and what connect() takes."""
+"""The family, and the address for connect()."""
 
 
 class HostLookup:
-    """One question for ``host`` and ``port``. ``waker.fd`` becomes readable when it is over, and stays so."""
+    """One look-up of ``host`` and ``port``. ``waker.fd`` becomes readable when it is over, and stays so."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -29,7 +29,7 @@ class HostLookup:
         self.waker = Waker()
 
     def ask(self, flags: int = 0) -> None:
-        """Blocks while the system's resolver does. Raises nothing."""
+        """Resolve the name, and block while the system's resolver does. Raises nothing."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags)
             self.addresses = [(int(family), place) for family, _, _, _, place in found]
@@ -42,12 +42,12 @@ class HostLookup:
 
 
 _under_way: Final[dict[tuple[str, int], HostLookup]] = {}
-"""All of the process: however often somebody asks while a name server hangs, one thread hangs with it."""
+"""All look-ups of the process: while a name server hangs, only one thread per host waits for it."""
 os.register_at_fork(after_in_child=_under_way.clear)
 
 
 def look_up(host: str, port: int) -> HostLookup:
-    """The question for this host that is under way, or a new one. It is over at once for a host that is an address."""
+    """The look-up of this host that is under way, or a new one. For an address instead of a name it is over at once."""
     found = _under_way.get((host, port))
     if found is not None:
         return found
@@ -58,6 +58,6 @@ def look_up(host: str, port: int) -> HostLookup:
     found = _under_way[host, port] = HostLookup(host, port)
     try:
         threading.Thread(target=found.ask, name="kafka-sidecar-host", daemon=True).start()
-    except RuntimeError:  # at the interpreter's end there are no new threads
+    except RuntimeError:  # no thread can start at the interpreter's end
         found.ask()
     return found

@@ -1,7 +1,7 @@
-"""The hot path of this process: the compiled one where it was built, else the one in pure Python.
+"""The hot path of this process: the compiled one if it was built, otherwise the one in pure Python.
 
-``KAFKA_SIDECAR_PURE_STUB=1`` picks pure Python; a host without a compiler and a build without the GIL have no
-other. Both are seen by type checkers as ``pure.py``.
+``KAFKA_SIDECAR_PURE_STUB=1`` selects pure Python, which is also the only one without a compiler or without the GIL.
+Type checkers see both as ``pure.py``.
 """
 
 from __future__ import annotations

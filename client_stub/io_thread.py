@@ -1,7 +1,8 @@
-"""IoThread: runs the session over the transport for one producer. The only thread that touches sockets.
+"""IoThread: runs the session over the transport for one producer. It is the only thread that uses sockets.
 
-Each turn: take what callers have gathered, let time act, send all that may go, hand acceptance and outcomes
-back, sleep until a socket, a deadline or a caller wakes it. Callbacks of records run here.
+In each turn it takes the records that callers have queued, runs timers, and sends all it can. It then hands
+acceptances and outcomes back, and sleeps until a socket, a deadline or a caller wakes it. Callbacks of records run
+here.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from client_stub.wire import Format, LocalCode, Persistence
 log = logging.getLogger("client_stub")
 
 _ATTACHED: Final = State.ATTACHED
-"""An attribute of an enum's class costs as much as a call: this is asked twice a turn."""
+"""Cached: reading an enum member through its class costs as much as a call, and each turn needs this one twice."""
 
 CLOSE: Final = "close"
 CANCEL: Final = "cancel"
 
 
 class IoThread:
-    """Starts with the first send of a process; ends by ``request_close`` or with the process."""
+    """The thread starts with the first send of a process, and ends by ``request_close`` or with the process."""
 
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
@@ -48,7 +49,7 @@ class IoThread:
             outbox, lambda topic, now_ms: TopicQuestion(outbox.path, topic, now_ms, curve_keys)
         )
         self.has_ended = False
-        """Nothing is left of it but the return of its thread."""
+        """Set when only the return of its thread is left."""
         self._thread: threading.Thread | None = None
         self._entries = itertools.count()
 
@@ -57,7 +58,9 @@ class IoThread:
         return self._thread is not None
 
     def start(self) -> None:
-        """Start it, unless it runs. Two at once, or one behind another that an exception broke off, do no harm."""
+        """Start the thread unless it runs. Concurrent calls, and a repeat after a call that an exception ended, are
+        harmless.
+        """
         if self._thread is None:
             self._outbox.set_waker(self._transport.waker)
             thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
@@ -65,19 +68,19 @@ class IoThread:
             self._thread = self._thread or thread
 
     def request_close(self, *, cancel: bool) -> None:
-        """End the thread: once every record is decided, or cancelling the rest. Any thread."""
+        """End the thread once every record has its outcome; with ``cancel``, fail the rest first. Any thread."""
         self._ending = CANCEL if cancel else (self._ending or CLOSE)
         self._outbox.wake(always=True)
 
     def abandon(self) -> None:
-        """As a polite close; a garbage collector calls, at any moment."""
+        """End the thread as ``request_close`` does. The garbage collector calls this, at any moment."""
         self._ending = self._ending or CLOSE
         waker = self._outbox.waker
         if waker is not None:
             waker.wake()
 
     def forked(self) -> None:
-        """In a forked child: the thread is not there, and the parent's connections are none of ours."""
+        """In a forked child: the thread does not run there, and the connections belong to the parent."""
         self._outbox.forked = True
         self._outbox.set_waker(None)
         self._transport.forked()
@@ -89,7 +92,7 @@ class IoThread:
 
     def _run(self) -> None:
         if next(self._entries) or self._outbox.forked:
-            return  # another runs it, or its process does
+            return  # another thread runs it, or the parent process does
         self._thread = threading.current_thread()
         self._outbox.io_thread_id = threading.get_ident()
         try:
@@ -98,7 +101,7 @@ class IoThread:
                 pass
         except BaseException as error:
             if self._outbox.forked:
-                raise  # a callback forked, and the child wants to end: these records are its parent's
+                raise  # a callback forked, and this is the child, which ends: the records are the parent's
             log.exception("The producer's io thread failed: create a new Producer.")
             self._die(error)
         finally:
@@ -106,16 +109,18 @@ class IoThread:
             self._outbox.tell_listeners()
 
     def _turn(self) -> bool:
-        """Send the callers' records, complete the decided ones, then sleep until the daemon or a caller wakes us.
+        """Send the callers' records, complete the decided ones, then sleep until the daemon or a caller wakes the
+        thread.
 
-        Records complete right before the sleep: a woken caller needs the GIL, which is free from then on.
+        Records are completed right before the sleep: the callers that this wakes need the GIL, which is then free.
         """
         outbox, session = self._outbox, self._session
         now_ms = monotonic() * 1e3
-        # Read once: an end asked for behind the gathering is the next turn's, else what was still filling is lost.
+        # Read only once: a close requested after the gathering takes effect in the next turn, as otherwise the
+        # submission being filled would be lost.
         ending = self._ending
         if outbox.has_gathered or ending is not None:
-            # At the end every record is sent or fails, also those of submissions that are not full.
+            # At the end every record is sent or fails, even in submissions that are not full.
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
             if sealed:
                 session.add(sealed, now_ms)
@@ -137,7 +142,7 @@ class IoThread:
         elif self._away_log.is_away:
             self._away_log.back(now_ms)
         if outbox.forked:
-            return False  # a callback forked: this is the child, and these sockets are its parent's
+            return False  # a callback forked: this is the child, and the sockets are the parent's
         wakeup_ms = session.next_wakeup_ms(now_ms)
         if outbox.pending:
             slow = self._slow_topics
@@ -188,7 +193,7 @@ class IoThread:
             if ping is not None:
                 transport.send(ping)
             elif session.effects:
-                self._act()  # it is silent and was given up
+                self._act()  # the worker was silent, and the session gave it up
         frames = self._unsent or session.next_frames()
         while frames is not None:
             if not transport.send(frames):
@@ -198,7 +203,7 @@ class IoThread:
         self._unsent = None
 
     def _settle(self) -> None:
-        """Hand back what the session has decided since the last call."""
+        """Complete the records that the session has decided since the last call."""
         outbox, session = self._outbox, self._session
         news = False
         if session.welcome_count != outbox.connection_count:
@@ -244,7 +249,7 @@ class IoThread:
         self._transport.close(farewell)
 
     def _die(self, error: BaseException) -> None:
-        """A bug in this thread: all pending and later calls fail with it; none hangs."""
+        """Handle a bug in this thread: all pending and later calls fail with it, and none hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
         outbox.end()

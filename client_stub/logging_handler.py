@@ -7,7 +7,7 @@
 
     logging.getLogger().addHandler(TopicHandler("logs"))
 
-It is for logs, which may be lost rather than hold up the application: see ``max_block_ms``.
+It is meant for logs: it drops a line rather than block the application, see ``max_block_ms``.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ log = logging.getLogger(OWN_LOGGER)
 
 
 class TopicHandler(logging.Handler):
-    """Sends what the formatter makes of a log record, as UTF-8, with the time of the log record and the headers
-    ``level`` and ``logger``.
+    """Sends each formatted log record as UTF-8, with the log record's time and the headers ``level`` and ``logger``.
 
-    - **Waiting**: a call waits at most ``max_block_ms`` for a daemon or for room. After a wait in vain nobody waits
-      until a line finds room again. What finds none is dropped, and counted in ``dropped``.
-    - **Itself**: lines of the logger ``client_stub`` and those under it are not sent, for they may be about this very
-      handler. Neither is a line that is logged while another is being formatted.
-    - **Forks**: the child sends with a client of its own, and counts its own drops.
+    - **Waiting**: a call waits at most ``max_block_ms`` for a daemon or for room. After a wait in vain no call waits
+      until a line has found room again. A line without room is dropped and counted in ``dropped``.
+    - **Its own lines**: lines of the logger ``client_stub`` and of loggers below it are not sent, as they may be about
+      this very handler. Lines that are logged while another line is being formatted are not sent either.
+    - **Forks**: the child sends with its own client and counts its own drops.
     - **The end**: close() and ``logging.shutdown`` wait at most ``close_timeout_s``. Later lines are dropped.
 
-    ``producer_settings`` are those of Producer: ``run_dir``, ``client_name``, ``token`` and so on. Thread-safe. Raises
-    what Producer raises for them, and ValueError for a negative time.
+    ``producer_settings`` are arguments of Producer: ``run_dir``, ``client_name``, ``token`` and so on. Thread-safe.
+    Raises the errors of Producer for them, and ValueError for a negative time.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class TopicHandler(logging.Handler):
             raise ValueError("close_timeout_s must not be negative.")
         self.topic = topic
         self.dropped = 0
-        """Lines of this process that found no room, no daemon, or a handler that was closed."""
+        """Lines of this process that were dropped: without room, without a daemon, or after close()."""
         self._max_block_ms = max_block_ms
         self._close_timeout_s = close_timeout_s
         self._producer = Producer(max_block_ms=max_block_ms, **producer_settings)
@@ -71,13 +70,13 @@ class TopicHandler(logging.Handler):
         _handlers[self] = None
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """As logging.Filterer; False for lines of this package."""
+        """As logging.Filterer.filter(), but False for lines of this package."""
         if record.name == OWN_LOGGER or record.name.startswith(OWN_LOGGER + "."):
             return False
         return super().filter(record)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue the line. Called by logging with the handler's lock held, so one at a time."""
+        """Queue the line. logging calls this with the handler's lock held, so one call at a time."""
         if os.getpid() != self._pid:
             self._pid, self.dropped, self._logged_dropped, self._is_emitting = os.getpid(), 0, 0, False
         if self._is_emitting:
@@ -94,12 +93,12 @@ class TopicHandler(logging.Handler):
             self._is_emitting = False
 
     def flush(self) -> None:
-        """Wait at most ``close_timeout_s`` until all lines before have an outcome."""
+        """Wait at most ``close_timeout_s`` until all earlier lines have an outcome."""
         with contextlib.suppress(SidecarError, TimeoutError):  # the producer logs failed records itself
             self._producer.flush(self._close_timeout_s)
 
     def close(self) -> None:
-        """Deliver for at most ``close_timeout_s``, and send nothing from then on."""
+        """Deliver the queued lines, for at most ``close_timeout_s``, and send no more."""
         with contextlib.suppress(SidecarError):
             self._producer.close(self._close_timeout_s)
         super().close()
@@ -130,11 +129,13 @@ class TopicHandler(logging.Handler):
 
 
 _handlers: weakref.WeakKeyDictionary[TopicHandler, None] = weakref.WeakKeyDictionary()
-"""A dictionary and no set, as in ``process_end``."""
+"""A dictionary instead of a set, for the reason given in ``process_end``."""
 
 
 def _at_exit() -> None:
-    """Before the producers' own end, which has another patience, and before logging's."""
+    """Close all handlers. This runs before the end of producers, which has a different timeout, and before
+    logging's.
+    """
     for ref in _handlers.keyrefs():
         if (handler := ref()) is not None:
             handler.close()

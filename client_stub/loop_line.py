@@ -1,8 +1,8 @@
-"""LoopLine: the calls of one event loop that wait for room, and what was decided for its futures. No thread.
+"""LoopLine: the calls of one event loop that wait for room, and the results of its futures. It has no thread.
 
-Every call enters the outbox in the order in which it was made, topic by topic; who waits keeps its place. The
-producer's io thread wakes it, once for all that has changed since the loop looked last; everything else here runs on
-the loop.
+Calls of one topic enter the outbox in the order in which they were made; a call that waits keeps its place. The
+producer's io thread wakes the loop, once for all changes since the loop last looked. Everything else here runs on the
+loop.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from client_stub.record_metadata import RecordMetadata
 
 UNFINISHED: Final = object()
-"""The result of a call that has done a part of its work; it keeps its place and is asked again soon."""
+"""The result of a call that has done part of its work. It keeps its place and is called again soon."""
 SERVED_AT_ONCE: Final = 256
-"""Calls taken from the line before the loop does something else."""
+"""How many calls are taken from the line before the loop runs anything else."""
 
 
 class _Waiter:
-    """One call in the line: ``enter()`` queues its records or raises for want of room."""
+    """One call in the line. ``enter()`` queues its records, or raises for lack of room."""
 
     __slots__ = ("enter", "explain", "future", "number", "since", "topic")
 
@@ -48,23 +48,23 @@ class _Waiter:
         self.explain = explain
         self.future = future
         self.since = since
-        """When it was made, or last got on (loop time)."""
+        """The loop time when the call was made, or last queued something."""
 
 
 class LoopLine:
-    """Belongs to one loop; ``decided`` and ``wake`` may be called from any thread."""
+    """The line of one loop. ``decided`` and ``wake`` may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, producer: Producer, max_block_ms: float) -> None:
         self.loop_of = weakref.ref(loop)
-        """Weak, so that a closed loop goes when nothing of it is left here."""
+        """Weak, so that a closed loop is freed once nothing of it is left here."""
         self._producer = producer
         self._max_block_ms = max_block_ms
         self.topics: dict[str, OrderedDict[_Waiter, None]] = {}
-        """The waiting calls, by topic and in order; no topic without one."""
+        """The waiting calls by topic, in order. A topic without calls has no entry."""
         self._by_age: OrderedDict[_Waiter, None] = OrderedDict()
-        """The same, the longest wait first."""
+        """The same calls, the longest wait first."""
         self._timer: asyncio.TimerHandle | None = None
-        """Expires when the oldest of some moment has waited long enough."""
+        """Expires when the call that was the oldest when the timer was set has waited long enough."""
         self.last_number = 0
         self._conditions: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self._decided: deque[
@@ -80,13 +80,15 @@ class LoopLine:
         error: SidecarError | None,
         metadata: RecordMetadata | None,
     ) -> None:
-        """The record of ``future`` has its fate."""
+        """Note the outcome of the record of ``future``."""
         self._decided.append((future, error, metadata))
         if not self._is_woken:
             self.wake()
 
     def wake(self) -> bool:
-        """Make the loop look what has changed; False when it is closed, and then all that belonged to it is dropped."""
+        """Make the loop look for changes. Returns False when the loop is closed; everything that belonged to it is
+        then dropped.
+        """
         loop = self.loop_of()
         if loop is not None and not loop.is_closed():
             if self._is_woken:
@@ -96,12 +98,14 @@ class LoopLine:
                 loop.call_soon_threadsafe(self._look)
                 return True
             except RuntimeError:
-                pass  # closed this moment
+                pass  # the loop was closed just now
         self.drop()
         return False
 
     def drop(self) -> None:
-        """The loop is closed: no call of it can complete any more, and nothing that waited here may be sent."""
+        """Drop everything: the loop is closed, so none of its calls can complete, and nothing that waits here may be
+        sent.
+        """
         self._is_woken = False
         self._decided.clear()
         self.topics.clear()
@@ -111,10 +115,10 @@ class LoopLine:
     # --- on the loop: calls that enter in turn -------------------------------------------------------
 
     def must_wait(self, topic: str) -> bool:
-        """True when a new call has others before it: of its topic, or for room that is just being given."""
+        """True when a new call must wait for others: those of its topic, or those that are just being given room."""
         outbox = self._producer._outbox
         if self.topics and outbox.has_room and outbox.attached_once:
-            # Room has come since the line was looked at: a burst of calls does not all join it behind the first.
+            # There is room again: serve the line now, so that a burst of calls does not join it behind the first.
             self._serve()
         if not self.topics:
             return False
@@ -126,10 +130,11 @@ class LoopLine:
         enter: Callable[[], Any],
         explain: Callable[[SidecarError], SidecarError] | None = None,
     ) -> Any:
-        """Call ``enter`` until it finds room and is done, not before others of its topic; returns what it does.
+        """Call ``enter`` until it has found room and is done, and not before earlier calls of its topic. Returns its
+        result.
 
-        Raises what ``enter`` raises; what it raises for want of room only after max_block_ms without any, and through
-        ``explain``. Cancelled, it is not called again.
+        Raises the errors of ``enter``. Errors for lack of room are raised only after max_block_ms without any, and are
+        passed through ``explain``. After cancellation ``enter`` is not called again.
         """
         if not self.must_wait(topic):
             try:
@@ -146,7 +151,7 @@ class LoopLine:
         enter: Callable[[], Any],
         explain: Callable[[SidecarError], SidecarError] | None = None,
     ) -> Any:
-        """As ``enter``, where others come first or the first call of it found no room."""
+        """As ``enter``, when other calls come first or the first attempt found no room."""
         loop = asyncio.get_running_loop()
         self.last_number += 1
         waiter = _Waiter(self.last_number, topic, enter, explain, loop.create_future(), loop.time())
@@ -160,14 +165,14 @@ class LoopLine:
         finally:
             self._remove(waiter)
             if waiter.future.done() and not waiter.future.cancelled():
-                waiter.future.exception()  # cancelled behind its error: nobody else asks for it
+                waiter.future.exception()  # cancelled after its error was set: mark that as seen
 
     def is_past(self, number: int) -> bool:
-        """No call with this number or a lower one waits any more."""
+        """Whether no call with this number or a lower one waits any more."""
         return all(next(iter(waiters)).number > number for waiters in self.topics.values() if waiters)
 
     def timeout_error(self, timeout: float | None) -> TimeoutError:
-        """Of a flush() whose patience has ended before all calls found room."""
+        """The error of a flush() that timed out before all calls found room."""
         count = len(self._by_age)
         topic = next(iter(self._by_age)).topic if self._by_age else ""
         why = why_not_taken(self._producer._outbox, topic, for_room=True)
@@ -175,7 +180,8 @@ class LoopLine:
         return TimeoutError(f"flush() timed out after {timeout} s: {which} for room{why}.")
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
-        """Wait for something the io thread or this line brings; False when ``timeout`` seconds passed first.
+        """Wait until ``ready()``, which the io thread or this line makes true. Returns False after ``timeout``
+        seconds.
 
         Futures that were decided before ``ready()`` became true are done when this returns True.
         """
@@ -202,7 +208,7 @@ class LoopLine:
         if self.wake not in outbox.listeners:
             outbox.listeners[self.wake] = None
             outbox.wake()
-            self._look_soon()  # for what changed before anybody listened
+            self._look_soon()  # for changes before the listener was added
 
     def _unlisten(self) -> None:
         if not self.topics and not self._conditions:
@@ -228,7 +234,7 @@ class LoopLine:
         for _ in range(len(decided)):
             future, error, metadata = decided.popleft()
             if future.done():
-                continue  # cancelled by its awaiter; the record goes on
+                continue  # cancelled by the awaiting task; the record is still sent
             if error is not None:
                 future.set_exception(error)
             else:
@@ -238,7 +244,7 @@ class LoopLine:
             self._look_soon()
 
     def _serve(self) -> None:
-        """Let those in who find room, the oldest first; a topic that finds none holds up no other."""
+        """Let calls in while they find room, the oldest first. A topic without room does not hold up other topics."""
         topics, may_take = self.topics, self._producer._outbox.may_take
         heads = [(next(iter(waiters)).number, topic) for topic, waiters in topics.items() if may_take(topic)]
         heapify(heads)
@@ -258,7 +264,7 @@ class LoopLine:
             served += is_in
 
     def _let_in(self, waiter: _Waiter) -> bool:
-        """True when it has left the line."""
+        """Try a waiting call. Returns True when it has left the line."""
         future = waiter.future
         if not future.done():
             try:
@@ -296,7 +302,9 @@ class LoopLine:
         return (limit_ms if outbox.attached_once else min(limit_ms, outbox.connect_timeout_ms)) / 1e3
 
     def _expire(self) -> None:
-        """Tell those who have waited long enough. Attached meanwhile, all have more time than the timer knew."""
+        """Fail the calls that have waited long enough. Once the producer is attached, the limit is longer than when
+        the timer was set.
+        """
         limit_s, now = self._limit_s(), asyncio.get_running_loop().time()
         while self._by_age:
             waiter = next(iter(self._by_age))

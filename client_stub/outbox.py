@@ -1,11 +1,12 @@
-"""Outbox: where callers put records and the io thread takes submissions.
+"""Outbox: callers put records into it, and the io thread takes submissions out.
 
-It has no lock. A caller changes what is shared in steps that are whole by themselves (see ``_native.pyx``; in pure
-Python one append to a queue, see ``queued_outbox``), so neither another thread nor a signal handler nor an exception
-finds anything half done, and who is interrupted holds up nobody: a handler may send, flush and fork. The io thread
-takes everything that gathered while it was busy, so batching follows from load and an idle producer adds no delay.
-What callers may pile up is bounded: beyond ``buffer_bytes`` not yet accepted by the daemon, ``send()`` waits up to
-max.block.ms.
+It has no lock. Callers change shared state in atomic steps (see ``_native.pyx``; in pure Python one append to a queue,
+see ``queued_outbox``). So no other thread, signal handler or exception finds a step half done, and an interrupted
+caller blocks no other: a signal handler may send, flush and fork.
+
+The io thread takes everything that was queued while it was busy. Batches therefore grow with the load, and an idle
+producer adds no delay. The buffer is bounded: when ``buffer_bytes`` are not yet accepted by the daemon, ``send()``
+waits up to max.block.ms.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
 WAIT_WARNING_S: Final = 2.0
-"""A send that has waited this long for room says so once, with the cause."""
+"""A send that has waited this long for room logs it once, with the cause."""
 ROOM_LOOK_MS: Final = 100.0
-"""How often a caller who waits for room looks for it without being woken."""
+"""How often a caller that waits for room checks for it without being woken."""
 
 
 class Outbox(OutboxCore):
-    """State shared by callers and the io thread; every public method is thread-safe unless it says otherwise."""
+    """State shared by callers and the io thread. Every public method is thread-safe unless its docstring says
+    otherwise.
+    """
 
     def __init__(
         self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
@@ -60,41 +63,47 @@ class Outbox(OutboxCore):
         self.max_request_bytes: int | None = None
         """max.request.size of the daemon, known after the first WELCOME."""
         self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
-        """Largest payload of one submission that the daemon reads, as its last WELCOME has it."""
+        """The largest payload in bytes of one submission that the daemon reads, from its last WELCOME."""
         self.submission_bytes = SUBMISSION_BYTES_MAX
-        """Where another submission begins, as the daemon's last WELCOME has it. None is opened before the first."""
+        """The size in bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before
+        the first.
+        """
         self.columns_readable = False
         self.attached_once = False
         self.last_word = ""
-        """The io thread's last news while not attached; becomes part of error texts."""
+        """The reason why the io thread is not attached, for error texts; empty while it is."""
         self.hold_reasons: dict[str, str] = {}
-        """By topic, why the daemon takes no records of it now; written by the io thread."""
+        """Topic → the reason why the daemon takes none of its records now. Written by the io thread."""
         self.why_no_topic: Callable[[str], str] = lambda topic: ""
-        """Asks the daemon why no record can go to a topic; empty for others."""
+        """Asks the daemon why no record can go to a topic; empty when records can."""
         self.io_thread_id = 0
         self.flush_requested = False
         self.waker: Waker | None = None
         self.io: dict[str, Any] = {}
-        """The one io thread, once there is one. A dict, because its setdefault() is one step."""
+        """The only io thread, once it exists. In a dict, because its setdefault() is atomic."""
         self.listeners: dict[Callable[[], bool], None] = {}
-        """Waiters on an event loop and not in a thread: called after each change, from the io thread or from
-        close(). Must not wait nor raise; False: nobody is there any more. Single operations are atomic."""
+        """Callbacks of event loops, which wait without a thread. The io thread and close() call them after each
+        change. They must neither wait nor raise, and return False when their loop is gone. Single operations on the
+        dict are atomic.
+        """
         self._waiters: deque[Any] = deque()
-        """A locked lock for each thread that waits for room, attachment or outcomes; a change of one opens them all."""
+        """A locked lock for each thread that waits for room, attachment or outcomes. A change of any of these releases
+        them all.
+        """
         self._acceptance_awaited = False
-        """Some of them wait for ACCEPTED, not for room or outcomes."""
+        """Whether some of them wait for ACCEPTED and not for room or outcomes."""
         self._room_awaited = False
-        """Some of them wait for room. Who waits for an outcome is not woken by the acceptance before it."""
+        """Whether some of them wait for room. Waiters for an outcome are not woken by the acceptance before it."""
         self.failures = Failures(on_error)
         self.accepted_count = 0
-        """Records that the daemon has taken."""
+        """Records that the daemon has accepted."""
         self.completed_count = 0
-        """Records of submissions that are over."""
+        """Records of submissions whose outcomes are complete."""
         self.connection_count = 0
-        """How often a worker has let us in."""
+        """How many times a worker has accepted this producer."""
         self._released_bytes = 0
         self._gathering: list[Submission] = []
-        """Submissions that the io thread knows of and has left open, oldest first."""
+        """Submissions that the io thread knows and has left open, oldest first."""
         self._packers = SparePackers()
 
     # --- callers: records -----------------------------------------------------------------------------
@@ -109,7 +118,8 @@ class Outbox(OutboxCore):
     ) -> Delivery:
         """Put a checked record of at most ``size`` bytes into the stream's open submission.
 
-        Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or what the daemon refused the topic with.
+        Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon refused the
+        topic.
         """
         while True:
             submission = stream.open
@@ -124,7 +134,9 @@ class Outbox(OutboxCore):
     def add_plain(
         self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
     ) -> BulkPart | None:
-        """Put all of a call's records beside what gathers already, unchecked as yet; None: nothing was done."""
+        """Append all records of a call, not yet checked, to the open submission. Returns None if that was not
+        possible; then nothing was done.
+        """
         submission = stream.open
         if submission is None:
             return None
@@ -134,9 +146,9 @@ class Outbox(OutboxCore):
     def add_rows(
         self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
     ) -> BulkPart:
-        """Put checked records from ``rows[start]`` on into one submission, as many as it has room for.
+        """Append checked records from ``rows[start]`` on to one submission, as many as it has room for.
 
-        The submission may hold others' records already: what many small calls bring travels together. Raises as
+        The submission may already hold records of other calls, so many small calls share a submission. Raises as
         ``add``; then nothing of this call was queued.
         """
         part = BulkPart(self)
@@ -146,12 +158,12 @@ class Outbox(OutboxCore):
             if submission is not None and added > 0:
                 return part
             if submission is not None and added < 0:
-                self.close_open(stream, submission)  # other callbacks wait there
+                self.close_open(stream, submission)  # it has records with other callbacks
             self.wait_for_room(stream)
             self.roll(stream, packed_bound(rows[start]))
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
-        """One submission whose payload stands already (room was waited for). Raises ProducerClosed."""
+        """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
         submission, part = self._block(stream, payload, count, format_)
         while not self.publish(stream, stream.open, submission):
             self._check_usable(stream)
@@ -171,12 +183,12 @@ class Outbox(OutboxCore):
         return submission, part
 
     def roll(self, stream: OpenStream, size: int) -> None:
-        """Open a submission with room for ``size`` bytes, unless another caller is quicker."""
+        """Open a submission with room for ``size`` bytes, unless another caller does so first."""
         opened = stream.open
         if opened is not None and opened.room >= size:
             return
         packer = self._packers.take()
-        # A single larger record travels in a submission of its own.
+        # A larger record is sent in a submission of its own.
         made = Submission(
             self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
@@ -188,7 +200,7 @@ class Outbox(OutboxCore):
 
     @property
     def buffered_bytes(self) -> int:
-        """Closed and not yet accepted by the daemon."""
+        """Bytes of closed submissions that the daemon has not accepted yet."""
         return self.closed_bytes - self._released_bytes
 
     @property
@@ -196,7 +208,9 @@ class Outbox(OutboxCore):
         return self.closed_bytes - self._released_bytes < self.buffer_bytes
 
     def wait_for_room(self, stream: OpenStream) -> None:
-        """Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or what the daemon refused the topic with."""
+        """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon
+        refused the topic.
+        """
         if (
             self.attached_once
             and not (self.closed or self.forked)
@@ -208,7 +222,7 @@ class Outbox(OutboxCore):
         self._check_usable(stream)
         limit_ms = self.max_block_ms
         if threading.get_ident() == self.io_thread_id:
-            limit_ms = 0  # a callback that waits for room would wait for itself
+            limit_ms = 0  # a callback runs in the io thread, which would wait for itself
 
         def is_attached() -> bool:
             self._check_usable(stream)
@@ -226,7 +240,8 @@ class Outbox(OutboxCore):
         began = time.monotonic()
         ends = began + limit_ms / 1e3
         warned = False
-        # A half-empty buffer wakes its waiters. Less room is polled for: the rest may be held for long by one topic.
+        # Waiters are woken when half of the buffer is free. Less room is polled for, as one held topic may occupy the
+        # rest for long.
         while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
             now = time.monotonic()
             if now >= ends:
@@ -242,7 +257,7 @@ class Outbox(OutboxCore):
                 )
 
     def may_take(self, topic: str) -> bool:
-        """False: a record of ``topic`` would have to wait now. True: trying is worth it, if only for its error."""
+        """False: a record of ``topic`` would have to wait now. True: a send finds room or raises its error."""
         stream = self.streams.get(topic)
         if stream is None or self.closed or self.fatal is not None or stream.refusal is not None:
             return True
@@ -261,16 +276,16 @@ class Outbox(OutboxCore):
     def wait_until(
         self, ready: Callable[[], bool], timeout: float | None, *, for_acceptance: bool = False
     ) -> bool:
-        """Wait for something the io thread brings; False when ``timeout`` seconds passed first.
+        """Wait until ``ready()``, which the io thread makes true. Returns False after ``timeout`` seconds.
 
-        A forked child waits for nothing of its parent's: True at once.
+        In a forked child it returns True at once, as nothing arrives there for the parent's records.
         """
         return self.forked or self._wait(ready, timeout, for_acceptance=for_acceptance)
 
     def wait_for_outcome(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, SidecarError in a callback.
+        """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, and SidecarError in a callback.
 
-        Ends linger first: a caller that waits adds nothing to the batch. A timeout of 0 only looks.
+        It first ends linger, as a caller that waits adds nothing to the batch. A timeout of 0 only checks.
         """
         if threading.get_ident() == self.io_thread_id:
             self.refuse_wait_in_callback("result()")
@@ -290,13 +305,13 @@ class Outbox(OutboxCore):
         for_acceptance: bool = False,
         for_room: bool = False,
     ) -> bool:
-        """Nothing is held meanwhile. A lock that an exception leaves behind is opened once, to no effect."""
+        """Wait without holding anything. A lock that an exception leaves behind is released once, without effect."""
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = threading.Lock()
         lock.acquire()
         try:
             while True:
-                # Before the look: a later change opens the lock.
+                # Before ``ready()`` is called, so that any later change releases the lock.
                 self._waiters.append(lock)
                 if for_acceptance:
                     self._acceptance_awaited = True
@@ -313,10 +328,10 @@ class Outbox(OutboxCore):
             try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
                 self._waiters.remove(lock)
             except ValueError:
-                pass  # opened
+                pass  # released
 
     def refuse_wait_in_callback(self, what: str) -> None:
-        """Raises SidecarError in the io thread: it would wait for itself."""
+        """Raises SidecarError in the io thread, which would wait for itself."""
         if threading.get_ident() == self.io_thread_id:
             raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
 
@@ -326,71 +341,74 @@ class Outbox(OutboxCore):
         return self.streams.setdefault(topic, OpenStream(topic, self))
 
     def when_taken_in(self, call: Callable[[], object]) -> None:
-        """Run ``call`` once the records that callers have queued before stand in submissions. Here they always do."""
+        """Run ``call`` once all records that callers have queued are in submissions. Here they always are."""
         call()
 
     @property
     def queued_count(self) -> int:
-        """Records that callers have queued and that stand in no submission yet."""
+        """Queued records that are in no submission yet."""
         return 0
 
     def queued_topic(self, delivery: Delivery) -> str:
-        """The topic of a queued record that stands in no submission yet; empty when it stands in one by now."""
+        """The topic of a queued record that is in no submission yet; empty when it is in one."""
         return ""
 
     def expedite(self) -> None:
-        """Ask for what is open to be sent, and for no linger in the daemon. Where nothing is left to flush, the io
-        thread finds that out by itself and sends nothing."""
+        """Request that open submissions are sent and that the daemon does not linger. If there is nothing to flush,
+        the io thread sends nothing.
+        """
         self.flush_requested = True
         self.wake()
 
     def request_flush(self) -> Snapshot:
-        """As ``expedite``; all submissions that are undecided now."""
+        """As ``expedite``. Returns all submissions that are undecided now."""
         self.expedite()
         return Snapshot(list(self.pending))
 
     def close(self) -> bool:
-        """No record is taken from now on; False when that was so before."""
+        """Stop taking records. Returns False if the outbox was closed already."""
         was_closed, self.closed = self.closed, True
-        self.close_all_open()  # else a later send() would find room in what is open
+        self.close_all_open()  # otherwise a later send() would find room in an open submission
         self.notify()
         return not was_closed
 
     # --- io thread ------------------------------------------------------------------------------------
 
     def set_waker(self, waker: Waker | None) -> None:
-        """Set the waker of the io thread; None when it ends and nobody wakes it any more."""
+        """Set the waker of the io thread; None when the thread ends and need not be woken any more."""
         self.set_wake_fd(-1 if waker is None else waker.fd)
         self.waker = waker
 
     def end(self) -> None:
-        """The io thread gathers once more and then ends: nothing comes in behind that."""
+        """Close all submissions: the io thread gathers once more and then ends, and nothing may be added after that."""
         self.close_all_open()
 
     def take_in(self) -> None:
-        """Take in what callers have queued. They put it into submissions themselves here."""
+        """Move queued records into submissions. Here callers do that themselves."""
 
     @property
     def has_gathered(self) -> bool:
-        """Something may be there to travel. What is missed now is seen by ``sleep_ms``."""
+        """Whether something may be ready to be sent. ``sleep_ms`` finds anything that this misses."""
         return bool(self.opened or self._gathering or self.flush_requested)
 
     def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
-        """Submissions that are ready to travel, and whether a flush was requested since the last call.
+        """(submissions, flush): the submissions that are ready to be sent, and whether a flush was requested since the
+        last call.
 
-        An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up,
-        but not for long: its records share one base timestamp.
+        An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up, but not
+        for long: its records share one base timestamp.
         """
         flush = self.flush_requested
         if flush:
-            self.flush_requested = False  # before the look at what is open: a later request is a new one
+            self.flush_requested = False  # before looking at open submissions: a later request counts as new
         fresh, self.opened = self.opened, []
         sealed: deque[Submission] = deque()
         left: list[Submission] = []
         now_ms = time.time_ns() // 1_000_000
         for submission in [*self._gathering, *fresh]:
             if not submission.is_closed:
-                # Either way: a clock that was set back must not leave an hour's records with a time to come.
+                # In both directions: after the clock was set back, records must not get timestamps in the future for
+                # an hour.
                 if not submission.count or not (
                     flush
                     or wants(submission.topic)
@@ -403,9 +421,7 @@ class Outbox(OutboxCore):
                 self._seal(submission)
                 sealed.append(submission)
             else:
-                self.pending.pop(
-                    submission, None
-                )  # opened for a large record that found no room beside nothing
+                self.pending.pop(submission, None)  # opened for a large record, but nothing was added
         self._gathering = left
         return sealed, flush
 
@@ -416,15 +432,15 @@ class Outbox(OutboxCore):
                 self._packers.keep(packer)
 
     def sleep_ms(self, wants: Callable[[str], bool], most_ms: float | None) -> float | None:
-        """How long the io thread may sleep (None: no limit); callers wake it from now on.
+        """The time in ms that the io thread may sleep (None: no limit); callers wake it from now on.
 
-        0 when something has gathered that can be sent now.
+        0 when a submission is ready that can be sent now.
         """
         if self.failures.has_lines:
             next_ms = self.failures.tick(time.monotonic() * 1e3)
             if next_ms is not None:
                 most_ms = next_ms if most_ms is None else min(most_ms, next_ms)
-        self.fall_asleep()  # before the look: what comes behind it wakes
+        self.fall_asleep()  # before looking, so that anything later wakes the thread
         if self.flush_requested:
             return 0.0
         for submission in [*self._gathering, *self.opened]:
@@ -437,7 +453,7 @@ class Outbox(OutboxCore):
         return most_ms
 
     def accepted(self, submissions: Iterable[Submission]) -> None:
-        """The daemon has these records, or they have failed: their bytes go back."""
+        """Release the bytes of these submissions: the daemon has accepted them, or they have failed."""
         for submission in submissions:
             if submission.was_accepted:
                 self.accepted_count += submission.count
@@ -445,7 +461,7 @@ class Outbox(OutboxCore):
             self._released_bytes += held_bytes
             if packer is not None:
                 self._packers.keep(packer)
-        # Half, not the first free byte: a caller that wakes for one record would sleep again at once.
+        # At half, not at the first free byte: a caller that is woken for one record would sleep again at once.
         if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
             self._acceptance_awaited = self._room_awaited = False
             self._ring_waiters()
@@ -453,7 +469,7 @@ class Outbox(OutboxCore):
             self.tell_listeners()
 
     def completed(self, submissions: Iterable[Submission]) -> None:
-        """Every record of these has its fate."""
+        """Note that every record of these submissions has its outcome."""
         for submission in submissions:
             if submission not in self.pending:
                 continue
@@ -462,10 +478,10 @@ class Outbox(OutboxCore):
             if submission.listeners:
                 submission.tell_listeners(None)
             self.completed_count += submission.count
-            del self.pending[submission]  # behind it: flush() goes by this, and tells what was noted
+            del self.pending[submission]  # last: flush() waits for this, and then reports the noted failures
 
     def notify(self) -> None:
-        """Something changed that callers may wait for."""
+        """Wake the callers: something changed that they may wait for."""
         if self._waiters:
             self._ring_waiters()
         if self.listeners:
@@ -482,4 +498,4 @@ class Outbox(OutboxCore):
             try:
                 waiters.popleft().release()
             except (IndexError, RuntimeError):
-                continue  # its owner was quicker
+                continue  # its owner has released it already

@@ -1,7 +1,7 @@
-"""Records, checked and measured before they are packed.
+"""Checks and measures records before they are packed.
 
-A record is ``[key, value]``, or ``[key, value, headers, partition, timestamp_ms]`` when one of the last three
-is given. Types are checked before anything is packed: a failed pack could leave half a record in the buffer.
+A record is ``[key, value]``, or ``[key, value, headers, partition, timestamp_ms]`` when one of the last three is
+given. Types are checked before anything is packed, as a failed pack could leave half a record in the buffer.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from client_stub.arguments import as_utf8
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 PLAIN_OVERHEAD_BYTES: Final = 17
-"""Upper bound of the framing of ``[key, value]`` is 11; 17 keeps a submission of 1 MiB below 65,535 records."""
+"""The framing of ``[key, value]`` takes at most 11 bytes; 17 keeps a submission of 1 MiB below 65,535 records."""
 FULL_OVERHEAD_BYTES: Final = 40
 HEADER_OVERHEAD_BYTES: Final = 12
 KAFKA_RECORD_OVERHEAD_BYTES: Final = 61 + 21
-"""Batch header and the record's own fields at their largest (AbstractRecords.estimateSizeInBytesUpperBound)."""
+"""The batch header and the record's own fields at their largest (AbstractRecords.estimateSizeInBytesUpperBound)."""
 ROW_CHARGE_BYTES: Final = 16
-"""Bytes that a record of send_many() counts beyond its packed ones: keeps a submission below 65,535 records too."""
+"""Bytes that a record of send_many() counts in addition to its packed size: these, too, keep a submission below 65,535
+records.
+"""
 PACKER_START_BYTES: Final = 128 << 10
 ARRAY_BYTES_MAX: Final = 5
-"""The most bytes that msgpack writes before the elements of an array."""
+"""The greatest number of bytes that msgpack writes before the elements of an array."""
 LARGE_BYTES: Final = 1 << 16
-"""Above this a record's size is compared with max.request.size; below it no limit can be broken that matters."""
+"""Records above this size are compared with max.request.size; smaller ones cannot exceed any sensible limit."""
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
 
 def checked_bytes(value: object, what: str) -> bytes | None:
-    """``value`` as msgpack bin; raises TypeError with what to do instead."""
+    """``value`` as bytes. Raises TypeError, which says what to do instead."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bytearray | memoryview):
@@ -51,7 +53,7 @@ def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
         name, value = pair
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be str, not {type(name).__name__}.")
-        as_utf8(name, f"The name of header {name!a:.60}")  # it would fail in the middle of packing
+        as_utf8(name, f"The name of header {name!a:.60}")  # otherwise packing would fail half-way
         checked.append((name, checked_bytes(value, f"the value of header {name!r}")))
     return checked
 
@@ -99,7 +101,7 @@ def full_record(
 
 
 def packed_bound(record: tuple[Any, ...]) -> int:
-    """An upper bound of what a checked record takes of a submission's room."""
+    """An upper bound of the bytes that a checked record takes in a submission."""
     size = ROW_CHARGE_BYTES + FULL_OVERHEAD_BYTES + len(record[0] or b"") + len(record[1] or b"")
     if len(record) > 2:
         for name, content in record[2] or ():
@@ -108,8 +110,10 @@ def packed_bound(record: tuple[Any, ...]) -> int:
 
 
 def kafka_size_bound(record: tuple[Any, ...]) -> int:
-    """The size that Kafka's producer compares with max.request.size for a checked record, whatever its partition,
-    timestamp or codec will be (``AbstractRecords.estimateSizeInBytesUpperBound``)."""
+    """The size that Kafka's producer compares with max.request.size
+    (``AbstractRecords.estimateSizeInBytesUpperBound``) for a checked record, whatever its partition, timestamp or
+    codec.
+    """
     headers = record[2] if len(record) > 2 else None
     size = KAFKA_RECORD_OVERHEAD_BYTES + _field_bytes(record[0]) + _field_bytes(record[1])
     size += _length_bytes(len(headers or ()))
@@ -119,7 +123,7 @@ def kafka_size_bound(record: tuple[Any, ...]) -> int:
 
 
 def over_request_size(topic: str, size: int, limit: int) -> str:
-    """The sentence for a record that is larger than max.request.size."""
+    """The error text for a record that is larger than max.request.size."""
     return (
         f"The message for topic {topic} is {size} bytes when serialized which is larger than {limit}, which is the "
         "value of the max.request.size configuration."
@@ -131,5 +135,5 @@ def _field_bytes(content: bytes | None) -> int:
 
 
 def _length_bytes(length: int) -> int:
-    """Of a length as zig-zag varint: one bit is for the sign that it has not."""
+    """The bytes of a length as a zig-zag varint, which spends one bit on a sign."""
     return max(1, -(-(length.bit_length() + 1) // 7))

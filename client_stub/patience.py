@@ -1,4 +1,4 @@
-"""Patience: how long to wait before the next connection, and since when nothing has come of any. Sans-IO."""
+"""Patience: the backoff before the next connection, and the time since the last useful one. Sans-IO."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 BACKOFF_FIRST_MS: Final = 20.0
 BACKOFF_MAX_MS: Final = 1_000.0
 STEADY_MS: Final = 1_000.0
-"""A connection that lived as long after WELCOME, or brought an acceptance or an outcome, was good for something."""
+"""A connection is useful if it lives this long after WELCOME, or brings an acceptance or an outcome."""
 
 
 class Patience:
-    """Of one session.
+    """The patience of one session.
 
-    WELCOME is no progress by itself: a worker that ends each connection over what is sent would be asked without end,
-    hundreds of times a second, and no record would ever have waited too long.
+    WELCOME alone is no progress. A worker may end each connection because of a message that it gets. The stub would
+    then connect again hundreds of times a second without end, and no record would ever time out.
     """
 
     def __init__(self) -> None:
         self.away_since_ms: float | None = None
-        """Since when there was no connection that was good for something; None: there is one."""
+        """Since when there has been no useful connection; None while there is one."""
         self._backoff_ms = 0.0
         self.attached_at_ms: float | None = None
-        """Since when there is a connection that has not shown what it is good for; else None."""
+        """When the present connection began, until it has proved useful; else None."""
 
     def went_away(self, now_ms: float) -> None:
-        """There is no connection, or it ends."""
+        """Note that there is no connection, or that it ends."""
         self.tick(now_ms)
         self.attached_at_ms = None
         if self.away_since_ms is None:
@@ -36,18 +36,18 @@ class Patience:
         self.attached_at_ms = now_ms
 
     def progressed(self) -> None:
-        """Records were accepted, or their outcomes came."""
+        """Note progress: records were accepted, or outcomes arrived."""
         self.away_since_ms = None
         self._backoff_ms = 0.0
 
     def tick(self, now_ms: float) -> None:
         attached_at_ms = self.attached_at_ms
         if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
-            self.attached_at_ms = None  # said once
+            self.attached_at_ms = None  # only once
             self.progressed()
 
     def next_wait_ms(self, *, at_once: bool) -> float:
-        """The backoff before the next HELLO; none ``at_once``, unless that has just been tried in vain."""
+        """The backoff before the next HELLO in ms. With ``at_once`` it is 0, unless that was just tried in vain."""
         if at_once and not self._backoff_ms:
             self._backoff_ms = BACKOFF_FIRST_MS
             return 0.0

@@ -1,7 +1,7 @@
-"""ProcessEnd: producers that nobody closed, when their process forks or ends.
+"""ProcessEnd: flushes or closes the producers that a program left open when its process forks or ends.
 
-A script that ends without close() has not meant to lose its last records, and neither has one that has dropped its
-producer: a local variable of a function that has returned.
+A script that ends without close() does not mean to lose its last records. Neither does a function that returns and so
+drops the producer in its local variable.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Final, Protocol
 log = logging.getLogger("client_stub")
 
 EXIT_FLUSH_S: Final = 10.0
-"""For all producers of the process together."""
+"""The limit for all producers of the process together."""
 AT_END: Final = "at the end of the process"
 CANCEL_S: Final = 5.0
-"""For what an io thread does after its time is over: its records fail, which is logged."""
+"""The limit for an io thread after EXIT_FLUSH_S, in which its records fail, which is logged."""
 
 
 class LivingProducer(Protocol):
-    """Calls to a producer that is not closed."""
+    """The calls to a producer that is not closed."""
 
     _was_interrupted: bool
-    """Ctrl-C has broken off its close(): nobody wants to wait for it again."""
+    """Ctrl-C has ended its close(), so the process does not wait for it again."""
 
     def flush(self, timeout: float | None = None) -> int: ...
 
     def _close(self, timeout: float | None, behind: str = "") -> None: ...
 
     def _forked_child(self) -> None:
-        """This process is a forked child; the producer begins as a client of its own."""
+        """Begin as a new client, in a forked child."""
 
 
 class LeavingThread(Protocol):
-    """Calls to the io thread of a producer that is gone."""
+    """The calls to the io thread of a producer that is gone."""
 
     has_ended: bool
 
@@ -47,21 +47,23 @@ class LeavingThread(Protocol):
     def has_begun(self) -> bool: ...
 
     def abandon(self) -> None:
-        """Deliver what is there, then end."""
+        """Deliver the remaining records, then end."""
 
     def request_close(self, *, cancel: bool) -> None: ...
 
     def join(self, timeout: float | None) -> None: ...
 
     def forked(self) -> None:
-        """This process is a forked child, and the thread is not there."""
+        """In a forked child: the thread does not run here."""
 
 
 _living: weakref.WeakKeyDictionary[LivingProducer, None] = weakref.WeakKeyDictionary()
-"""A dictionary and no set: its references can be listed in one step while other threads make producers."""
+"""A dictionary instead of a set: its references can be listed atomically while other threads make producers."""
 _leaving: set[LeavingThread] = set()
 inherited: list[object] = []
-"""Objects of a forked child's parent; kept, because the child may be inside of one (a callback that forked)."""
+"""Objects of the parent of a forked child. They are kept, as the child may be running inside one (a callback that
+forked).
+"""
 _watched_pid = 0
 
 
@@ -70,7 +72,7 @@ def enter(producer: LivingProducer) -> None:
 
 
 def leave(producer: LivingProducer) -> None:
-    """It is closed."""
+    """Remove a producer that is closed."""
     _living.pop(producer, None)
 
 
@@ -79,7 +81,9 @@ def _producers() -> list[LivingProducer]:
 
 
 def leave_alone(io: LeavingThread) -> None:
-    """The producer of ``io`` is gone without close(). A garbage collector calls, in any thread at any moment."""
+    """Take over the io thread of a producer that was dropped without close(). The garbage collector calls this, in any
+    thread at any moment.
+    """
     if io.has_begun and not io.has_ended:
         _leaving.add(io)
     io.abandon()
@@ -89,8 +93,11 @@ def leave_alone(io: LeavingThread) -> None:
 
 
 def watch() -> None:
-    """A producer begins to send. multiprocessing ends its children by os._exit(), which asks atexit for nothing, so a
-    child's end is waited for by multiprocessing's own means."""
+    """Prepare for the end of this process when a producer begins to send.
+
+    multiprocessing ends its children by os._exit(), which skips atexit, so a child's end is handled through
+    multiprocessing itself.
+    """
     global _watched_pid
     process = sys.modules.get("multiprocessing.process")
     if process is None or _watched_pid == os.getpid() or process.parent_process() is None:
@@ -102,7 +109,9 @@ def watch() -> None:
 
 
 def _at_end_of_child() -> None:
-    """multiprocessing waits for the child's threads behind this: while there are some, they may send."""
+    """End the producers of a child. multiprocessing waits for the child's threads only after this, and these may still
+    send.
+    """
     if any(not each.daemon for each in threading.enumerate() if each is not threading.current_thread()):
         ends_s = time.monotonic() + EXIT_FLUSH_S
         for producer in _producers():
@@ -111,18 +120,18 @@ def _at_end_of_child() -> None:
             except Exception:
                 log.exception("Records were not delivered when the process ended.")
     elif isinstance(interruption := _end_all(), SystemExit):
-        raise interruption  # the child ends with the status of its handler
+        raise interruption  # the child ends with the status that its handler gave
 
 
 def at_exit() -> None:
-    """Wait until the records of this process have their outcomes, EXIT_FLUSH_S at most; what is left fails."""
+    """Wait until the records of this process have their outcomes, at most EXIT_FLUSH_S; the remaining ones fail."""
     _end_all()
 
 
 def _end_all() -> BaseException | None:
     """As at_exit(). Returns the Ctrl-C, or the sys.exit() of a signal handler, that ended the wait.
 
-    Nobody wants to wait then: the records that are left of all producers fail, and that is logged.
+    The remaining records of all producers then fail at once, which is logged.
     """
     ends_s = time.monotonic() + EXIT_FLUSH_S
     interruption: BaseException | None = None
@@ -137,7 +146,7 @@ def _end_all() -> BaseException | None:
 
 
 def _close_all(ends_s: float) -> None:
-    """May be broken off anywhere and called again."""
+    """Close all producers. An exception may end this at any point, and it may be called again."""
 
     def left_s() -> float:
         return max(0.0, ends_s - time.monotonic())
@@ -155,11 +164,13 @@ def _close_all(ends_s: float) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Nothing is to be done before a fork: callers hold no lock, and the child creates all its own."""
+    """Prepare the child after a fork. Nothing is needed before a fork: callers hold no lock, and the child creates its
+    own state.
+    """
     for producer in _producers():
         try:
             producer._forked_child()
-        except Exception:  # the others must not go on with their parent's connections
+        except Exception:  # the other producers must not use their parent's connections
             log.exception("A producer could not be made ready in a forked child.")
     for io in list(_leaving):
         inherited.append(io)

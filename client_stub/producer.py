@@ -1,4 +1,4 @@
-"""Producer: the thin stub's front door. Thread-safe, fork-safe; nothing exists before the first send.
+"""Producer: the public entry of the stub. Thread-safe and fork-safe; no thread or socket exists before the first send.
 
 ::
 
@@ -36,7 +36,7 @@ from client_stub.flush_wait import FlushWait
 from client_stub.habits import check_run_dir, missing_call, no_pickle, unknown_argument
 from client_stub.hot import OnDelivery, OpenStream, native
 
-# Imported with the package, zmq and all, so that a parent that preloads it pays once for all forked children.
+# Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, over_request_size, packed_bound
@@ -66,12 +66,14 @@ log = logging.getLogger("client_stub")
 MAX_BLOCK_MS: Final = 60_000.0
 DELIVERY_TIMEOUT_MS: Final = 120_000.0
 ERROR_CLOSE_S: Final = 5.0
-"""A ``with`` block that an exception leaves waits so long for outcomes. Ctrl-C and cancellation are exceptions, too."""
+"""How long a ``with`` block waits for outcomes after an exception, which includes Ctrl-C and cancellation."""
 JOIN_S: Final = 5.0
 
 
 def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
-    """Record ``number`` of send_many(), as ``full_record`` packs it. Raises TypeError or ValueError, which name it."""
+    """Record ``number`` of send_many(), as ``full_record`` returns it. Raises TypeError or ValueError, which name the
+    record.
+    """
     if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
         raise TypeError(
             f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
@@ -83,7 +85,8 @@ def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
 
 
 class Producer(ProducerCore):
-    """Hands records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing starts before a send.
+    """Sends records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing is started before a
+    send.
 
     ::
 
@@ -96,15 +99,17 @@ class Producer(ProducerCore):
     - max_block_ms: how long a send may wait for room (Kafka's max.block.ms)
     - connect_timeout_ms: how long the first send waits for a daemon
     - delivery_timeout_ms: how long records wait for a daemon that went away
-    - on_error(error, topic, count): called in the io thread for records that failed without a callback and before
-      anybody asked; None: they are warnings of the logger ``client_stub``
-    - key_serializer, value_serializer: functions from an object to bytes, for send() and send_many(). None is not
-      serialized: it is Kafka's null.
-    - curve_key_file: this client's keys for ``tcp://`` (docs/security.md); None: KAFKA_SIDECAR_CURVE_KEY_FILE names it
+    - on_error(error, topic, count): called in the io thread for failed records that had no callback and whose future
+      was not asked before; None: the logger ``client_stub`` warns of them
+    - key_serializer, value_serializer: functions from an object to bytes, for send() and send_many(); None is passed
+      on as Kafka's null without a call
+    - curve_key_file: this client's keys for ``tcp://`` (docs/security.md); None: the file named by
+      KAFKA_SIDECAR_CURVE_KEY_FILE
 
     acks, linger.ms, compression and all other settings of Kafka are the daemon's.
-    Raises ValueError for a negative time, a name of more than 64 bytes and a run directory too long for a socket path,
-    and for a key file that cannot be used; TypeError for a value of a wrong type and for any other argument.
+
+    Raises ValueError for a negative time, a name of more than 64 bytes, a run directory too long for a socket path,
+    and a key file that cannot be used. Raises TypeError for a value of a wrong type and for any other argument.
     """
 
     def __init__(
@@ -143,7 +148,7 @@ class Producer(ProducerCore):
         self._on_error = on_error
         self._serializers = serializers_of(key_serializer, value_serializer)
         self._was_interrupted = False
-        """An exception, as Ctrl-C, has broken off a close(): nobody wants to wait again when the process ends."""
+        """An exception such as Ctrl-C has ended a close(), so the process does not wait for it again at its end."""
         self._fork_generation = 0
         self._outbox = self._new_outbox()
         self._streams = self._outbox.streams if self._serializers is None else None
@@ -152,19 +157,21 @@ class Producer(ProducerCore):
     # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
 
     _send_slow = producer_core.ProducerCore.send
-    """Called by the compiled send() for all but plain records into an open submission."""
+    """The compiled send() calls this for all but plain records into an open submission."""
 
     def send_many(
         self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
     ) -> BulkDelivery:
         """Queue many records of one topic; each is (key, value[, headers[, partition[, timestamp_ms]]]).
 
-        The fast way: packed by one call in C per MiB. Types are checked for all before any is queued. The
-        returned future's ``result()`` raises the first failure; a failure nobody asks about is raised by the
-        next flush() or close(). Raises as send() does; when it has to wait for room in the middle and gives
-        up, the records before are queued: the text says how many, the error's ``queued`` is their future.
+        This is the fast way: one call in C packs a MiB of records. All types are checked before any record is queued.
+        The ``result()`` of the returned future raises the first failure; if it is not asked, the next flush() or
+        close() raises it.
+
+        Raises as send() does. A call that gives up waiting for room in the middle has queued the earlier records. The
+        error's text says how many, and its ``queued`` is their future.
         """
-        if on_delivery is not None:  # a call less for all others
+        if on_delivery is not None:  # saves all other calls a function call
             check_on_delivery(on_delivery)
         stream = self._stream_of(topic)
         if self._serializers is not None:
@@ -178,17 +185,20 @@ class Producer(ProducerCore):
         return RowsCall(self, stream, rows, on_delivery).run()
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
-        """Queue the rows of an Arrow table: columns value, key, headers, partition, timestamp by name.
+        """Queue the rows of an Arrow table, with the columns value, key, headers, partition and timestamp by name.
 
-        No row is touched in Python, so serializers are not called. Raises TypeError naming a column of a wrong type,
-        ValueError when there is no value column, two of one name, or a record with a header key or a number that
-        send() would refuse; else as send_many(). Needs pyarrow (``pip install kafka-sidecar[arrow]``).
+        No row is touched in Python, so serializers are not called. Raises TypeError, which names the column, for a
+        wrong type. Raises ValueError without a value column, for two columns of one name, and for a header key or
+        number that send() would refuse. Otherwise as send_many(). Needs pyarrow (``pip install
+        kafka-sidecar[arrow]``).
         """
         return self._table_call(topic, table).run()
 
     @property
     def takes_records(self) -> bool:
-        """False for good once it, or one of its topics, was closed or turned away: a new one may fare better."""
+        """False once the producer or one of its topics was closed or refused. It stays so; a new producer may have
+        more luck.
+        """
         outbox = self._outbox
         return (
             not outbox.closed
@@ -199,9 +209,10 @@ class Producer(ProducerCore):
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
         """The topic's partitions as the daemon knows them (Kafka's ``partitionsFor``). Opens no stream.
 
-        A known topic is answered at once. Another is looked up for ``timeout`` seconds (None: max_block_ms); a cluster
-        that creates topics on first use creates it. Raises MetadataTimeout, TopicAuthorizationFailed, InvalidTopic,
-        DaemonUnreachable, DaemonRefused, ProducerClosed. Thread-safe; not for a callback, which would wait.
+        A known topic is answered at once. Any other is looked up for ``timeout`` seconds (None: max_block_ms); a
+        cluster that creates topics on first use creates it. Raises MetadataTimeout, TopicAuthorizationFailed,
+        InvalidTopic, DaemonUnreachable, DaemonRefused, ProducerClosed. Thread-safe. A callback must not call it, as it
+        waits.
         """
         lookup = self._lookup(topic, timeout)
         try:
@@ -224,7 +235,9 @@ class Producer(ProducerCore):
         return TopicQuestion(self._path, topic, now_ms, self._curve_keys)
 
     def stats(self) -> ProducerStats:
-        """Counts of what this producer has sent in this process, and of what became of it. Cheap; thread-safe."""
+        """Counts of the records that this producer has sent in this process, and of their outcomes. Cheap;
+        thread-safe.
+        """
         return stats_of(self._outbox)
 
     # --- waiting ------------------------------------------------------------------------------------
@@ -234,12 +247,13 @@ class Producer(ProducerCore):
     ) -> int:
         """Wait until every record sent before this call has an outcome; ends linger for them.
 
-        Returns how many records have failed since the last flush(), whether anybody asked about them or not.
+        Returns how many records have failed since the last flush(), including those whose error the caller already
+        has.
 
-        ``until="accepted"`` waits only until the daemon answers for each: what it has accepted outlives this process
-        and the daemon's, and with pool.sync = accept the host's crash too. Raises ValueError for another word,
-        TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow()
-        whose future nobody asked. Records of send() tell their errors by their own futures and callbacks.
+        ``until="accepted"`` waits only until the daemon has accepted each. Accepted records survive a crash of this
+        process and of the daemon, and with pool.sync = accept that of the host, too. Raises ValueError for another
+        value, TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow() whose
+        future was not asked. Errors of send() are reported only by their futures and callbacks.
         """
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
@@ -251,15 +265,17 @@ class Producer(ProducerCore):
         return self._outbox.failures.newly_failed()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and leave. After ``timeout`` seconds (0: at once) what is undecided fails with
-        DeliveryCancelled: never sent, or possibly persisted. A second close does nothing.
+        """Flush and close. After ``timeout`` seconds (0: at once) undecided records fail with DeliveryCancelled: never
+        sent, or possibly persisted. A second close does nothing.
 
         Raises ValueError for a negative timeout, and unwatched errors as flush() does.
         """
         self._close(timeout)
 
     def _close(self, timeout: float | None, behind: str = "") -> None:
-        """``behind`` says what has ended the work. Nobody may look at futures then: a line tells what is left."""
+        """Close as close() does. ``behind`` says what ended the work before its time; the program may then not look at
+        its futures any more, so a line logs how many records are left.
+        """
         outbox = self._outbox
         in_callback = threading.get_ident() == outbox.io_thread_id
         io = self._begin_close(timeout)
@@ -279,9 +295,9 @@ class Producer(ProducerCore):
             outbox.failures.raise_unobserved()
 
     def _begin_close(self, timeout: float | None) -> IoThread | None:
-        """No record is taken from now on; the io thread that is to end, if there is one.
+        """Stop taking records. Returns the io thread that has to end, or None.
 
-        A close that an exception broke off is gone through again; one from a callback leaves it to the call that runs.
+        A close that an exception ended is done again. A second close from a callback leaves the work to the first.
         """
         check_timeout(timeout)
         is_first = self._outbox.close()
@@ -308,14 +324,14 @@ class Producer(ProducerCore):
         if error is None:
             self.close()
             return
-        # Behind an exception nobody wants to wait for as long as delivery.timeout.ms: see ERROR_CLOSE_S.
+        # After an exception do not wait for delivery.timeout.ms: see ERROR_CLOSE_S.
         try:
             self._close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
         except SidecarError:
             log.exception("Records failed while the producer was closed behind another error.")
 
     def __del__(self, leave_alone: Callable[[LeavingThread], None] = process_end.leave_alone) -> None:
-        # Dropped without close(): the io thread delivers what it has and ends by itself.
+        # Dropped without close(): the io thread delivers what it has and then ends.
         io = getattr(self, "_io", None)
         if io is not None:
             leave_alone(io)
@@ -349,7 +365,7 @@ class Producer(ProducerCore):
 
     def _open_stream(self, topic: str) -> OpenStream:
         check_topic(topic)
-        # In this order: what is known as a stream has an io thread that sends it.
+        # In this order: a stream that exists always has an io thread that sends it.
         outbox = self._outbox
         if not outbox.closed:
             self._start(outbox)
@@ -366,12 +382,12 @@ class Producer(ProducerCore):
                 delivery_timeout_ms=self._delivery_timeout_ms,
                 hello_flags=hello_flags(self._path),
             )
-            # Of several that are here at once the first one's counts.
+            # Of several threads that arrive at once, the first one's thread is used.
             io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
         io.start()
         process_end.watch()
         if outbox.closed:
-            io.request_close(cancel=False)  # closed meanwhile, by a thread that saw nothing to end
+            io.request_close(cancel=False)  # closed meanwhile by a thread that found no io thread to end
 
     def _new_outbox(self) -> Outbox:
         kind = QueuedOutbox if native is None else Outbox
@@ -385,7 +401,8 @@ class Producer(ProducerCore):
         return outbox
 
     def size_limit(self, topic: str) -> int:
-        """No smaller record is too large: the daemon's max.request.size, or what one message takes if that is less.
+        """The greatest size in bytes that no record may exceed: the daemon's max.request.size, or what one message
+        takes if that is less.
 
         Waits for the daemon's first WELCOME, and raises as a send that waits for room.
         """
@@ -401,7 +418,7 @@ class Producer(ProducerCore):
         return None if limit is None else min(limit, self._outbox.payload_bytes_max)
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
-        """Raises RecordTooLarge for a checked record that max.request.size or one message cannot take."""
+        """Raises RecordTooLarge for a checked record that exceeds max.request.size or does not fit into one message."""
         self.size_limit(topic)
         limit = self._outbox.max_request_bytes
         estimate = kafka_size_bound(record)
@@ -422,7 +439,7 @@ class Producer(ProducerCore):
         return record
 
     def _forked_child(self) -> None:
-        """In a forked child: the parent keeps its records; this process begins as a client of its own."""
+        """In a forked child: begin as a new client. The parent keeps its records."""
         inherited = self._outbox
         process_end.inherited.append(inherited)
         inherited.forked = True
@@ -433,4 +450,4 @@ class Producer(ProducerCore):
         self._outbox = self._new_outbox()
         self._outbox.closed = inherited.closed
         self._streams = self._outbox.streams if self._serializers is None else None
-        inherited.notify()  # who waited there when a signal handler forked
+        inherited.notify()  # wake a call that waited there when a signal handler forked

@@ -1,4 +1,4 @@
-"""The pure-Python half of Producer: send(). The compiled half calls it for all that is not plain and quick."""
+"""The pure-Python half of Producer: send(). The compiled half calls it for all but plain records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class ProducerCore:
-    """The base of Producer where the compiled one is missing."""
+    """The base of Producer without the compiled module."""
 
     _outbox: Outbox
     _streams: dict[str, OpenStream] | None
-    """Where the compiled send() looks; None: it takes no short cut, for there are serializers."""
+    """The streams that the compiled send() looks up; None when serializers rule out its fast path."""
     _serializers: Serializers | None
 
     def send(
@@ -31,7 +31,7 @@ class ProducerCore:
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Queue one record; returns its future. Does not wait for the daemon, but for room where 8 MiB wait for it.
+        """Queue one record and return its future. Waits only for room, when 8 MiB already wait for the daemon.
 
         - topic: str of 1 to 249 bytes
         - value, key: bytes, bytearray, memoryview or None (Kafka's null), or what the serializers take
@@ -41,8 +41,8 @@ class ProducerCore:
         - on_delivery(error, metadata): called in the io thread; error is None on success
 
         Raises TypeError or ValueError for a wrong argument, RecordTooLarge, SerializationFailed, ProducerClosed,
-        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable; then nothing was
-        queued. Thread-safe.
+        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable. A call that raises
+        has queued nothing. Thread-safe.
         """
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
@@ -50,7 +50,7 @@ class ProducerCore:
             check_on_delivery(on_delivery)
         try:
             stream = self._outbox.streams.get(topic)
-        except TypeError:  # a list, which has no hash: the check behind says what it should be
+        except TypeError:  # a list, which has no hash: the check below gives the right error
             stream = None
         if stream is None:
             stream = self._open_stream(topic)

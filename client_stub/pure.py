@@ -1,7 +1,7 @@
-"""The hot path in pure Python: the same bytes and the same behaviour as ``_native``, which is used where it is.
+"""The hot path in pure Python. It writes the same bytes and behaves as ``_native``, which is used if it was built.
 
-A step of the compiled one is whole under the GIL; here it is several. So callers put nothing into submissions: they
-queue it (``QueuedOutbox``), and what stands here is done by the io thread alone, unless it says otherwise.
+A step of the compiled one is atomic under the GIL; here it is not. So callers do not append to submissions but queue
+their records (``QueuedOutbox``). Only the io thread runs the code here, unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = [
     "whole_message",
     "write_wake",
 ]
-"""Names that ``hot.py`` takes from here or from ``_native``."""
+"""The names that ``hot.py`` takes from here or from ``_native``."""
 
 PLAIN_TYPES: Final = frozenset({bytes, type(None)})
 
 
 class RecordPacker:
-    """One reusable buffer of msgpack, sent as it stands. ``pack(record)`` appends one record."""
+    """A reusable buffer of msgpack, sent as it is. ``pack(record)`` appends one record."""
 
     __slots__ = ("_packer", "pack")
 
@@ -71,7 +71,7 @@ class RecordPacker:
         return memoryview(self._packer.getbuffer())
 
     def reset(self) -> None:
-        """Forget the records; raises BufferError while somebody looks at their bytes."""
+        """Drop the records. Raises BufferError while a view of their bytes exists."""
         self._packer.reset()
 
 
@@ -88,7 +88,7 @@ class PartCore:
 
 
 class SubmissionCore:
-    """The part of a submission that send() touches; ``Submission`` is built on it."""
+    """The part of a submission that send() uses; ``Submission`` is built on it."""
 
     __slots__ = (
         "callback",
@@ -107,25 +107,27 @@ class SubmissionCore:
     def __init__(self) -> None:
         self.outbox: Any = None
         self.is_closed = False
-        """It takes no more records."""
+        """Whether it takes no more records."""
         self.payload_bytes = 0
         """Known once it is closed."""
         self.parts: list[Any] = []
-        """Put here by send_many() and send_arrow() for callers who will perhaps not ask (then flush() reports)."""
+        """Parts of send_many() and send_arrow() calls. flush() reports their errors if the caller does not ask."""
         self.packer: RecordPacker | None = None
         self.room = 0
-        """Payload bytes left, counted with an upper bound per record; it also keeps the count below its limit."""
+        """Payload bytes left, counted with an upper bound per record. It also keeps the record count below its
+        limit.
+        """
         self.count = 0
         self.callback: OnDelivery | None = None
-        """The callback of every record, while that is one and the same function (or nothing)."""
+        """The callback of every record while all have the same one or none."""
         self.callbacks: list[OnDelivery | None] | None = None
-        """One for each record, once they differ."""
+        """One callback per record, once they differ."""
         self.timestamps: dict[int, int] | None = None
-        """The records' own timestamps, where given; metadata repeats them under CreateTime."""
+        """Index → the record's own timestamp in ms, if given. Metadata repeats it under CreateTime."""
         self.fates: list[Fate] = []
 
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
-        """The record's (error, metadata), None while it is undecided. Any thread."""
+        """The record's (error, metadata); None while it is undecided. Any thread."""
         for fate in self.fates:
             rank = fate.rank(index)
             if rank >= 0:
@@ -135,7 +137,9 @@ class SubmissionCore:
     def append(
         self, record: tuple[Any, ...], size: int, on_delivery: OnDelivery | None, timestamp_ms: int | None
     ) -> int:
-        """Append a checked record of at most ``size`` bytes; its index, -1 when the room is taken by now."""
+        """Append a checked record of at most ``size`` bytes. Returns its index, or -1 when another thread has taken
+        the room.
+        """
         if self.room < size:
             return -1
         assert self.packer is not None
@@ -160,15 +164,17 @@ class SubmissionCore:
     def append_plain(
         self, rows: list[Any], on_delivery: OnDelivery | None, part: PartCore | None = None
     ) -> int:
-        """The compiled one's short cut. Here -1, nothing was done: msgpack's packer cannot take back what it packed."""
+        """The fast path of the compiled module. Here it does nothing and returns -1, as msgpack's packer cannot undo a
+        pack.
+        """
         return -1
 
     def append_rows(
         self, rows: list[Any], start: int, on_delivery: OnDelivery | None, part: PartCore | None = None
     ) -> int:
-        """Append checked records from ``rows[start]`` on; how many found room, and ``part`` says which they are.
+        """Append checked records from ``rows[start]`` on. Returns how many found room; ``part`` is set to them.
 
-        -1 when other callbacks wait here already.
+        Returns -1 when the submission has records with other callbacks.
         """
         if self.callbacks is not None or (self.count and on_delivery is not self.callback):
             return -1
@@ -192,44 +198,46 @@ class SubmissionCore:
                 if on_delivery is None:
                     self.parts.append(part)
                 part.first, part.count = self.count, added
-                part.submission = self  # type: ignore[assignment]  # a Submission; last, for who looks meanwhile
+                part.submission = self  # type: ignore[assignment]  # a Submission; set last, for concurrent readers
             self.room = room
             self.count += added
         return added
 
 
 class OutboxCore:
-    """The shared part of ``Outbox``; of these, callers call ``wake`` only."""
+    """The part of ``Outbox`` that threads share. Callers call only ``wake``."""
 
     def __init__(self) -> None:
         self.streams: dict[str, OpenStream] = {}
         self.opened: list[Submission] = []
-        """Opened since the io thread looked last, oldest first."""
+        """Submissions opened since the io thread last looked, oldest first."""
         self.pending: dict[Submission, None] = {}
-        """Submissions with undecided records, or whose errors are still to be noted, oldest first. Single operations
-        are atomic under the GIL."""
+        """Submissions with undecided records, or with errors that are not noted yet, oldest first. Single operations
+        are atomic under the GIL.
+        """
         self.fatal: SidecarError | None = None
         self.closed = False
         self.forked = False
-        """It is a forked child's copy, which nobody serves."""
+        """Whether this is a forked child's copy, which has no io thread."""
         self._asleep: list[int] = []
-        """The waker's descriptor while the io thread sleeps and must be woken; taken by the thread that wakes it."""
+        """Has the waker's descriptor while the io thread sleeps; the thread that wakes it removes the descriptor."""
         self.closed_bytes = 0
-        """Payloads of all submissions that took no more."""
+        """Payload bytes of all closed submissions, in total."""
         self.waker: Waker | None = None
 
     def set_wake_fd(self, fd: int) -> None:
-        """The eventfd of ``waker``, for the compiled one."""
+        """Only for the compiled module: sets the eventfd of ``waker``."""
 
     def wake(self, *, always: bool = False) -> None:
-        """Wake the io thread if it sleeps (``always``: or is about to). Any thread."""
+        """Wake the io thread if it sleeps; with ``always``, also if it is about to sleep. Any thread."""
         waker = self.waker
         if waker is None:
             return
         if always:
             self._asleep.append(waker.fd)
         if self._asleep:
-            # One call in C: the thread that takes the descriptor writes to it, and no exception comes between.
+            # One call in C: the thread that removes the descriptor also writes to it, and no exception can come
+            # between.
             with contextlib.suppress(IndexError):
                 deque(map(os.eventfd_write, iter(self._asleep.pop, None), repeat(1)), maxlen=0)
 
@@ -238,17 +246,18 @@ class OutboxCore:
         return bool(self._asleep)
 
     def fall_asleep(self) -> None:
-        """The io thread: callers wake it from now on. It looks once more behind this."""
+        """For the io thread: callers wake it from now on. It has to look for work once more after this call."""
         if self.waker is not None:
             self._asleep.append(self.waker.fd)
 
     def awake(self) -> None:
-        """The io thread: nobody need wake it."""
+        """For the io thread: callers need not wake it."""
         self._asleep.clear()
 
     def publish(self, stream: OpenStream, expected: Submission | None, made: Submission) -> bool:
-        """Put ``made`` in the place of ``expected``, which takes no more; False, and nothing is done, when another was
-        quicker or nothing is taken any more."""
+        """Replace ``expected``, which takes no more records, by ``made``. Returns False and does nothing when another
+        thread did so first, or when the outbox takes no more records at all.
+        """
         if stream.open is not expected:
             return False
         if expected is not None:
@@ -262,7 +271,7 @@ class OutboxCore:
         return True
 
     def close_open(self, stream: OpenStream, submission: Submission) -> None:
-        """``submission`` takes no more records, if it is the open one of ``stream``."""
+        """Stop appending to ``submission`` if it is the open one of ``stream``."""
         if stream.open is submission:
             assert submission.packer is not None
             stream.open = None
@@ -278,17 +287,19 @@ class OutboxCore:
 
 
 class OpenStream:
-    """The caller's side of one topic: the submission that takes records now."""
+    """The caller's side of one topic: the submission that takes its records now."""
 
     __slots__ = ("open", "outbox", "refusal", "topic")
 
     def __init__(self, topic: str, outbox: Any) -> None:
         self.topic = topic
         self.outbox = outbox
-        """The outbox that it belongs to: a call that a fork interrupts goes on with its parent's, and gets an error."""
+        """The outbox of this stream. A call that a fork interrupts goes on with its parent's outbox, and gets an
+        error.
+        """
         self.open: Submission | None = None
         self.refusal: SidecarError | None = None
-        """The daemon refused this topic for this client: every further send says so."""
+        """The error with which the daemon refused this topic for this client. Every further send raises it."""
 
 
 class Delivery:
@@ -310,8 +321,8 @@ class Delivery:
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most ``timeout`` seconds for the record's place in the log.
 
-        Raises the record's own error (a SidecarError), TimeoutError when the patience ends first (the record
-        goes on), ForkedProducer in a forked child.
+        Raises the record's error (a SidecarError), TimeoutError after ``timeout`` (the record is still under way), and
+        ForkedProducer in a forked child.
         """
         error, metadata = self._wait(timeout)
         if error is not None:
@@ -333,14 +344,15 @@ class Delivery:
         return self._submission.wait_for(self._index, timeout)
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
-        """Wait as ``result`` does; the record's error, None when it was delivered."""
+        """Wait as ``result`` does. Returns the record's error, or None when it was delivered."""
         return self._wait(timeout)[0]
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call ``callback(delivery)`` once, when the record has its outcome; as concurrent.futures does.
+        """Call ``callback(delivery)`` once the record has its outcome, as concurrent.futures does.
 
-        Called in the io thread of the producer, where it must not wait; at once, in this thread, when the outcome is
-        there already. An exception of it is logged. It only listens: linger goes on. Raises ForkedProducer.
+        The callback runs in the producer's io thread and must not block; if the outcome is known already, it runs at
+        once in this thread. Exceptions that it raises are logged. Adding a callback does not end linger. Raises
+        ForkedProducer in a forked child.
         """
         check_callable("callback", callback, "callback(delivery)")
         if self._submission is None:
@@ -362,9 +374,9 @@ class Delivery:
 
 
 def plain_pairs(records: list[Any]) -> list[int] | None:
-    """None unless every record is a (key, value) tuple of bytes or None: then one C call packs them all.
+    """None unless every record is a (key, value) tuple of bytes or None, which one C call can pack.
 
-    Else the places of those of more than LARGE_BYTES, which are still to be measured.
+    Otherwise a list of the indexes of records above LARGE_BYTES, whose size is still to be checked.
     """
     if not (
         set(map(type, records)) == {tuple}
@@ -387,13 +399,13 @@ def write_wake(fd: int) -> None:
 
 
 def clear_wakes(fd: int) -> None:
-    """Take what was added to the non-blocking eventfd ``fd``; raises OSError as the call does."""
+    """Reset the non-blocking eventfd ``fd`` to 0. Raises OSError."""
     os.eventfd_read(fd)
 
 
 def receive(fd: int, buffer: memoryview) -> int:
-    """Read from the non-blocking ``fd`` into ``buffer``; how many bytes came, 0 at the end of what will come.
+    """Read from the non-blocking ``fd`` into ``buffer``. Returns the number of bytes read, 0 at the end of the stream.
 
-    Raises OSError as the call does (BlockingIOError: nothing there).
+    Raises OSError (BlockingIOError when there is nothing to read).
     """
     return os.readv(fd, (buffer,))

@@ -1,4 +1,4 @@
-"""A record's fate in pure Python, and the callbacks that it runs: see ``pure.py``."""
+"""The outcome of records in pure Python, and the callbacks that it runs: see ``pure.py``."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TO_METADATA: Final = tuple.__new__
 
 
 class Fate:
-    """One outcome's word on the records whose bits are set in ``mask``. Any thread may ask; nothing changes.
+    """The outcome of the records whose bits are set in ``mask``. Immutable; any thread may use it.
 
-    Offsets count along the bits of ``mask``; -1: the broker gave none. ``timestamps`` are the records' own,
-    ``timestamp_ms`` that of the others.
+    Offsets count along the bits of ``mask``; -1 when the broker gave none. ``timestamps`` has the records' own
+    timestamps in ms, and ``timestamp_ms`` is that of all others.
     """
 
     __slots__ = (
@@ -58,10 +58,12 @@ class Fate:
         self.timestamps = timestamps
         self.error = error
         self._ranks: tuple[array[int], list[int]] | None = None
-        """(words of the mask, members before each); made for the first question: most fates are never asked."""
+        """(words of the mask, number of members before each word). Made at the first look-up, as most fates are never
+        looked up.
+        """
 
     def rank(self, index: int) -> int:
-        """How many of its records stand before ``index``; -1 when that is none of them."""
+        """How many of this fate's records come before ``index``; -1 when the record is none of them."""
         words, before = self._ranks or self._count()
         word = index >> 6
         if not 0 <= word < len(words):
@@ -80,7 +82,7 @@ class Fate:
         return ranks
 
     def metadata(self, index: int, rank: int) -> RecordMetadata:
-        """Of the record ``index``, which has ``rank`` of the others before it."""
+        """The metadata of the record ``index``, which ``rank`` records of this fate come before."""
         timestamp_ms = self.timestamp_ms
         if self.timestamps is not None:
             timestamp_ms = self.timestamps.get(index, timestamp_ms)
@@ -89,7 +91,7 @@ class Fate:
 
 
 def mask_of_indexes(indexes: bytes) -> int:
-    """The int whose bits are set at the little-endian u16 ``indexes``."""
+    """An int whose set bits are the little-endian u16 ``indexes``."""
     numbers = array("H")
     numbers.frombytes(indexes)
     bits = bytearray(max(numbers, default=0) // 8 + 1)
@@ -99,12 +101,13 @@ def mask_of_indexes(indexes: bytes) -> int:
 
 
 def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Callable[[], object]) -> None:
-    """Call back the records of ``fate`` whose bits are set in ``news``.
+    """Run the callbacks of the records of ``fate`` whose bits are set in ``news``.
 
-    ``failed()`` is called in the handler of what a callback raised; unless it raises, the others go on.
+    ``failed()`` is called as the exception handler when a callback raises. Unless it raises as well, the remaining
+    callbacks still run.
     """
     mask, base_offset, timestamps = fate.mask, fate.base_offset, fate.timestamps
-    # Only the span that is covered is walked: a batch holds records that lie near each other.
+    # Only the range of set bits is walked: a batch has records that are close to each other.
     first = (news & -news).bit_length() - 1
     span = range(first, news.bit_length())
     selectors = b""
@@ -134,13 +137,13 @@ def run_callbacks(submission: SubmissionCore, fate: Fate, news: int, failed: Cal
 
 
 def _no_callback(error: SidecarError | None, metadata: RecordMetadata | None) -> None:
-    """Stands in for the callback of a record that has none, among some that have."""
+    """The callback of a record without one, when other records have callbacks."""
 
 
 def _run(
     callbacks: Iterable[Any], errors: Iterable[Any], metadatas: Iterable[Any], failed: Callable[[], object]
 ) -> None:
-    """Call them all; one that raises stops nobody (the iterators go on behind it)."""
+    """Call all callbacks. After one that raises, the iterators continue with the next."""
     calls = map(call, callbacks, errors, metadatas)
     while True:
         try:
@@ -152,5 +155,5 @@ def _run(
 
 
 def _selectors(mask: int) -> bytes:
-    """One byte per bit, 1 where set: what itertools.compress takes."""
+    """One byte per bit, 1 if it is set, as itertools.compress takes it."""
     return b"".join(map(_BITS.__getitem__, mask.to_bytes((mask.bit_length() + 7) // 8, "little")))

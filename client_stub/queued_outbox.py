@@ -1,4 +1,6 @@
-"""QueuedOutbox: the outbox without the compiled steps. Callers queue, the io thread puts records into submissions."""
+"""QueuedOutbox: the outbox without the compiled steps. Callers queue records, and the io thread puts them into
+submissions.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from client_stub.submission import BulkPart, Snapshot, Submission
 
 
 class QueuedOutbox(Outbox):
-    """A caller changes shared state by one append to ``_inbox``, which is atomic also without a GIL."""
+    """Callers change shared state only by an append to ``_inbox``, which is atomic even without a GIL."""
 
     def __init__(
         self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
@@ -25,9 +27,13 @@ class QueuedOutbox(Outbox):
             max_block_ms=max_block_ms, connect_timeout_ms=connect_timeout_ms, path=path, on_error=on_error
         )
         self._inbox: deque[tuple[Any, ...]] = deque()
-        """In the order in which callers came: the six fields of a record, or (what the io thread calls, arguments)."""
+        """Entries in the order of the calls: the six fields of a record, or (function for the io thread, its
+        arguments).
+        """
         self._inbox_bytes = 0
-        """Roughly their size: two threads may count over each other, so it restarts at 0 when the inbox is empty."""
+        """Roughly their size in bytes. Two threads may overwrite each other's count, so it restarts at 0 when the
+        inbox is empty.
+        """
         self._has_ended = False
 
     # --- callers --------------------------------------------------------------------------------------
@@ -50,7 +56,7 @@ class QueuedOutbox(Outbox):
         ):
             self._wait_until_it_fits(stream, size)
         delivery = Delivery(self)
-        # As ``_queue``, which is a call more.
+        # Inlined ``_queue``, which saves a call.
         entry = (stream, record, size, on_delivery, timestamp_ms, delivery)
         self._inbox_bytes += size
         self._inbox.append(entry)
@@ -78,7 +84,7 @@ class QueuedOutbox(Outbox):
             count += 1
         part = BulkPart(self)
         part.count = count
-        # A copy: the caller's list is the caller's again when send_many() returns.
+        # A copy: the caller may change its list once send_many() has returned.
         some = rows[start : start + count]
         self._queue(stream, size, (self._take_rows, (stream, some, size, on_delivery, part)))
         return part
@@ -90,7 +96,7 @@ class QueuedOutbox(Outbox):
         return part
 
     def _wait_until_it_fits(self, stream: OpenStream, size: int) -> None:
-        """Room is what is left of the buffer, or of what the stream has open already."""
+        """Wait for room, in the buffer or in the stream's open submission."""
         self._check_usable(stream)
         opened = stream.open
         if opened is None or opened.room < size + self._inbox_bytes:
@@ -101,7 +107,8 @@ class QueuedOutbox(Outbox):
         self._inbox.append(entry)
         if self._has_ended:
             self._come_too_late(entry)
-        # What is left open while the io thread sleeps cannot be sent now; it looks by itself when it can.
+        # A submission that is open while the io thread sleeps cannot be sent now, so the thread need not be woken for
+        # it.
         if self._asleep and stream.open is None:
             self.wake()
 
@@ -109,7 +116,7 @@ class QueuedOutbox(Outbox):
         try:
             self._inbox.remove(entry)
         except ValueError:
-            return  # taken in with the last of it
+            return  # the io thread has taken it in
         raise ProducerClosed("Cannot perform operation after producer has been closed.")
 
     def request_flush(self) -> Snapshot:
@@ -122,7 +129,9 @@ class QueuedOutbox(Outbox):
         return snapshot
 
     def when_taken_in(self, call: Callable[[], object]) -> None:
-        """In the io thread, behind the records. Raises ForkedProducer: in a forked child nobody takes anything in."""
+        """Run ``call`` in the io thread once it has taken in the records queued before. Raises ForkedProducer in a
+        forked child, which has no io thread.
+        """
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
         entry = (call, ())
@@ -132,7 +141,7 @@ class QueuedOutbox(Outbox):
                 self._inbox.remove(entry)
             except ValueError:
                 return  # taken in with the last of it
-            call()  # and so are its records
+            call()  # the records before it are taken in, too
             return
         self.wake()
 
@@ -181,7 +190,7 @@ class QueuedOutbox(Outbox):
             if submission is None or submission.room < size:
                 submission = self._open_with_room(stream, size)
             delivery._index = submission.append(record, size, on_delivery, timestamp_ms)
-            delivery._submission = submission  # last: from now on it is looked at
+            delivery._submission = submission  # set last: from now on other threads read it
         if self._inbox_bytes and not inbox:
             was_full = self._inbox_bytes >= self.buffer_bytes // 2
             self._inbox_bytes = 0
@@ -189,7 +198,7 @@ class QueuedOutbox(Outbox):
                 self.notify()
 
     def close_all_open(self) -> None:
-        """Records that callers have queued still go into submissions; callers queue no more."""
+        """Does nothing here: queued records still go into submissions, and callers queue no more."""
 
     def end(self) -> None:
         self._has_ended = True
@@ -205,7 +214,7 @@ class QueuedOutbox(Outbox):
     ) -> None:
         submission = self._open_with_room(stream, size)
         if submission.append_rows(rows, 0, on_delivery, part) < 0:
-            self.close_open(stream, submission)  # other callbacks wait there
+            self.close_open(stream, submission)  # it has records with other callbacks
             self._open_with_room(stream, size).append_rows(rows, 0, on_delivery, part)
 
     def _take_block(self, stream: OpenStream, submission: Submission) -> None:

@@ -1,4 +1,4 @@
-"""RecordMetadata: where a delivered record stands (Kafka's class of that name)."""
+"""RecordMetadata: the place of a delivered record in the log (Kafka's class of that name)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class RecordMetadata(NamedTuple):
-    """``offset`` is -1 when the broker did not tell it (acks=0, or a duplicate it had forgotten the place of)."""
+    """The place of a delivered record. ``offset`` is -1 when the broker did not give it: with acks=0, or for a
+    duplicate whose offset it no longer knew.
+    """
 
     topic: str
     partition: int
@@ -15,16 +17,16 @@ class RecordMetadata(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Records of one bulk call that stand one behind the other in a partition.
+    """Records of one bulk call with consecutive offsets in a partition.
 
-    ``first_offset`` is -1 when the broker did not tell it.
+    ``first_offset`` is -1 when the broker did not give it.
     """
 
     partition: int
     first_offset: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which has no use here
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record; -1 when the broker did not tell any."""
+        """The offset after the last record; -1 when the broker gave none."""
         return self.first_offset + self.count if self.first_offset >= 0 else -1

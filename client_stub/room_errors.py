@@ -1,4 +1,4 @@
-"""The errors of a caller who has waited for room in vain, with the cause as far as this process knows it."""
+"""The errors of a caller that has waited for room in vain, with the cause if this process knows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def no_room(outbox: Outbox, topic: str, waited_ms: float) -> SidecarError:
-    """The error of a caller who waited so long in vain: DaemonUnreachable or BufferExhausted."""
+    """The error of a caller that waited ``waited_ms`` in vain: DaemonUnreachable or BufferExhausted."""
     if not outbox.attached_once:
         return DaemonUnreachable(unreachable_text(outbox.path, waited_ms, outbox.last_word))
     if outbox.last_word:

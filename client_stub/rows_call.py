@@ -1,4 +1,4 @@
-"""RowsCall: one send_many() call on its way into the outbox, a step at a time."""
+"""RowsCall: one send_many() call, which queues its records a step at a time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from client_stub.producer import Producer
 
 ROWS_CHECKED_AT_ONCE: Final = 1_000
-"""Rows with headers or times are checked in Python, some 2 µs each: an event loop is held up for this many."""
+"""Rows with headers or timestamps are checked in Python at some 2 µs each. An event loop is blocked for this many at a
+time.
+"""
 
 
 class RowsCall(BulkCall):
-    """Rows that need no check beyond their size are found natively; the others are checked some at a time."""
+    """Finds rows that need only a size check in native code, and checks the others some at a time."""
 
     def __init__(
         self, producer: Producer, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None = None
@@ -26,7 +28,7 @@ class RowsCall(BulkCall):
         self._rows = rows
         self._on_delivery = on_delivery
         self._large = plain_pairs(rows)
-        """Places of rows that are still to be measured."""
+        """Indexes of rows whose size is still to be checked."""
         self._checked: list[Any] | None = [] if self._large is None else None
         self._queued = 0
 

@@ -1,6 +1,6 @@
-"""Where the daemon's sockets are found, and the sentence for when nobody is there. Standard library only.
+"""Finds the daemon's sockets, and words the error when no daemon answers. Standard library only.
 
-Each process of a fleet imports this: os.path and no pathlib, which brings half a megabyte of modules with it.
+Each process of a fleet imports this module, so it uses os.path: pathlib would load half a megabyte of modules.
 """
 
 # ruff: noqa: PTH100, PTH110, PTH116, PTH118, PTH120
@@ -26,15 +26,15 @@ log = logging.getLogger("client_stub")
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"
 NOBODY_LISTENS: Final = "nobody listens there"
-"""The end of what the transport says about a socket without a daemon."""
+"""How the transport's message about a socket without a daemon ends."""
 
 
 def default_run_dir() -> str:
-    """``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar as root, else $XDG_RUNTIME_DIR/kafka-sidecar. For daemon and
-    stub alike.
+    """The default run directory, for both daemon and stub: ``KAFKA_SIDECAR_RUN_DIR``, else /run/kafka-sidecar as root,
+    else $XDG_RUNTIME_DIR/kafka-sidecar.
 
-    Without that variable it is what systemd-logind would have set, /run/user/UID. Raises ValueError when there is no
-    such folder of this user's own: one under /tmp could be made by anybody first.
+    Without that variable it is the directory that systemd-logind would have set, /run/user/UID. Raises ValueError when
+    this user owns no such directory: any user could create one under /tmp first.
     """
     named = os.environ.get(RUN_DIR_VARIABLE)
     if named:
@@ -61,9 +61,9 @@ def default_run_dir() -> str:
 
 
 def control_path(run_dir: str | os.PathLike[str] | None) -> str:
-    """The control socket of ``run_dir`` (None: the default); ``tcp://host:port`` stays as it is.
+    """The control socket of ``run_dir`` (None: the default); ``tcp://host:port`` is returned unchanged.
 
-    Raises ValueError when ipc cannot hold the path, or there is no default.
+    Raises ValueError when the path is too long for a socket, or when there is no default.
     """
     named = os.fsdecode(run_dir) if run_dir is not None else default_run_dir()
     if named.startswith(TCP_PREFIX):
@@ -81,11 +81,11 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
 
 
 def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> WatchedKeyFile | None:
-    """The keys for ``tcp://``, of this file or the one that the environment names; None for a path.
+    """The keys for ``tcp://``, from this file or the one that the environment names; None for a path.
 
-    A file that changes is read again for the next connection.
+    A file that has changed is read again for the next connection.
 
-    Raises ValueError for a file that cannot be used, or is missing, or for nothing.
+    Raises ValueError for a file that cannot be used or is missing, and for a file that is given without ``tcp://``.
     """
     named = key_file if key_file is not None else os.environ.get(KEY_FILE_VARIABLE)
     if not control.startswith(TCP_PREFIX):
@@ -106,10 +106,10 @@ def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> WatchedKe
 
 
 def hello_flags(control: str) -> int:
-    """HELLO's sixth field for a stub that reaches the daemon by this control socket.
+    """The sixth field of HELLO for a stub that reaches the daemon by this control socket.
 
-    The daemon's own path for its run dir may be another one, in another mount namespace. Where a worker's socket would
-    not fit beside ``control``, the daemon's path is the only chance.
+    In another mount namespace the daemon's own path of its run directory may differ from the stub's. If a worker's
+    socket beside ``control`` has a path too long for the stub, only the daemon's path is left.
     """
     if control.startswith(TCP_PREFIX):
         return 0
@@ -118,9 +118,10 @@ def hello_flags(control: str) -> int:
 
 
 def worker_path(control: str, endpoint: str) -> str:
-    """Where the socket is that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``).
+    """The socket that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``).
 
-    Over TCP it names a port only, of the host that ``control`` names. Raises ValueError for what is no address.
+    Over TCP ASSIGNED names only a port on the host of ``control``. Raises ValueError for anything that is not an
+    address.
     """
     if control.startswith(TCP_PREFIX):
         return join_address(split_address(control)[0], split_address(endpoint)[1])
@@ -128,7 +129,9 @@ def worker_path(control: str, endpoint: str) -> str:
 
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
-    """One sentence or two on the paths tried, what was found there, and how to start a daemon."""
+    """An error text of one or two sentences: the path that was tried, what was found there, and how to start a
+    daemon.
+    """
     host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.3g} s)"
     if last_word and not last_word.endswith(NOBODY_LISTENS):
         return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"

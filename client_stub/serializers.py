@@ -1,4 +1,4 @@
-"""Serializers: what turns an application's keys and values into bytes, where it gave functions for that."""
+"""Serializers: the application's functions that turn its keys and values into bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 from client_stub.errors import SerializationFailed
 
 Serializer: TypeAlias = Callable[[Any], bytes | None]
-"""None is never serialized: it stays Kafka's null."""
+"""None is not serialized: it stays Kafka's null."""
 
 
 class Serializers:
-    """The two functions of one producer, one of which may be None: then bytes are expected as without. Thread-safe as
-    the functions are."""
+    """The two functions of one producer. One may be None; keys or values are then expected as bytes. As thread-safe as
+    the functions.
+    """
 
     def __init__(self, key: Serializer | None, value: Serializer | None) -> None:
         self._key = key
@@ -28,7 +29,7 @@ class Serializers:
         return key, value
 
     def rows(self, topic: str, rows: Iterable[Sequence[Any]]) -> list[Any]:
-        """Rows of send_many() with keys and values as bytes; what is no row is left for the check behind."""
+        """Rows of send_many() with keys and values as bytes. Anything that is not a row is left to the later check."""
         return [
             (*self.record(topic, row[0], row[1], f"record {number}"), *row[2:])
             if isinstance(row, tuple | list) and len(row) >= 2
@@ -38,7 +39,7 @@ class Serializers:
 
 
 def serializers_of(key: Serializer | None, value: Serializer | None) -> Serializers | None:
-    """None where there is no function at all. Raises TypeError for what cannot be called."""
+    """The Serializers, or None without any function. Raises TypeError for one that is not callable."""
     for name, given in (("key_serializer", key), ("value_serializer", value)):
         if given is not None and not callable(given):
             raise TypeError(f"{name} must be a function from an object to bytes, not {type(given).__name__}.")

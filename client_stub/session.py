@@ -1,9 +1,9 @@
-"""Session: the stub's side of the protocol as a state machine. Sans-IO: effects out, frames in, time passed in.
+"""Session: the stub's side of the protocol as a state machine. Sans-IO: frames and the time go in, effects come out.
 
 Its states are a table: client_stub/session_states.py, drawn in docs/states.md.
 
-After each WELCOME the daemon's positions decide what is sent again; nothing is completed twice, because an
-outcome number already seen is ignored and a record keeps its first fate.
+After each WELCOME the daemon's positions decide which submissions are sent again. No record is completed twice:
+outcome numbers seen before are ignored, and a record keeps its first outcome.
 """
 
 from __future__ import annotations
@@ -37,25 +37,28 @@ _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)
 _SUBMIT, _OUTCOMES, _ACCEPTED = int(Kind.SUBMIT), int(Kind.OUTCOMES), int(Kind.ACCEPTED)
 _FAILED: Final = OutcomeKind.FAILED
-"""An attribute of an enum's class costs as much as a call: these are asked for each message."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each message."""
 
 ANSWER_TIMEOUT_MS: Final = 5_000.0
 UNDER_WAY_PER_STREAM: Final = 2
 PING_INTERVAL_MS: Final = 10_000.0
 PINGS_UNANSWERED_MAX: Final = 2
-"""With so many, and nothing that moves, the next one would not be answered either: the connection is given up."""
+"""After so many unanswered pings without any traffic the next would not be answered either, so the connection is given
+up.
+"""
 ACK_DELAY_MS: Final = 50.0
-"""An ACK travels with the next SUBMIT, or after this time, or when one of the two below is reached. The outcome
-ring of a client holds 252 KiB, and a message for each acknowledgement alone costs both sides more than all else
-about it."""
+"""An ACK is sent with the next SUBMIT, after this time, or when one of the two limits below is reached. The outcome
+ring of a client holds 252 KiB. A message for each acknowledgement would cost both sides more than everything else
+about it.
+"""
 ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
 FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
-"""Asking again would get the same answer. Everything else (draining, no worker yet, table full) may pass."""
+"""A new try would get the same answer. All other refusals (draining, no worker yet, table full) may pass."""
 
 
 class Session:
-    """One client identity and its streams. Owned by the io thread; not thread-safe."""
+    """One client identity and its streams. The io thread owns it; not thread-safe."""
 
     def __init__(
         self,
@@ -69,21 +72,23 @@ class Session:
     ) -> None:
         self.state = State.IDLE
         self.limits: dict[str, Any] = {}
-        """As the last WELCOME has them; the two below are made of it."""
+        """The limits of the last WELCOME; the two attributes below are computed from them."""
         self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
-        """Largest payload of one SUBMIT that the worker reads."""
+        """The largest payload in bytes of one SUBMIT that the worker reads."""
         self.submission_bytes = SUBMISSION_BYTES_MAX
-        """Payload bytes of records that share one SUBMIT: what the worker's pool has room for, if that is less."""
+        """The most payload bytes of records that share one SUBMIT, or the room of the worker's pool if that is less."""
         self.welcome_count = 0
         self.last_word = ""
         self.fatal: SidecarError | None = None
         self.effects: list[Effect] = []
         self.streams = StreamTable()
         self.has_new_fates = False
-        """Some record got its fate, though perhaps no whole submission; the io thread notifies and resets this."""
+        """Whether a record got its outcome, even if its submission is not complete. The io thread notifies callers and
+        resets this.
+        """
         self.refused_topics: list[tuple[str, SidecarError]] = []
         self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
-        """One for all messages: ``packb`` makes its buffer for each."""
+        """One packer for all messages, as ``packb`` would allocate a buffer for each."""
         self._identity = ClientIdentity(
             name=name, pid=pid, fork_generation=fork_generation, token=token, hello_flags=hello_flags
         )
@@ -100,14 +105,14 @@ class Session:
         self._deadline_ms = 0.0
         self._patience = Patience()
         self.ping_at_ms = 0.0
-        """``ping_due`` has nothing before."""
+        """``ping_due`` returns None before this time."""
         self._pings_unanswered = 0
         self._refusals = 0
 
     # --- what the caller's side brings --------------------------------------------------------------
 
     def wake(self, now_ms: float) -> None:
-        """There is something to send: connect, if nothing was begun yet."""
+        """Connect if nothing was begun yet, as there is something to send."""
         if self.state is State.IDLE:
             self._hello(SessionEvent.WAKE, now_ms)
 
@@ -122,20 +127,22 @@ class Session:
                 self.streams.add(submission)
 
     def wants(self, topic: str) -> bool:
-        """True when a submission of ``topic`` could be sent now; else it had better go on filling."""
+        """True when a submission of ``topic`` could be sent now; otherwise it should continue to fill."""
         if self.state is not _ATTACHED or self._draining:
             return self.state is State.CLOSED
         window = self.streams.by_topic.get(topic)
         if window is None:
             return True
-        # Two under way keep the worker busy; a third would only be smaller (as Nagle saw it).
+        # Two submissions under way keep the worker busy; a third would only be smaller (as in Nagle's algorithm).
         return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
 
     def request_flush(self) -> None:
         self.streams.request_flush(self.streams.by_number.values())
 
     def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
-        """Give up on everything undecided: ``error_of(sent)`` makes each error. Returns the BYE frames."""
+        """Fail everything undecided; ``error_of(sent)`` makes each error. Returns the frames of BYE, or None without a
+        worker.
+        """
         attached = self.state is _ATTACHED
         for window in self.streams:
             self.streams.fail(window, error_of)
@@ -143,7 +150,7 @@ class Session:
         return [self._pack([Kind.BYE, True])] if attached else None
 
     def bye(self) -> list[Any] | None:
-        """Leave with nothing undecided; the frames of BYE when there is a worker to hear it."""
+        """Leave when nothing is undecided. Returns the frames of BYE, or None without a worker."""
         attached = self.state is _ATTACHED
         self._move(SessionEvent.CLOSE)
         return [self._pack([Kind.BYE, False])] if attached else None
@@ -151,7 +158,7 @@ class Session:
     # --- what goes to the worker --------------------------------------------------------------------
 
     def next_frames(self) -> list[Any] | None:
-        """The next message for the worker, None when nothing may or need be sent. The caller must send it."""
+        """The next message for the worker; None when nothing can or need be sent. The caller must send it."""
         if self.state is not _ATTACHED:
             return None
         streams = self.streams
@@ -163,7 +170,7 @@ class Session:
             flush = streams.next_flush()
             if flush is not None:
                 return [self._pack([Kind.FLUSH, *flush])]
-        # An ACK that cannot wait for the next SUBMIT to carry it.
+        # This ACK cannot wait for the next SUBMIT.
         behind = self._outcomes_seen - self._acked
         if behind and (
             self._ack_is_due
@@ -175,7 +182,7 @@ class Session:
         return None
 
     def _submit(self) -> list[Any] | None:
-        """The SUBMIT whose turn it is, None when there is none or no credit for it."""
+        """The SUBMIT whose turn it is; None when there is none or no credit for it."""
         while True:
             turn = self.streams.next_to_send()
             if turn is None:
@@ -183,15 +190,15 @@ class Session:
             window, submission = turn
             if submission.payload_bytes <= self.payload_bytes_max:
                 break
-            # The worker would end the connection over it, and get it again, for ever. Callers are refused what is
-            # larger; this is for what they queued under another daemon's limits.
+            # The worker would end the connection because of it, receive it again, and so on without end. Callers
+            # cannot queue larger ones; this handles those that they queued under the limits of an earlier daemon.
             text = (
                 f"{submission.payload_bytes} bytes of {submission.topic} are more than the {self.payload_bytes_max} "
                 "that the daemon reads in one message."
             )
             self.streams.fail_next(window, error_for(LocalCode.RECORD_TOO_LARGE, text))
         under_way = self._accepted_bytes + self._sent_bytes
-        # One submission larger than the whole window may go when nothing else is under way.
+        # A submission larger than the whole window may be sent when nothing else is under way.
         alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
         if not alone and under_way + submission.payload_bytes > self._credit_bytes:
             return None
@@ -217,14 +224,14 @@ class Session:
         return [self._pack(header), submission.payload()]
 
     def _take_ack(self) -> int:
-        """The number to acknowledge up to in the message that is being made."""
+        """The outcome number up to which the present message acknowledges."""
         self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
         return self._acked
 
     # --- what the sockets bring ---------------------------------------------------------------------
 
     def receive_control(self, frames: list[bytes], now_ms: float) -> None:
-        """A message from the control endpoint. Raises ValueError for one that no daemon of ours sends."""
+        """Handle a message from the control endpoint. Raises ValueError for a message that our daemon does not send."""
         message = _unpack(frames)
         if self.state is not State.HELLO:
             return
@@ -241,7 +248,7 @@ class Session:
             self._refused(str(message[1]), str(message[2]), now_ms)
 
     def receive_worker(self, frames: list[bytes], now_ms: float) -> None:
-        """A message from the worker. Raises ValueError for one that no daemon of ours sends."""
+        """Handle a message from the worker. Raises ValueError for a message that our daemon does not send."""
         self._pings_unanswered = 0
         message = _unpack(frames)
         kind = message[0]
@@ -265,7 +272,7 @@ class Session:
             self._order(kind, message)
 
     def _order(self, kind: int, message: list[Any]) -> None:
-        """The worker says how to go on sending."""
+        """Handle HOLD, RESEND and RESUME, by which the worker directs the sending."""
         if kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
             window = self.streams.by_number.get(message[1])
             if window is not None:
@@ -279,9 +286,9 @@ class Session:
                 self._last_positions(message[2])
 
     def _last_positions(self, streams: list[tuple[int, int]]) -> None:
-        """The worker's last word before it ends: it takes nothing beyond these positions, ever.
+        """Handle the worker's last message: it will never take anything beyond these positions.
 
-        So what is behind them is as if never sent, and survives a successor that does not know this client.
+        Everything after them therefore counts as never sent, and survives a successor that does not know this client.
         """
         positions = dict(streams)
         for window in self.streams:
@@ -290,18 +297,18 @@ class Session:
             window.not_taken()
 
     def lost(self, reason: str, now_ms: float) -> None:
-        """A socket broke (or could not be connected)."""
+        """A socket failed, or could not be connected."""
         if self.state in (State.HELLO, State.ATTACH, _ATTACHED):
             self._away(reason, now_ms, at_once=self.state is _ATTACHED)
 
     def tick(self, now_ms: float) -> None:
-        """Let time act: answers that do not come, the end of a backoff, records that waited too long."""
+        """Handle elapsed time: answers that did not come, the end of a backoff, records that waited too long."""
         if self._patience.attached_at_ms is not None:
             self._patience.tick(now_ms)
         if self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
             self._ack_at_ms, self._ack_is_due = None, True
         if self.state is _ATTACHED:
-            return  # there is somebody, though nothing came of it yet
+            return  # there is a worker, though nothing has come from it yet
         if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
             self._away(f"no answer within {ANSWER_TIMEOUT_MS / 1e3:.0f} s", now_ms, at_once=False)
         elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
@@ -311,19 +318,25 @@ class Session:
             self._give_up_on_the_old(now_ms)
 
     def _give_up_on_the_old(self, now_ms: float) -> None:
-        """Nobody there for delivery_timeout_ms: all that was sent before, and what has waited as long, fails."""
+        """Fail all that was sent and all that has waited for delivery_timeout_ms, as no worker was there for that
+        long.
+        """
         oldest_ms = now_ms - self._delivery_timeout_ms
         if not self.streams.has_older(oldest_ms):
             return
         text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
         self._forget(text, older_than_ms=oldest_ms)
         self._identity.renew()
-        if self.state is State.ATTACH:  # its WELCOME would be for the client that was given up
+        if self.state is State.ATTACH:  # its WELCOME would be for the client id that was given up
             self._away(self.last_word, now_ms, at_once=True)
 
     def ping_due(self, now_ms: float, *, is_moving: bool) -> list[Any] | None:
-        """PING's frames when it is time. ``is_moving``: the connection would show a far end that is gone, or it takes
-        our bytes; else two pings that nothing answered end it. What was read since the last call is received before."""
+        """The frames of PING when it is due, else None.
+
+        ``is_moving``: the connection would show if its far end is gone, or the far end takes our bytes. Otherwise two
+        unanswered pings end the connection. The caller passes all messages read so far to the session before this
+        call.
+        """
         if self.state is not _ATTACHED or now_ms < self.ping_at_ms:
             return None
         if is_moving:
@@ -337,7 +350,7 @@ class Session:
         return [self._pack([Kind.PING])]
 
     def next_wakeup_ms(self, now_ms: float) -> float | None:
-        """When ``tick`` or ``ping_due`` is to be called next; None: only when something happens."""
+        """When ``tick`` or ``ping_due`` should be called next; None: only when something happens."""
         if self.state is _ATTACHED:
             if self._acked == self._outcomes_seen:
                 self._ack_at_ms = None
@@ -382,7 +395,7 @@ class Session:
             self.submission_bytes = min(limit, SUBMISSION_BYTES_MAX)
         self._credit_bytes = credit_bytes
         self._accepted_bytes = self._sent_bytes = 0
-        # The earlier worker may not have noted our last ACK: it is sent again.
+        # The earlier worker may not have noted our last ACK, so it is sent again.
         self._acked = 0
         self._draining = False
         self._move(SessionEvent.WELCOME)
@@ -402,7 +415,8 @@ class Session:
 
     def _refused(self, code: str, text: str, now_ms: float) -> None:
         if code == "NOT_ADMITTED" and self.state is State.ATTACH:
-            # A WELCOME that was lost with its secret, or a daemon with another memory: come under another client id.
+            # A WELCOME was lost together with its secret, or the daemon's records differ: try again with a new client
+            # id.
             self._refusals += 1
             self._forget("The daemon no longer knows this client.")
             self._identity.renew()
@@ -430,9 +444,10 @@ class Session:
         self.streams.fail(window, lambda sent: as_delivery_failure(error))
 
     def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
-        """The daemon's memory of us is gone: what it may have had fails as possibly persisted.
+        """The daemon no longer knows this client: fail all that it may have received as possibly persisted.
 
-        What was never sent stays and gets new numbers, unless they have waited since before ``older_than_ms``.
+        Submissions that were never sent stay and get new numbers, unless they have waited since before
+        ``older_than_ms``.
         """
         self._outcomes_seen = self._acked = 0
         for window in self.streams:
@@ -463,7 +478,7 @@ class Session:
             if outcome.number <= seen:
                 continue
             if outcome.kind == _FAILED:
-                self._ack_is_due = True  # the daemon keeps a failed record until its sender knows
+                self._ack_is_due = True  # the daemon keeps a failed record until it is acknowledged
             window = self.streams.by_number.get(outcome.stream)
             if window is not None:
                 submission = window.apply(outcome)

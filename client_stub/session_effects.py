@@ -1,4 +1,4 @@
-"""Effects of a session: what its io thread is to do with the sockets."""
+"""Effects of a session: instructions to the io thread about its sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OpenWorker(NamedTuple):
 
 
 class CloseSockets(NamedTuple):
-    """Drop both sockets with whatever they still hold."""
+    """Close both sockets and drop their unsent data."""
 
 
 Effect: TypeAlias = OpenControl | OpenWorker | CloseSockets

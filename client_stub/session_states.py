@@ -1,4 +1,4 @@
-"""The states of a stub's session and what moves it between them (docs/states.md is printed from this table)."""
+"""The states of a stub's session, and the events that change them (docs/states.md is printed from this table)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[SessionEvent, State]]] = {
         SessionEvent.CLOSE: State.CLOSED,
     },
     State.BACKOFF: {SessionEvent.PAUSE_OVER: State.HELLO, SessionEvent.CLOSE: State.CLOSED},
-    # A client that gives up after close() cancels a session that is closed already.
+    # A client that gives up after close() cancels a session that is already closed.
     State.CLOSED: {SessionEvent.CLOSE: State.CLOSED},
 }
-"""State × event → state. An event that a state lacks is an error of ours."""
+"""State × event → state. An event that a state lacks is a bug."""

@@ -1,6 +1,6 @@
-"""SlowTopics: one warning when records wait for a topic that Kafka does not have. Io thread only; it never waits.
+"""SlowTopics: warns once when records wait for a topic that Kafka does not have. Io thread only; it never waits.
 
-A first program misspells a topic, and its flush(), close() or result() would be silent until max.block.ms is over.
+When a first program misspells a topic, its flush(), close() or result() would otherwise be silent until max.block.ms.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("client_stub")
 
 SLOW_MS: Final = 2_000.0
-"""Records that have waited so long are asked about. A cluster that creates topics has done it by then."""
+"""The daemon is asked about records that have waited this long. A cluster that creates topics has done so by then."""
 LOOK_MS: Final = 500.0
-"""How often it looks whether any have waited that long, while some wait."""
+"""How often it checks for records that have waited that long, while any wait."""
 REPEAT_MS: Final = 60_000.0
-"""Between two warnings of one producer."""
+"""The minimum time between two warnings of one producer."""
 STEP_MS: Final = 10.0
-"""How often it looks for the daemon's answer."""
+"""How often it checks for the daemon's answer."""
 TOPICS_ASKED_MAX: Final = 8
-"""At a time."""
+"""How many topics it asks about in one round."""
 
 
 class SlowTopics:
-    """Of one producer. ``ask(topic, now_ms)`` makes the question for the daemon."""
+    """The check of one producer. ``ask(topic, now_ms)`` begins a question to the daemon."""
 
     def __init__(self, outbox: Outbox, ask: Callable[[str, float], TopicQuestion]) -> None:
         self.due_ms = 0.0
-        """When ``look`` is to be called next, as long as something is pending."""
+        """When ``look`` should be called next, while records are pending."""
         self._outbox = outbox
         self._ask = ask
         self._question: TopicQuestion | None = None
         self._left: deque[str] = deque()
-        """Topics to be asked about after the one under way."""
+        """Topics to ask about after the one under way."""
         self._found: dict[str, str] = {}
-        """Topic → why its records wait, of this round."""
+        """Topic → why its records wait, in this round."""
 
     def look(self, now_ms: float) -> None:
-        """Look at what is pending, or go on with the question under way."""
+        """Check the pending records, or continue the question under way."""
         if self._question is None:
             self.due_ms = now_ms + LOOK_MS
             slow = self._slow(now_ms)
@@ -71,13 +71,13 @@ class SlowTopics:
             self._question = None
 
     def forked(self) -> None:
-        """In a forked child: the question is its parent's."""
+        """In a forked child: drop the question, which is the parent's."""
         if self._question is not None:
             self._question.lookup.forked()
 
     def _slow(self, now_ms: float) -> list[Submission]:
         if self._outbox.last_word:
-            return []  # the daemon is away, which has a warning of its own
+            return []  # the daemon is away, and AwayLog warns about that
         return [
             each
             for each in list(self._outbox.pending)
@@ -85,7 +85,9 @@ class SlowTopics:
         ]
 
     def _sort(self, slow: list[Submission]) -> None:
-        """Held topics are known here; the daemon is asked about those whose records it has accepted."""
+        """Find the reasons of held topics, which are known here, and list the topics to ask the daemon about, which
+        has accepted their records.
+        """
         self._found = {}
         self._left.clear()
         for submission in slow:

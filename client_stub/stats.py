@@ -1,4 +1,6 @@
-"""ProducerStats: what one producer has sent and what became of it. Counted by submission, never by record."""
+"""ProducerStats: counts of the records that one producer has sent, and of their outcomes. Counted by submission, never
+by record.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +16,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """One moment of one producer in one process; all counts but ``waiting…`` only grow.
+    """A snapshot of one producer in one process. All counts except ``waiting…`` only grow.
 
-    ``sent = delivered + failed + waiting``. Without the compiled part ``sent`` may be off by records that the io thread
-    takes in at this moment. An outcome is counted when its callbacks have run.
+    ``sent = delivered + failed + waiting``. Without the compiled module ``sent`` may be off by the records that the io
+    thread takes in at this moment. An outcome is counted once its callbacks have run.
     """
 
     sent: int
     """Records that calls have queued."""
     accepted: int
-    """Of these, what the daemon has taken: it delivers them, whatever becomes of this process."""
+    """Those of them that the daemon has accepted. It delivers them even if this process ends."""
     delivered: int
     failed: int
     waiting: int
     """Records without an outcome."""
     waiting_bytes: int
-    """Packed bytes that the daemon has not taken yet, without what is still being filled."""
+    """Packed bytes that the daemon has not accepted yet, without the submissions that are still open."""
     buffer_bytes: int
-    """At so many waiting bytes send() waits."""
+    """At this many waiting bytes send() waits for room."""
     connections: int
-    """How often a worker of the daemon has let this producer in: 1 after a start, one more after each loss."""
+    """How many times a worker of the daemon has accepted this producer: 1 after a start, one more after each loss."""
     is_connected: bool
     why_away: str
-    """While it is not connected, the last news about the daemon; empty before the first send."""
+    """The latest reason why it is not connected; empty before the first send."""
 
 
 def stats_of(outbox: Outbox) -> ProducerStats:
-    """The counts of ``outbox``; any thread. Walks over what is undecided, some submissions."""
-    # A submission that is over moves from one sum to the other in two steps of the io thread: look again meanwhile. A
-    # callback looks from within that thread, before the steps.
+    """The counts of ``outbox``. Any thread. It walks over the undecided submissions, which are few."""
+    # The io thread moves a completed submission from one sum to the other in two steps, so the look-up is repeated if
+    # it comes between. A callback runs in that thread, before both steps.
     for _ in range(_LOOKS):
         queued, failed, completed = outbox.queued_count, outbox.failures.failed_count, outbox.completed_count
         pending = list(outbox.pending)
@@ -51,7 +53,7 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         time.sleep(0)
     waiting = queued
     for submission in pending:
-        # In this order: one that callers still fill grows between the two, and nothing of it is decided.
+        # In this order: a submission that callers still fill grows between the two reads, but none of it is decided.
         count = submission.count
         undecided = submission.undecided_count
         waiting += undecided

@@ -1,6 +1,7 @@
-"""StreamTable: all streams of one client, whose turn it is to send, and what a lost daemon does to them. Sans-IO.
+"""StreamTable: all streams of one client, their turns to send, and what happens to them when a daemon is lost.
+Sans-IO.
 
-What concerns one stream, the session asks of its ``AckWindow``.
+The session asks the ``AckWindow`` of a stream about that stream itself.
 """
 
 from __future__ import annotations
@@ -18,26 +19,28 @@ log = logging.getLogger("client_stub")
 
 
 class StreamTable:
-    """Owned by the session. Stream numbers are never used twice, so late messages for old ones find nobody."""
+    """The streams of one session. Stream numbers are never reused, so late messages for old streams are ignored."""
 
     def __init__(self) -> None:
         self.released: list[Submission] = []
-        """Submissions whose bytes are no longer ours to keep, since the last take."""
+        """Submissions whose bytes can be freed, since the last take."""
         self.finished: list[Submission] = []
-        """Submissions whose every record has its fate, since the last take."""
+        """Submissions with all outcomes known, since the last take."""
         self.by_topic: dict[str, AckWindow] = {}
         self.by_number: dict[int, AckWindow] = {}
         self.hold_reasons: dict[str, str] = {}
-        """By topic, why the worker holds its stream; callers read it. Nothing of this concerns a topic that moves."""
+        """Topic → the reason why the worker holds its stream. Callers read it. A topic that is not held has no
+        entry.
+        """
         self.turns: deque[AckWindow] = deque()
-        """Windows with something to send, in turns, so that one topic does not starve the others."""
+        """Windows with something to send; they take turns, so that no topic starves another."""
         self.flushing: set[int] = set()
-        """Numbers of streams whose FLUSH is still to be sent."""
+        """Numbers of streams whose FLUSH is to be sent."""
         self._next_number = 1
         self._have_turns: set[int] = set()
 
     def __iter__(self) -> Iterator[AckWindow]:
-        """All windows; safe against restarts while iterating."""
+        """All windows. Streams may be restarted during the iteration."""
         return iter(list(self.by_number.values()))
 
     @property
@@ -65,7 +68,7 @@ class StreamTable:
             self.turns.append(window)
 
     def next_to_send(self) -> tuple[AckWindow, Submission] | None:
-        """The next in turn; its sender calls :meth:`pass_turn`."""
+        """(window, submission) of the next turn. After sending it, the caller calls :meth:`pass_turn`."""
         turns = self.turns
         while turns:
             window = turns[0]
@@ -76,7 +79,7 @@ class StreamTable:
         return None
 
     def pass_turn(self, window: AckWindow) -> None:
-        """The window whose turn it is has sent one: the next one's turn, and its own again if it has more."""
+        """Pass the turn on: the present window has sent a submission, and gets another turn later if it has more."""
         if window.sent_count < len(window.queue):
             self.turns.rotate(-1)
         else:
@@ -84,13 +87,13 @@ class StreamTable:
             self._have_turns.discard(window.number)
 
     def fail_next(self, window: AckWindow, error: DeliveryFailed) -> None:
-        """The submission whose turn it is cannot travel: it fails alone, what is behind it goes on."""
+        """Fail the submission whose turn it is, which cannot be sent. The ones after it are not affected."""
         submission = window.drop_next()
         submission.fail(error)
         self.finish(submission)
 
     def request_flush(self, windows: Iterable[AckWindow]) -> None:
-        """Send without linger what these windows have now."""
+        """Send the present submissions of these windows without linger."""
         for window in windows:
             if window.queue or window.accepted:
                 window.flush_to_seq = window.next_seq - 1
@@ -101,7 +104,7 @@ class StreamTable:
             self.flushing.add(window.number)
 
     def flush_goes_with(self, window: AckWindow, submission: Submission) -> bool:
-        """True when the flush that is due goes up to this submission, which is being sent; it counts as sent."""
+        """True when the due flush ends at this submission, which is being sent. The flush then counts as sent."""
         if window.number not in self.flushing or window.flush_seq_due() != submission.seq:
             return False
         window.flush_sent_seq = submission.seq
@@ -109,7 +112,7 @@ class StreamTable:
         return True
 
     def next_flush(self) -> tuple[int, int] | None:
-        """(stream, up to seq) of a FLUSH that is due now; it counts as sent."""
+        """(stream, up to seq) of a FLUSH that is due now; it then counts as sent."""
         for number in list(self.flushing):
             window = self.by_number.get(number)
             if window is None or window.flush_to_seq <= window.flush_sent_seq:
@@ -125,7 +128,9 @@ class StreamTable:
     # --- what the worker says -----------------------------------------------------------------------
 
     def resend(self, window: AckWindow, from_seq: int, *, held: bool, reason: str) -> int:
-        """Send again from ``from_seq`` on, once nothing holds it; returns the bytes that are no longer under way."""
+        """Go back to ``from_seq``, to send from there once the stream is not held. Returns the bytes that are no
+        longer under way.
+        """
         bytes_back = window.rewind(from_seq)
         window.held = held
         if held:
@@ -137,7 +142,9 @@ class StreamTable:
         return bytes_back
 
     def resume(self, positions: Mapping[int, tuple[int, bool]]) -> None:
-        """A worker has welcomed the client: it has each stream up to a position, and holds some."""
+        """Continue after a worker's WELCOME, which says up to which position it has each stream, and which streams it
+        holds.
+        """
         for window in self:
             position, window.held = positions.get(window.number, (0, False))
             window.rewind(0)
@@ -145,7 +152,8 @@ class StreamTable:
                 self.hold_reasons.pop(window.topic, None)
             first = window.queue[0].seq if window.queue else window.next_seq
             if position < first - 1:
-                # Its memory is older than its last ACCEPTED: those frames are gone here. The stream restarts.
+                # The worker's state is older than its last ACCEPTED, and those frames are gone here, so the stream
+                # restarts.
                 log.error(
                     "The daemon has lost accepted submissions %d to %d of %s.",
                     position + 1,
@@ -160,15 +168,16 @@ class StreamTable:
             self.enlist(window)
 
     def has_older(self, than_ms: float) -> bool:
-        """Some submission without its end has waited since before ``than_ms``."""
+        """Whether an undecided submission has waited since before ``than_ms``."""
         return any(submission.queued_ms < than_ms for window in self for submission in window.undecided())
 
     # --- ends ---------------------------------------------------------------------------------------
 
     def restart(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
-        """The daemon's memory of this stream is gone: what was sent fails as possibly persisted.
+        """The daemon no longer knows this stream: fail all that was sent as possibly persisted.
 
-        What was never sent goes on in a new stream, unless it has waited since before ``older_than_ms``.
+        Submissions that were never sent continue in a new stream, unless they have waited since before
+        ``older_than_ms``.
         """
         kept: list[Submission] = []
         for submission in window.undecided():
@@ -186,14 +195,14 @@ class StreamTable:
         self.enlist(fresh)
 
     def fail(self, window: AckWindow, error_of: Callable[[bool], DeliveryFailed]) -> None:
-        """Fail all of a stream; ``error_of(sent)`` makes each submission's error."""
+        """Fail all submissions of a stream; ``error_of(sent)`` makes each one's error."""
         for submission in window.undecided():
             submission.fail(error_of(submission.sent))
             self.finish(submission)
         self._drop(window)
 
     def finish(self, submission: Submission) -> None:
-        """Every record of it has its fate; its bytes, if we still have them, go."""
+        """Note that every record of a submission has its outcome, and release its bytes if it still has any."""
         self.finished.append(submission)
         if submission.held_bytes:
             self.released.append(submission)

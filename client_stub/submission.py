@@ -1,8 +1,7 @@
-"""Submission: the records of one topic that travel together, and what became of each of them.
+"""Submission: the records of one topic that are sent together, and their outcomes.
 
-The unit of the protocol: one SUBMIT, one sequence number of its stream. Futures are (submission, index), so
-nothing is made per record when an outcome arrives unless a callback waits for it; callbacks run as one loop over
-the whole outcome.
+It is the unit of the protocol: one SUBMIT with one sequence number of its stream. A future is (submission, index), so
+an outcome creates no object per record unless callbacks wait for it. The callbacks of a whole outcome run in one loop.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _MSGPACK: Final = Format.MSGPACK
 _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
-"""An attribute of an enum's class costs as much as a call: these are asked for each outcome."""
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each outcome."""
 WHOLE: Final = -1
-"""In place of a record's index: all records of the submission."""
+"""Used as a record's index: all records of the submission."""
 
 
 class BulkPart(PartCore):
-    """The records of one send_many() or send_arrow() call in one submission, which it may share with others."""
+    """The records of one send_many() or send_arrow() call in one submission, which may have records of other calls."""
 
     __slots__ = ("outbox", "watched")
 
@@ -40,24 +39,27 @@ class BulkPart(PartCore):
         super().__init__()
         self.outbox = outbox
         self.watched = False
-        """Somebody asks for its error (else flush() tells it)."""
+        """Whether the caller asks for its error; otherwise flush() reports it."""
 
     @property
     def is_over(self) -> bool:
-        """Every record has its fate."""
+        """Whether every record has its outcome."""
         return self.submission is not None and self.submission.completed
 
     def failures(self) -> tuple[DeliveryFailed | None, int]:
-        """(first error, how many failed) so far."""
+        """(first error, number of failed records) so far."""
         return (None, 0) if self.submission is None else self.submission.failures_of(self.first, self.count)
 
     def ranges(self) -> list[tuple[int, int, int]]:
-        """(partition, first offset, records) of what was delivered so far; the offset is -1 where the broker gave none.
-        Not in order."""
+        """(partition, first offset, records) of the records delivered so far, unordered; the offset is -1 when the
+        broker gave none.
+        """
         return [] if self.submission is None else self.submission.ranges_of(self.first, self.count)
 
     def when_over(self, call: Callable[[], object]) -> None:
-        """Run ``call`` once every record has its fate: in the io thread, or now. Raises ForkedProducer."""
+        """Run ``call`` once every record has its outcome: in the io thread, or at once if that is so already. Raises
+        ForkedProducer.
+        """
         if self.submission is None:
             self.outbox.when_taken_in(lambda: self.when_over(call))
         else:
@@ -65,7 +67,7 @@ class BulkPart(PartCore):
 
 
 class Submission(SubmissionCore):
-    """Filled by callers, owned by the io thread once it is closed; ``find`` may be called from any thread."""
+    """Callers fill it, and the io thread owns it once it is closed. Any thread may call ``find``."""
 
     __slots__ = (
         "_counted",
@@ -101,29 +103,31 @@ class Submission(SubmissionCore):
         self.flags = 0
         self.seq = 0
         self.queued_ms = 0.0
-        """When the io thread took it over (monotonic)."""
+        """When the io thread took it over (monotonic clock, ms)."""
         self.sealed = False
         self.sent = False
-        """Given to a socket at least once: the daemon may have it."""
+        """Whether it was written to a socket at least once, so that the daemon may have it."""
         self.remaining = 0
         self.first_error: DeliveryFailed | None = None
         self.failed_count = 0
         self.watched = False
-        """A caller has asked for the future of one of its records."""
+        """Whether a caller has asked for the outcome of one of its records."""
         self.fates = []
         self._data: bytes | None = None
         self._done_mask = 0
         self._counted: dict[int, tuple[int, bool, int, int]] = {}
-        """Outcomes by count alone: first index -> (records, they failed, partition, first offset). See ``_count``."""
+        """Outcomes given by count alone: first index → (records, whether they failed, partition, first offset). See
+        ``_count``.
+        """
         self.was_accepted = False
-        """The daemon has said that it has the records."""
+        """Whether the daemon has said that it has the records."""
         self.listeners: dict[int, list[list[Callable[[], object]]]] = {}
-        """By index (or WHOLE): lists of one call each, which is taken out by the thread that makes it."""
+        """Index (or WHOLE) → lists of one call each. The thread that makes the call removes it from its list."""
 
     def seal(self, data: bytes | None = None, *, copied_bytes_max: int = -1) -> RecordPacker | None:
-        """It takes no more records; the payload (``data``, or what was packed) has its final size.
+        """Close it: it takes no more records, and its payload (``data``, or the packed records) has its final size.
 
-        What was packed is copied if it has up to ``copied_bytes_max`` bytes; then the packer goes back.
+        Packed records of up to ``copied_bytes_max`` bytes are copied, and their packer is returned.
         """
         self.is_closed = True
         self.remaining = self.count
@@ -138,18 +142,20 @@ class Submission(SubmissionCore):
                 packer = self.packer
                 self._data = bytes(packer.view())
                 self.packer = None
-        self.sealed = True  # last: until then nobody takes it for accepted or over
+        self.sealed = True  # last: until then it counts neither as accepted nor as completed
         return packer
 
     def payload(self) -> memoryview:
-        """The bytes to send; they live in the packer until ``release``."""
+        """The bytes to send. They stay in the packer until ``release``."""
         if self._data is not None:
             return memoryview(self._data)
         assert self.packer is not None
         return self.packer.view()
 
     def release(self) -> tuple[int, RecordPacker | None]:
-        """The daemon has the records, or they have failed: payload bytes that count no more, and the packer."""
+        """Free the payload, as the daemon has the records or they have failed. Returns the payload bytes freed, and
+        the packer.
+        """
         packer = self.packer
         held_bytes = self.payload_bytes if packer is not None or self._data is not None else 0
         self.packer = self._data = None
@@ -162,7 +168,7 @@ class Submission(SubmissionCore):
 
     @property
     def is_accepted(self) -> bool:
-        """The daemon answers for it, or it has its outcome already."""
+        """Whether the daemon has accepted it, or it has its outcome already."""
         return self.completed or (self.sealed and not self.held_bytes)
 
     @property
@@ -174,9 +180,9 @@ class Submission(SubmissionCore):
         return max(0, self.remaining) if self.sealed else self.count
 
     def failures_of(self, first: int, count: int) -> tuple[DeliveryFailed | None, int]:
-        """(first error, how many failed) of the ``count`` records from ``first`` on, so far."""
+        """(first error, number of failed records) of the ``count`` records from ``first`` on, so far."""
         if self.first_error is None or not self.flags:
-            return self.first_error, self.failed_count  # without indexes a submission is one call's
+            return self.first_error, self.failed_count  # without indexes the submission belongs to one call
         error, failed, left = None, 0, (1 << count) - 1
         for fate in self.fates:
             hit = fate.mask >> first & left
@@ -187,7 +193,7 @@ class Submission(SubmissionCore):
         return error, failed
 
     def ranges_of(self, first: int, count: int) -> list[tuple[int, int, int]]:
-        """(partition, first offset, records) of what was delivered of the ``count`` records from ``first`` on."""
+        """(partition, first offset, records) of the delivered ones among the ``count`` records from ``first`` on."""
         ranges = [
             (partition, offset, records)
             for records, has_failed, partition, offset in list(self._counted.values())
@@ -204,10 +210,12 @@ class Submission(SubmissionCore):
         return ranges
 
     def when_decided(self, index: int, call: Callable[[], object]) -> None:
-        """Run ``call`` once the record has its fate (WHOLE: all have): in the io thread, or now. Any thread.
+        """Run ``call`` once the record has its outcome (WHOLE: all have): in the io thread, or at once if known. Any
+        thread.
 
-        Neither waits for the other: the caller notes the call and looks for the fate, the io thread notes the fate and
-        looks for calls. The one that takes the call out of its list makes it. Raises ForkedProducer.
+        No lock is needed: the caller notes the call and then looks for the outcome, and the io thread notes the
+        outcome and then looks for calls. The thread that removes the call from its list makes it. Raises
+        ForkedProducer.
         """
         if self.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
@@ -219,7 +227,7 @@ class Submission(SubmissionCore):
             make_call(entry)
 
     def tell_listeners(self, fate: Fate | None) -> None:
-        """Make the calls that wait for the records of ``fate``, or with None for the whole. Io thread."""
+        """Make the calls that wait for the records of ``fate``, or with None for the whole submission. Io thread."""
         due = [WHOLE] if fate is None else sorted(i for i in list(self.listeners) if fate.rank(i) >= 0)
         for index in due:
             for entry in self.listeners.pop(index, ()):
@@ -240,7 +248,7 @@ class Submission(SubmissionCore):
         return f"<Delivery to {self.topic}: partition {metadata.partition}, offset {metadata.offset}>"
 
     def unobserved_failures(self) -> tuple[DeliveryFailed | None, int]:
-        """(error, records) that failed without a callback and without a caller that asked; (None, 0) for none."""
+        """(error, count) of failed records that have no callback and whose caller did not ask; (None, 0) for none."""
         callbacks = self.callbacks
         if self.callback is not None or (callbacks is not None and None not in callbacks):
             return None, 0
@@ -253,7 +261,7 @@ class Submission(SubmissionCore):
     def wait_for(
         self, index: int, timeout: float | None
     ) -> tuple[SidecarError | None, RecordMetadata | None]:
-        """Wait at most ``timeout`` seconds for what ``find`` tells. Raises TimeoutError, ForkedProducer."""
+        """Wait at most ``timeout`` seconds for the result of ``find``. Raises TimeoutError and ForkedProducer."""
         if self.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
         self.watched = True
@@ -266,12 +274,12 @@ class Submission(SubmissionCore):
         return fate
 
     def no_outcome(self, timeout: float | None) -> TimeoutError:
-        """The error of a caller whose patience for one record has ended. It may ask the daemon for the cause."""
+        """The TimeoutError of a caller that waited for one record. It may ask the daemon for the cause."""
         why = why_no_outcome(self, ask(self, timeout))
         return TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet{why}.")
 
     def apply(self, outcome: Outcome) -> None:
-        """Complete the records that ``outcome`` covers and that were not completed before; run their callbacks."""
+        """Complete the records that ``outcome`` covers, except those completed before, and run their callbacks."""
         error = None
         if outcome.kind == _FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
@@ -291,10 +299,10 @@ class Submission(SubmissionCore):
         )
 
     def _count(self, outcome: Outcome, error: DeliveryFailed | None) -> None:
-        """``outcome.count`` records, of which only the first is known, have their fate.
+        """Complete ``outcome.count`` records, of which only the first index is known.
 
-        They are a batch's share of the submission, and the first record names it: a repeat after a crash names the
-        same one, whether it tells the share by count again or record by record.
+        They are the part of the submission that went into one batch, and the first record identifies it. A repeat
+        after a crash names the same first record, whether it gives the part by count again or record by record.
         """
         first_index, count = outcome.first_index, outcome.count
         if first_index in self._counted or self._done_mask >> first_index & 1:
@@ -305,8 +313,9 @@ class Submission(SubmissionCore):
             self._note(error, count)
 
     def _uncount(self, mask: int) -> None:
-        """An adopter reports the records of a failed batch by index, a share's first one first: from then on they
-        count one by one."""
+        """Switch to counting single records: an adopter reports the records of a failed batch by index, the first
+        record of a part first.
+        """
         for first_index in [first for first in self._counted if mask >> first & 1]:
             count, failed, _, _ = self._counted.pop(first_index)
             self.remaining += count
@@ -327,13 +336,13 @@ class Submission(SubmissionCore):
         self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
     ) -> None:
         repeated = mask & self._done_mask
-        news = mask ^ repeated  # one operation on the mask of a large submission walks over all its bits
+        news = mask ^ repeated  # one operation only: each walks over all bits of a large mask
         if mask.bit_length() > self.count:
             news &= (1 << self.count) - 1
         if not news:
             return
         if repeated and base_offset >= 0 and error is None:
-            # Offsets count along the completed records; a partial repeat cannot be cut without breaking that.
+            # Offsets count along the completed records, so a partial repeat cannot be cut.
             log.warning(
                 "An outcome for topic %s repeats some of its records; they keep their first fate.", self.topic
             )
@@ -357,14 +366,15 @@ class Submission(SubmissionCore):
             if self.listeners:
                 self.tell_listeners(fate)
         finally:
-            # Last, because flush() returns on it: by then the callbacks have run.
+            # Last, because flush() returns when this is set; the callbacks have then run.
             self.remaining -= news.bit_count()
 
     def _callback_failed(self, what: str = "An on_delivery") -> None:
-        """In the handler of what a callback raised. SystemExit and the like end nothing here: it is the io thread, and
-        without it no record would ever have an outcome. Only a child that a callback has forked may want to end."""
+        """Handle the exception of a callback. Not even SystemExit may end the io thread, as no record would then get
+        an outcome. Only a child that a callback has forked may end.
+        """
         if self.outbox is not None and self.outbox.forked:
-            raise  # noqa: PLE0704  of the handler that calls
+            raise  # noqa: PLE0704  in the calling handler
         log.exception("%s callback failed; the others go on.", what)
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
@@ -374,7 +384,7 @@ class Submission(SubmissionCore):
 
 
 class Snapshot:
-    """The undecided submissions of a moment, once they are known: None until the io thread has taken in all of it."""
+    """The undecided submissions at one moment; None until the io thread has taken in all records queued before."""
 
     __slots__ = ("submissions",)
 
@@ -383,7 +393,7 @@ class Snapshot:
 
 
 def make_call(entry: list[Callable[[], object]]) -> None:
-    """Make the call in ``entry``, unless another thread does. An exception of it is logged."""
+    """Make the call in ``entry`` unless another thread does. An exception of the call is logged."""
     try:
         call = entry.pop()
     except IndexError:
@@ -404,7 +414,9 @@ def _mask_of(outcome: Outcome) -> int:
 
 
 def lost_error(text: str, *, maybe: bool) -> DeliveryFailed:
-    """The daemon (or its memory of us) is gone: ``maybe`` the records are in the log, or certainly not."""
+    """The error when the daemon, or its record of this client, is gone. ``maybe``: the records may be in the log;
+    otherwise they are not.
+    """
     from client_stub.wire import LocalCode
 
     persistence = Persistence.POSSIBLY_PERSISTED if maybe else Persistence.NOT_PERSISTED
@@ -412,7 +424,7 @@ def lost_error(text: str, *, maybe: bool) -> DeliveryFailed:
 
 
 def as_delivery_failure(error: SidecarError | None, *, maybe: bool = False) -> DeliveryFailed:
-    """The same sentence as an outcome of a record."""
+    """``error`` as the error of a record, with the same text."""
     failure = lost_error(str(error), maybe=maybe)
     if error is not None:
         failure.name = error.name

@@ -1,4 +1,4 @@
-"""FakeProducer and FakeAsyncProducer: producers for the tests of an application. No daemon and no Kafka.
+"""FakeProducer and FakeAsyncProducer: producers for an application's tests, without a daemon and Kafka.
 
 ::
 
@@ -9,8 +9,8 @@
         place_order(producer)
         assert [record.value for record in producer.records] == [b"order 1"]
 
-The fixtures ``fake_producer`` and ``fake_async_producer`` come with ``pytest_plugins = ["client_stub.testing"]``. It
-needs no pytest otherwise.
+The fixtures ``fake_producer`` and ``fake_async_producer`` come with ``pytest_plugins = ["client_stub.testing"]``. Only
+they need pytest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ else:
 
     @pytest.fixture
     def fake_async_producer() -> Iterator[FakeAsyncProducer]:
-        """A FakeAsyncProducer; what it holds is let go when the test ends."""
+        """A FakeAsyncProducer that releases its held records when the test ends."""
         producer = FakeAsyncProducer()
         yield producer
         producer.release()

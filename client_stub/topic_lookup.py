@@ -1,6 +1,6 @@
-"""TopicLookup: one question for a topic's partitions, on a connection of its own to the daemon's control socket.
+"""TopicLookup: asks for the partitions of one topic, on its own connection to the daemon's control socket.
 
-It shares nothing with the io thread: a producer that only asks starts no thread, and a fork carries nothing over.
+It shares nothing with the io thread: a producer that only asks starts no thread, and a fork inherits nothing.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from client_stub.wire import TCP_PREFIX, Kind, LocalCode
 
 NOT_IN_METADATA: Final = "topic {} is not in Kafka's metadata yet"
 RETRY_MS: Final = 50.0
-"""Between two tries while nobody answers, or the daemon cannot answer yet."""
+"""The time between two tries while no daemon answers, or it cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
-"""The longest that a known topic takes, beside the time that it may be waited for."""
+"""The longest time for an answer, in addition to the time that the topic may be waited for."""
 LOOK_MS: Final = 200.0
-"""The longest that the text of an error waits for the daemon's word."""
+"""The longest time that an error text waits for the daemon's answer."""
 LOOK_TCP_MS: Final = 1_000.0
-"""The same over TCP, where a handshake comes first. Who asks has waited as long before."""
+"""The same over TCP, which needs a handshake first. The caller has already waited at least as long."""
 ASKED_MS: Final = 30_000.0
-"""The daemon holds one question no longer; a caller with more patience asks again."""
+"""The longest time that the daemon keeps one question; a caller with a longer timeout asks again."""
 _PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})
-"""Refusals that another try may not meet."""
+"""Refusals that may be gone at another try."""
 _CODES: Final = {
     "METADATA_TIMEOUT": LocalCode.METADATA_TIMEOUT,
     "TOPIC_AUTHORIZATION_FAILED": LocalCode.TOPIC_UNAUTHORIZED,
@@ -38,7 +38,9 @@ _CODES: Final = {
 
 
 class PartitionInfo(NamedTuple):
-    """One partition of a topic, as Kafka's PartitionInfo; brokers are named by id. ``leader`` is None without one."""
+    """A partition of a topic, as Kafka's PartitionInfo. Brokers are given by id; ``leader`` is None without a
+    leader.
+    """
 
     topic: str
     partition: int
@@ -49,7 +51,7 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicLookup:
-    """Drive it by ``step`` until that returns partitions or raises; then ``close`` it. Not thread-safe.
+    """One look-up: call ``step`` until it returns partitions or raises, then ``close``. Not thread-safe.
 
     Times are milliseconds of the caller's monotonic clock.
     """
@@ -70,12 +72,12 @@ class TopicLookup:
         self._transport: Transport | None = None
         self._retry_at_ms = now_ms
         self._why: SidecarError | None = None
-        """The answer of the last try."""
+        """The error of the last try."""
         self._tries = 0
         self._answer_by_ms = now_ms
 
     def step(self, now_ms: float, wait_ms: float | None = None) -> tuple[PartitionInfo, ...] | None:
-        """Ask, and wait at most ``wait_ms`` (None: to the end) for the answer; None when it is not there yet.
+        """Ask, and wait at most ``wait_ms`` (None: to the end) for the answer; None while there is none.
 
         Raises MetadataTimeout, DaemonUnreachable, DaemonRefused, or the topic's own error.
         """
@@ -103,29 +105,29 @@ class TopicLookup:
         return None
 
     def pause_ms(self, now_ms: float) -> float:
-        """How long nothing need be done: no try is under way."""
+        """The time in ms until the next try; 0 while one is under way."""
         return 0.0 if self._transport is not None else max(0.0, self._retry_at_ms - now_ms)
 
     def fileno(self) -> int | None:
-        """The socket whose next bytes bring the answer nearer; None while no try is under way."""
+        """The socket on which the answer arrives; None while no try is under way."""
         return None if self._transport is None else self._transport.control_fileno()
 
     def left_ms(self, now_ms: float) -> float:
-        """Until the caller's patience ends."""
+        """The time in ms until the caller's timeout."""
         return max(0.0, self._deadline_ms - now_ms)
 
     def answer_ms(self, now_ms: float) -> float:
-        """How long the try under way may take."""
+        """The time in ms that the try under way may still take."""
         return max(0.0, self._answer_by_ms - now_ms)
 
     def close(self) -> None:
-        """End the connection; nothing when there is none."""
+        """Close the connection, if there is one."""
         if self._transport is not None:
             self._transport.close(None)
             self._transport = None
 
     def forked(self) -> None:
-        """In a forked child: give up its copy of the parent's connection."""
+        """In a forked child: close its copy of the parent's connection."""
         if self._transport is not None:
             self._transport.forked()
 
@@ -160,7 +162,7 @@ class TopicLookup:
 
 
 class TopicQuestion:
-    """Why no record can go to a topic now, in the daemon's words. Drive it by ``step``; not thread-safe."""
+    """Asks the daemon why no record can go to a topic now. Call ``step`` until it returns a text. Not thread-safe."""
 
     def __init__(
         self, control_path: str, topic: str, now_ms: float, curve_keys: WatchedKeyFile | None = None
@@ -170,8 +172,9 @@ class TopicQuestion:
         self.ends_ms = now_ms + (LOOK_TCP_MS if control_path.startswith(TCP_PREFIX) else LOOK_MS)
 
     def step(self, now_ms: float, wait_ms: float) -> str | None:
-        """Wait at most ``wait_ms`` for the answer; None when it is not there yet. Empty for a topic that is good, and
-        where the daemon does not answer in time."""
+        """Wait at most ``wait_ms`` for the answer; None while there is none. Empty when records can go to the topic,
+        and when the daemon does not answer in time.
+        """
         said: str | None = None
         try:
             if now_ms >= self.ends_ms or self.lookup.step(now_ms, wait_ms) is not None:
@@ -188,7 +191,7 @@ class TopicQuestion:
 
 
 def why_no_topic(control_path: str, topic: str, curve_keys: WatchedKeyFile | None = None) -> str:
-    """The answer of a TopicQuestion; waits for it."""
+    """The answer of a TopicQuestion, for which it waits."""
     question = TopicQuestion(control_path, topic, time.monotonic() * 1e3, curve_keys)
     try:
         while (said := question.step(now_ms := time.monotonic() * 1e3, question.ends_ms - now_ms)) is None:

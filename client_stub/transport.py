@@ -1,10 +1,10 @@
-"""Transport: the sockets of one client, and the only file of the stub with any. Used by the io thread alone.
+"""Transport: the sockets of one client. Only this file of the stub has any, and only the io thread uses them.
 
-The name of a daemon's host is looked up for each connection, since the daemon may have moved; nobody waits for that
-but the connection.
+The name of the daemon's host is resolved for each connection, as the daemon may have moved. Only that connection waits
+for it.
 
-Every attachment is a new connection: what was left unsent in one is never delivered to a restarted peer out of the
-middle. What arrived before a connection ended is handed over before its end is reported.
+Every attachment is a new connection: the unsent rest of an earlier one never reaches a restarted peer in the middle of
+a message. Messages that arrived before a connection ended are passed on before its end is reported.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from client_stub.zmtp import Buffers, ZmtpConnection, ZmtpError, opening, unsent
 
 BYE_LINGER_MS: Final = 500
 SEND_BUFFER_BYTES: Final = 1280 << 10
-"""Asked for; the kernel gives what net.core.wmem_max allows. A whole submission with what the kernel adds to it: a
-bulk client then writes it in one go, else it wakes once more for the rest."""
+"""The size requested; the kernel limits it to net.core.wmem_max. It fits a whole submission with the kernel's
+overhead, so a bulk client writes one in a single call instead of waking again for the rest.
+"""
 RECEIVE_BUFFER_BYTES: Final = 512 << 10
-"""More than the daemon's outcome ring of one client."""
+"""More than the daemon's outcome ring of one client holds."""
 _POLLIN: Final = select.POLLIN
 _POLLOUT: Final = select.POLLOUT
 _CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
@@ -41,20 +42,26 @@ _CLOSED_TEXT: Final = "the daemon closed it"
 _OPENING: Final = opening(b"DEALER")
 _PEER_TYPES: Final = frozenset({b"ROUTER"})
 _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""No such path, nobody behind it, or more waiting to be let in than its queue holds: all may pass."""
+"""The path does not exist, no process listens there, or the queue of waiting connections is full. All of these may
+pass.
+"""
 _IN_HANDSHAKE: Final = (
     "the daemon closed it before the handshake of CURVE was over; is server-key its public key?"
 )
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
 LOOKUP_S: Final = 4.0
-"""A connection waits so long for its host's addresses: less than the session for an answer, so that it says why."""
+"""How long a connection waits for the addresses of its host: shorter than the session waits for an answer, so that the
+error names this cause.
+"""
 UNACKED_MS: Final = 30_000
-"""Of TCP: a daemon whose host is gone is noticed within half a minute. Behind a proxy that stands, the pings do it."""
+"""TCP keep-alive: a daemon whose host is gone is noticed within half a minute. Behind a proxy that still answers, the
+pings notice it.
+"""
 _U32: Final = struct.Struct("=I")
 _U64: Final = struct.Struct("=Q")
 _ACKED_AT: Final = 120
-"""Of tcpi_bytes_acked in struct tcp_info (Linux 4.1)."""
+"""The position of tcpi_bytes_acked in struct tcp_info (Linux 4.1)."""
 _TCP_INFO_BYTES: Final = _ACKED_AT + 8
 
 Message: TypeAlias = tuple[str, list[bytes]]
@@ -62,7 +69,7 @@ Message: TypeAlias = tuple[str, list[bytes]]
 
 
 class _Link:
-    """One connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
+    """A connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
 
     def __init__(
         self,
@@ -74,13 +81,13 @@ class _Link:
         lookup: HostLookup | None = None,
         turn: int = 0,
     ) -> None:
-        """``lookup``: of the host in ``address``, and over; ``turn``: which of its addresses.
+        """``lookup`` is the finished look-up of the host in ``address``, and ``turn`` selects one of its addresses.
 
         Raises OSError and ValueError.
         """
         self.name = name
         self.lost_reason = ""
-        """Why nothing more can be sent; what has arrived is still read."""
+        """The reason why nothing more can be sent; data that has arrived is still read."""
         self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
         place: Any = address
         family, begin = int(socket.AF_UNIX), _OPENING
@@ -100,18 +107,18 @@ class _Link:
         self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
         if keys is None:
-            # Not over TCP, whose buffers grow by themselves unless they are set.
+            # Not over TCP, whose buffers grow automatically unless they are set.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         else:
             _set_tcp_options(self.socket)
         self.unsent: list[Buffer] = []
         self._first: Sequence[Any] | None = first
-        """The first message: libzmq takes none before it has sent its own READY, so this waits for that."""
+        """The first message. It waits for the peer's READY, as libzmq accepts no message before it has sent its own."""
         self.watched = select.POLLIN
         self.acked_bytes = 0
-        """Of TCP, when ``is_moving`` last looked."""
+        """The TCP counter when ``is_moving`` was last called."""
         self._is_broken = False
-        """The peer has broken the protocol: what stands behind that is not looked at."""
+        """The peer has broken the protocol; nothing after that is parsed."""
         if not self.lost_reason:
             try:
                 self.socket.connect(place)
@@ -121,9 +128,9 @@ class _Link:
         self.write([begin])
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Write what the socket takes; the rest stays in ``unsent``."""
+        """Write as much as the socket takes; the rest stays in ``unsent``."""
         if self.lost_reason:
-            return  # the connection is gone and so is this message; WELCOME will say what is missing
+            return  # the connection is gone, and so is this message: the next WELCOME says what is missing
         try:
             sent = self.socket.sendmsg(buffers)
         except BlockingIOError:
@@ -132,11 +139,11 @@ class _Link:
             self._failed(error)
             self.unsent = []
             return
-        # The usual case of a short message first.
+        # The common case of a short message first.
         self.unsent = [] if len(buffers) == 1 and sent == len(buffers[0]) else unsent(buffers, sent)
 
     def receive(self) -> list[list[bytes]]:
-        """The messages that have arrived; sets ``lost_reason`` at the end of the connection."""
+        """The messages that have arrived. Sets ``lost_reason`` at the end of the connection."""
         messages: list[list[bytes]] = []
         if self._is_broken:
             return messages
@@ -148,7 +155,7 @@ class _Link:
                 while (frames := self.zmtp.next_message()) is not None:
                     messages.append(list(map(bytes, frames)))
                 if not self.lost_reason and count:
-                    break  # one read a turn; of what was lost, all that came before
+                    break  # one read per turn; after a loss, all that had arrived
             if not count:
                 self._failed(None)
         except BlockingIOError:
@@ -167,7 +174,7 @@ class _Link:
         return messages
 
     def _failed(self, error: OSError | None) -> None:
-        """Its end, or an error of the kernel that ended it."""
+        """Note the end of the connection, or the system error that ended it."""
         if error is not None and error.errno in _NOBODY:
             self._lost(NOBODY_LISTENS)
         elif error is not None and error.errno not in _CLOSED:
@@ -188,7 +195,7 @@ class _Link:
 
 
 class _Unresolved(NamedTuple):
-    """A connection to be made once its host is found."""
+    """A connection to make once its host is resolved."""
 
     name: str
     address: str
@@ -199,25 +206,26 @@ class _Unresolved(NamedTuple):
 
 
 class Transport:
-    """Control and worker connections behind one poll, with a waker for other threads."""
+    """Control and worker connections in one poll, with a waker for other threads."""
 
     def __init__(self, control_path: str, keys: WatchedKeyFile | None = None, turn: int = 0) -> None:
-        """``keys``: where the path is ``tcp://host:port``; each connection has those of the file as it is then.
-        ``turn``: of several addresses behind the host's name, the one that is tried first."""
+        """``keys`` is needed for ``tcp://host:port``; each connection reads the present keys of the file. ``turn``
+        selects the address to try first when the host's name has several.
+        """
         self._control_path = control_path
         self._keys = keys
         self._links: dict[str, _Link] = {}
         self._by_fd: dict[int, _Link] = {}
         self._lost: list[_Link] = []
-        """Connections whose end the next ``poll`` reports, behind their last messages."""
+        """Connections whose end the next ``poll`` reports, after their last messages."""
         self._not_made = ""
-        """Why there is no connection at all; the next ``poll`` reports it."""
+        """The reason why there is no connection at all; the next ``poll`` reports it."""
         self._unresolved: _Unresolved | None = None
         self._turn = turn
-        """Moves on with each address that does not answer."""
+        """The index of the address to use; it advances when one does not answer."""
         self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
         self.waker = Waker()
-        """Signalled by any thread, it ends a running or the next ``poll`` at once."""
+        """Any thread may signal it, which ends the present or the next ``poll`` at once."""
         self._waker_fd = self.waker.fd
         self._poller = select.poll()
         self._poller.register(self._waker_fd, select.POLLIN)
@@ -237,17 +245,19 @@ class Transport:
             return
         control = self._links.get("control")
         if self._keys is not None and control is not None:
-            # The very host that answered, of several behind one name.
+            # Use the same address that answered, if the name has several.
             with contextlib.suppress(OSError):
                 path = join_address(control.socket.getpeername()[0], split_address(path)[1])
         self.close_sockets()
         self._open("worker", path, frames)
 
     def send(self, frames: Sequence[Any]) -> bool:
-        """Write one message to the worker; False while another is only half written (poll tells when it is not)."""
+        """Write one message to the worker. Returns False while an earlier one is only partly written; ``poll`` notices
+        when that changes.
+        """
         link = self._links.get("worker")
         if link is None:
-            return True  # as for a connection that is gone
+            return True  # as if the connection had just been lost
         if link.unsent:
             return False
         link.write(link.encode(frames))
@@ -256,8 +266,11 @@ class Transport:
         return True
 
     def is_moving(self) -> bool:
-        """False over TCP when the worker's connection has taken none of our bytes since the last call, or all that
-        there were: a proxy takes them though nobody is behind it. The end of a local socket always shows."""
+        """Whether the connection to the worker can be relied on.
+
+        False over TCP when the peer has taken none of our bytes since the last call, or when it has taken all: a proxy
+        takes bytes even without a daemon. The end of a local socket is always noticed.
+        """
         link = self._links.get("worker")
         if self._keys is None or link is None:
             return True
@@ -267,14 +280,16 @@ class Transport:
         return bool(unacked_bytes) and link.acked_bytes > before
 
     def control_fileno(self) -> int | None:
-        """Readable when ``poll`` has something of the connection that ``open_control`` made; None once it is gone."""
+        """A descriptor that is readable when ``poll`` can read from the connection made by ``open_control``; None once
+        that is gone.
+        """
         if self._unresolved is not None:
             return self._unresolved.lookup.waker.fd
         link = self._links.get("control")
         return None if link is None else link.fd
 
     def poll(self, timeout_ms: float | None) -> list[Message]:
-        """Wait for messages, broken connections, room to write, or the waker; at most one bounded turn."""
+        """Wait for messages, broken connections, room to write, or the waker. At most one bounded turn."""
         if self._unresolved is not None:
             timeout_ms = self._look_at_host(timeout_ms)
         wait_ms = None if timeout_ms is None else int(timeout_ms + 0.999) if timeout_ms > 0 else 0
@@ -285,7 +300,7 @@ class Transport:
                 continue
             link = self._by_fd.get(fd)
             if link is None:
-                continue  # the host is found: the next call connects
+                continue  # the host is resolved: the next call connects
             if events & _POLLOUT and link.unsent:
                 link.write(link.unsent)
             if events & ~_POLLOUT:
@@ -310,7 +325,9 @@ class Transport:
         self._drop("worker")
 
     def forked(self) -> None:
-        """In a forked child: give up its copies of the descriptors, so that its parent's end shows at the daemon."""
+        """In a forked child: close its copies of the descriptors, so that the daemon notices the end of the parent's
+        connection.
+        """
         for link in self._links.values():
             link.socket.close()
         self._links.clear()
@@ -320,17 +337,19 @@ class Transport:
         self._give_up_waker()
 
     def close(self, farewell: Sequence[Any] | None) -> None:
-        """Say ``farewell`` if there is somebody, close all."""
+        """Send ``farewell`` to the worker if it is connected, then close everything."""
         link = self._links.get("worker")
         if farewell is not None and link is not None and not link.lost_reason:
             link.socket.settimeout(BYE_LINGER_MS / 1e3)
-            with contextlib.suppress(OSError):  # gone, or does not read
+            with contextlib.suppress(OSError):  # the worker is gone, or does not read
                 link.socket.sendall(b"".join([*link.unsent, *link.encode(farewell)]))
         self.close_sockets()
         self._give_up_waker()
 
     def _give_up_waker(self) -> None:
-        """It is closed with its last reference; nothing the second time, as in a child that is forked after a close."""
+        """Drop the reference to the waker, which closes with its last reference. A second call does nothing, as in a
+        child that is forked after a close.
+        """
         self.__dict__.pop("waker", None)
 
     def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
@@ -350,7 +369,7 @@ class Transport:
         self._poller.register(lookup.waker.fd, select.POLLIN)
 
     def _look_at_host(self, timeout_ms: float | None) -> float | None:
-        """Connect if the host is found, and give it up if its time is over; how long ``poll`` may wait then."""
+        """Connect if the host is resolved, or give up if its time is over. Returns how long ``poll`` may wait then."""
         unresolved = self._unresolved
         assert unresolved is not None
         left_ms = (unresolved.until_s - monotonic()) * 1e3
@@ -367,7 +386,7 @@ class Transport:
         return timeout_ms
 
     def _end_lookup(self) -> None:
-        """Nobody waits for it any more. It goes on by itself, for the next who asks for that host."""
+        """Stop waiting for the look-up. It continues for the next connection to that host."""
         if self._unresolved is not None:
             self._poller.unregister(self._unresolved.lookup.waker.fd)
             self._unresolved = None
@@ -378,7 +397,7 @@ class Transport:
         try:
             keys = None if self._keys is None else self._keys.keys()
             link = _Link(name, path, frames, self._buffers, keys, lookup, turn)
-        except (OSError, ValueError) as error:  # no descriptor is left, or an address that is none
+        except (OSError, ValueError) as error:  # no file descriptor is free, or the address is invalid
             self._could_not(name, error)
             return
         self._links[name] = link
@@ -391,7 +410,7 @@ class Transport:
         self._not_made = f"{name} connection: it cannot be made ({why.rstrip('.')})"
 
     def _watch(self, link: _Link) -> None:
-        """Note what became of ``link`` by reading or writing."""
+        """Update the poll set and the list of lost connections after reading from or writing to ``link``."""
         if link.lost_reason and link not in self._lost:
             self._lost.append(link)
         wanted = select.POLLIN | (select.POLLOUT if link.unsent else 0)

@@ -1,4 +1,4 @@
-"""WaitReasons: what records wait for, as the end of a sentence. Any thread; nothing here waits but ``ask``."""
+"""WaitReasons: why records wait, as the end of a sentence. Any thread; only ``ask`` waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from client_stub.submission import Submission
 
 ASKS_FROM_S: Final = 1.0
-"""A caller with less patience only looks now and then: the daemon is not asked for it."""
+"""The daemon is not asked for callers with a shorter timeout, which only poll."""
 
 
 def topics_text(topics: Collection[str]) -> str:
@@ -21,7 +21,9 @@ def topics_text(topics: Collection[str]) -> str:
 
 
 def may_ask(submission: Submission | None, timeout: float | None) -> bool:
-    """Whether the daemon may know why ``submission`` has no outcome, and the caller had the patience to hear it."""
+    """Whether the daemon may know why ``submission`` has no outcome, and the caller's timeout was long enough
+    to ask.
+    """
     return (
         submission is not None
         and submission.is_accepted
@@ -32,7 +34,7 @@ def may_ask(submission: Submission | None, timeout: float | None) -> bool:
 
 
 def ask(submission: Submission | None, timeout: float | None) -> str:
-    """The daemon's word on the topic of ``submission``, if it has one; the question may take some 100 ms."""
+    """The daemon's answer about the topic of ``submission``, if it has one. The question may take some 100 ms."""
     if submission is None or not may_ask(submission, timeout):
         return ""
     said: str = submission.outbox.why_no_topic(submission.topic)
@@ -40,7 +42,9 @@ def ask(submission: Submission | None, timeout: float | None) -> str:
 
 
 def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = False) -> str:
-    """``said``: the daemon's word on the topic, if it was asked. ``of_many``: the sentence begins with records."""
+    """Why ``submission`` has no outcome. ``said`` is the daemon's answer about the topic, if it was asked. ``of_many``
+    words the text for several records.
+    """
     outbox = submission.outbox
     it, waits = ("them", "they wait") if of_many else ("it", "it waits")
     if not submission.is_accepted:
@@ -56,8 +60,9 @@ def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = Fa
 
 
 def why_not_taken(outbox: Outbox, topic: str, *, for_room: bool = False) -> str:
-    """The cause why the daemon takes no records now; empty where this process does not know it. ``for_room``: in the
-    buffer, which records of held topics fill for all others."""
+    """Why the daemon takes no records now; empty if this process does not know. ``for_room`` includes other topics
+    that are held, as their records fill the buffer for all.
+    """
     if outbox.last_word:
         return f": the daemon is away ({outbox.last_word.rstrip('.')})"
     holds = outbox.hold_reasons.copy()

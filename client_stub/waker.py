@@ -1,4 +1,4 @@
-"""Waker: the eventfd that wakes an io thread, closed when nobody can use it any more."""
+"""Waker: the eventfd that wakes an io thread; it is closed once no thread can use it any more."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from client_stub.hot import write_wake
 
 
 class Waker:
-    """Closed with the last reference: a caller who is about to wake holds one, so the number that it writes to is
-    never another file's by then. Thread-safe."""
+    """An eventfd that is closed with the last reference. A caller that is about to wake holds a reference, so the
+    descriptor that it writes to cannot have become another file. Thread-safe.
+    """
 
     fd = -1
 

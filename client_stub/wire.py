@@ -1,13 +1,13 @@
 """The contract between stub and daemon: message kinds, field orders, outcome bytes.
 
-The thin side owns the contract; the daemon imports this module, never the reverse. Everything here is
-append-only: a kind or a code once given is never given another meaning.
+The stub owns the contract: the daemon imports this module, never the reverse. Everything here is append-only: a kind
+or a code never changes its meaning.
 
-Every message is a ZeroMQ multipart. Frame 0 is one msgpack array whose first element is the kind;
-SUBMIT and OUTCOMES carry a second frame with raw bytes. Strings are UTF-8, integers are msgpack integers.
+Every message is a ZeroMQ multipart. Frame 0 is one msgpack array whose first element is the kind; SUBMIT and OUTCOMES
+carry a second frame with raw bytes. Strings are UTF-8, integers are msgpack integers.
 
-A *stream* is (client, topic), numbered by the stub. A *submission* is one SUBMIT: records of one stream,
-with a sequence number that counts from 1 without holes. See docs/protocol.md.
+A *stream* is (client, topic), numbered by the stub. A *submission* is one SUBMIT: records of one stream, with a
+sequence number that counts from 1 without gaps. See docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from typing import Final, NamedTuple
 
 PROTOCOL_VERSION: Final = 1
 RELATIVE_ENDPOINTS: Final = 1
-"""Bit of HELLO's sixth field, which earlier stubs do not send: ASSIGNED may name a socket of the run dir."""
+"""A bit of HELLO's sixth field, which earlier stubs do not send: ASSIGNED may name a socket in the run directory."""
 LONGEST_SOCKET: Final = "worker-63.4294967295.sock"
 
 CLIENT_ID_BYTES: Final = 20
-"""16 random bytes + a big-endian u32 fork generation: a forked child is another client."""
+"""16 random bytes and a big-endian u32 fork generation: a forked child is another client."""
 SECRET_BYTES: Final = 16
 IPC_PATH_BYTES_MAX: Final = 107
 SUBMISSION_BYTES_MAX: Final = 1 << 20
-"""Payload bound of one SUBMIT. A single larger record travels in a submission of its own."""
+"""The limit of one SUBMIT's payload. A larger record is sent in a submission of its own."""
 SUBMISSION_RECORDS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 249
 CLIENT_NAME_BYTES_MAX: Final = 64
 TCP_PREFIX: Final = "tcp://"
 """Begins an address in the place of a run directory."""
 SUBMIT_HEAD_BYTES_MAX: Final = 1 << 10
-"""More than a SUBMIT needs beside its payload: frame 0 (a topic, ten integers) and the heads of both frames."""
+"""More than a SUBMIT needs in addition to its payload: frame 0 (a topic, ten integers) and the headers of both
+frames.
+"""
 
 
 class Kind(IntEnum):
@@ -94,11 +96,18 @@ class Format(IntEnum):
           16 u32 offsets position   20 u32 data position   24 u32 data bytes   28 u32 zero
      then the buffers; positions count from the payload's start, 8-aligned.
 
-    Kinds: 1 value, 2 key (binary; missing column = all null), 3 partition (width 4, i32), 4 timestamp (width 8,
-    i64 milliseconds), 5 headers (a list: offsets into the elements of 6 and 7), 6 header keys (utf8, never null),
-    7 header values (binary). A null in 3 and 4 means none, in 5 no headers. ``width`` is the offsets' width for
-    1, 2, 5, 6, 7: 4 (binary, utf8, list) or 8 (large_*); there are length + 1 offsets. Offsets are Arrow's own and
-    need not start at 0: the data (for 5: the elements of 6 and 7) begins where the first offset points.
+    Kinds:
+
+    - 1 value, 2 key: binary; a missing column is all null
+    - 3 partition: width 4, i32; null means none
+    - 4 timestamp: width 8, i64 milliseconds; null means none
+    - 5 headers: a list of offsets into the elements of 6 and 7; null means no headers
+    - 6 header keys: utf8, never null
+    - 7 header values: binary
+
+    ``width`` is the offsets' width for 1, 2, 5, 6, 7: 4 (binary, utf8, list) or 8 (large_*); there are length + 1
+    offsets. Offsets are Arrow's own and need not start at 0: the data (for 5: the elements of 6 and 7) begins where
+    the first offset points.
 
     Sent only to a worker that says it reads it: bit ``1 << Format.ARROW`` of ``limits["formats"]`` in WELCOME.
     """
@@ -116,9 +125,9 @@ COLUMN_HEADER_VALUES: Final = 7
 
 class SubmitFlag(IntEnum):
     WANT_INDEXES = 1
-    """Outcomes must say which record indexes they cover: futures or callbacks wait for each record."""
+    """Outcomes must give the record indexes that they cover, as futures or callbacks wait for each record."""
     FLUSH = 2
-    """As a FLUSH of this stream up to this seq, sent behind it."""
+    """Has the effect of a FLUSH of this stream up to this seq, sent after it."""
 
 
 class OutcomeKind(IntEnum):
@@ -132,7 +141,7 @@ class Shape(IntEnum):
     RANGE = 0  # first_index .. first_index + count - 1
     BITMAP = 1  # bit i of the bytes that follow = record first_index + i
     LIST = 2  # count little-endian u16 record indexes
-    COUNT = 3  # only how many; first_index still tells repeats apart
+    COUNT = 3  # only the number; first_index still identifies repeats
 
 
 class Persistence(IntEnum):
@@ -144,12 +153,12 @@ class Persistence(IntEnum):
 
     @property
     def words(self) -> str:
-        """For a reader: "possibly persisted"."""
+        """The name as words: "possibly persisted"."""
         return self.name.lower().replace("_", " ")
 
 
 class LocalCode(IntEnum):
-    """Outcome codes of our own, beside Kafka's (below 1000). They are also the journal's failure words."""
+    """Our own outcome codes, besides Kafka's (below 1000). The journal stores them as failure words, too."""
 
     MALFORMED_RECORD = 0xFF00
     RECORD_TOO_LARGE = 0xFF01
@@ -167,13 +176,13 @@ class LocalCode(IntEnum):
     INVALID_TOPIC = 0xFF0D
     ENCODE_MISMATCH = 0xFF0E
     QUOTA_EXCEEDED = 0xFF0F  # over the rate of [clients.NAME], with over.limit = discard
-    UNAUTHENTICATED = 0xFF10  # its time was over, and the brokers refused the daemon's login
+    UNAUTHENTICATED = 0xFF10  # it expired while the brokers refused the daemon's login
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF
 WORD_DONE: Final = 0xFFFE
 WORD_FAILED_MIN: Final = 0xFF00
-"""A journal word from here to 0xFFFD is a LocalCode failure; below it is a partition."""
+"""A journal word from here to 0xFFFD is the LocalCode of a failure; a lower one is a partition."""
 
 # One outcome, little-endian, a multiple of 8 bytes; the same bytes stand in the client's outcome ring in the segment:
 #
@@ -199,7 +208,7 @@ class Outcome(NamedTuple):
     seq: int
     partition: int
     first_index: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which has no use here
     base_offset: int
     append_time_ms: int
     indexes: bytes
@@ -232,7 +241,7 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def unpack_outcomes(buffer: bytes | memoryview) -> list[Outcome]:
-    """Unpack every outcome in ``buffer``; raises ValueError when the lengths do not add up."""
+    """Unpack every outcome in ``buffer``. Raises ValueError when their lengths do not add up."""
     outcomes: list[Outcome] = []
     position = 0
     while position < len(buffer):

@@ -6,9 +6,9 @@
     READY      04 size | 05 "READY" | (u8 name, name, u32 value, value)*   a command, each way
     message    (flags size body)+      flags: 1 another frame follows, 2 size is a u64 (else a u8), 4 a command
 
-Why not libzmq itself: its io thread stands between each side and its socket (two more thread switches for every
-message), copies every payload once more, and is most of a small client's memory. The wire stays ZeroMQ's: either
-end of ours talks to libzmq at the other. Source: RFC 37/ZMTP of ZeroMQ. Not thread-safe.
+Why not libzmq itself: its io thread sits between each side and its socket, which costs two more thread switches per
+message. It also copies every payload once more, and takes most of a small client's memory. The protocol is still
+ZeroMQ's: each of our ends can talk to libzmq. Source: RFC 37/ZMTP of ZeroMQ. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ _MECHANISM: Final = b"NULL".ljust(20, b"\0")
 _U32: Final = struct.Struct(">I")
 
 SKIPPED_BYTES_MAX: Final = 1 << 32
-"""The longest message that is read away instead of kept; a longer one is no mistake of a client of ours."""
+"""The longest message that is read and discarded; no client of ours sends a longer one even by mistake."""
 COMMAND_BYTES_MAX: Final = 1 << 10
-"""A command with its head. No message may come before READY, so this is also all that a stranger can make us keep."""
+"""The limit of a command with its header. No message may come before READY, so this is also all that an unknown peer
+can make us store.
+"""
 ROOM_BYTES_MIN: Final = 8 << 10
 SPARES_MAX: Final = 4
 SHORT_BUFFER_BYTES: Final = 32 << 10
@@ -48,14 +50,14 @@ _NO_ROOM: Final = memoryview(b"")
 
 
 class ZmtpError(ValueError):
-    """The peer does not speak ZMTP 3 with the NULL mechanism, or breaks a bound; its connection is to be closed."""
+    """The peer does not speak ZMTP 3 with the NULL mechanism, or exceeds a limit. The connection must be closed."""
 
 
 class Buffers:
     """Receive buffers of ``size`` bytes that the connections of one owner share. Not thread-safe.
 
-    ``held_bytes`` is what the connections have in hand: each one that waits for the rest of a message has one buffer.
-    From ``limit_bytes`` on no buffer grows, and who begins a message is given a short piece.
+    ``held_bytes`` are the bytes in use by connections: each that waits for the rest of a message has one buffer. From
+    ``limit_bytes`` on no buffer grows, and a new message gets only a short buffer.
     """
 
     __slots__ = ("_size", "_spares", "_whole", "held_bytes", "limit_bytes")
@@ -69,14 +71,14 @@ class Buffers:
 
     @classmethod
     def share_of(cls, whole: Buffers, limit_bytes: float) -> Buffers:
-        """A part with a limit of its own; what it holds counts for ``whole`` as well."""
+        """A part of ``whole`` with its own limit. Its bytes count for ``whole``, too."""
         share = cls(whole._size, limit_bytes)
         share._spares = whole._spares
         share._whole = whole
         return share
 
     def first(self) -> memoryview:
-        """For the begin of a message: a short piece while it is tight."""
+        """A buffer for the begin of a message, a short one when the limit is reached."""
         whole = self._whole
         if self.held_bytes >= self.limit_bytes or (
             whole is not None and whole.held_bytes >= whole.limit_bytes
@@ -97,7 +99,7 @@ class Buffers:
             self._spares.append(view)
 
     def larger(self, than: int) -> memoryview | None:
-        """A buffer at least twice as large as one of ``than`` bytes; None while there is no room for it."""
+        """A buffer at least twice as large as one of ``than`` bytes; None when there is no room for it."""
         size = self._size if 2 * than <= self._size else 2 * than
         whole = self._whole
         if self.held_bytes + size > self.limit_bytes or (
@@ -108,22 +110,22 @@ class Buffers:
         return self._spares.pop() if size == self._size and self._spares else _pages(size)
 
     def count(self, size: int) -> None:
-        """A connection has so many bytes more in hand, or fewer."""
+        """Count ``size`` more bytes held by a connection, or fewer if negative."""
         self.held_bytes += size
         if self._whole is not None:
             self._whole.held_bytes += size
 
 
 def _pages(size: int) -> memoryview:
-    """Pages that take memory once something stands in them, unlike a bytearray's."""
+    """Memory pages that are allocated only when written to, unlike those of a bytearray."""
     return memoryview(mmap.mmap(-1, size))
 
 
 class ZmtpConnection:
-    """One end of a connection: ``opening`` goes out first, bytes come in by ``space`` and ``received``.
+    """One end of a connection: ``opening`` is sent first, and bytes are received by ``space`` and ``received``.
 
-    One without half a message holds none of ``buffers``. A message over ``message_bytes_max`` breaks the rules, unless
-    :meth:`skip_long_messages` was called.
+    A connection without a partial message holds none of ``buffers``. A message over ``message_bytes_max`` raises
+    ZmtpError, unless :meth:`skip_long_messages` was called.
     """
 
     __slots__ = (
@@ -157,33 +159,33 @@ class ZmtpConnection:
         self._start = 0
         self._end = 0
         self._wanted = 0
-        """Bytes from ``_start`` on that the message at hand needs at least, as far as it is known."""
+        """The number of bytes from ``_start`` on that the present message needs at least, as far as is known."""
         self._greeted = False
         self._ready = False
         self._kept: list[bytes] | None = None
-        """The first frames of a message whose rest is being read away."""
+        """The first frames of a message whose rest is being discarded."""
         self._skipped = self._frames = 0
         self._left_to_skip = 0
         self._more_to_skip = False
         self.skipped_bytes = 0
-        """Of the message that ``next_message`` gave last: bytes behind its frames that were not kept."""
+        """Of the last message that ``next_message`` returned: how many bytes after its frames were discarded."""
         self.replies: list[bytes] = []
-        """Commands (PONG) that the owner is to send."""
+        """Commands (PONG) that the owner has to send."""
 
     @property
     def is_ready(self) -> bool:
-        """The peer has introduced itself: messages may come."""
+        """Whether the peer has sent READY, so that messages may come."""
         return self._ready
 
     @property
     def has_part(self) -> bool:
-        """Bytes have come that are no whole message yet (or were not looked at); a buffer is held for them."""
+        """Whether bytes have arrived that are not a complete message (or were not parsed yet); they occupy a buffer."""
         return self._view is not None and self._end > self._start
 
     def skip_long_messages(self, buffers: Buffers, message_bytes_max: int) -> None:
-        """From now on: other buffers and another limit, and of a message over it only the first frames are kept.
+        """Use other buffers and another limit from now on; of a message over the limit only the first frames are kept.
 
-        Its other bytes are read away and counted in ``skipped_bytes``, so that who sent it can be answered.
+        Its other bytes are discarded and counted in ``skipped_bytes``, so that its sender can be answered.
         """
         if self._view is not None:
             self._buffers.count(-len(self._view))
@@ -193,9 +195,10 @@ class ZmtpConnection:
         self._skips = True
 
     def space(self) -> memoryview:
-        """Where the next bytes go; empty: not before another connection gives room (of a bounded ``Buffers`` only).
+        """The memory for the next bytes. Empty when a bounded ``Buffers`` has no room until another connection frees
+        some.
 
-        What ``next_message`` gave before is not valid any more.
+        Frames that ``next_message`` returned before are then invalid.
         """
         view = self._view
         if view is None:
@@ -208,7 +211,7 @@ class ZmtpConnection:
             if self._start and 2 * left <= len(view):
                 view[:left] = view[self._start : self._end]
             else:
-                # Twice as large at a time, not what the peer announces: memory follows what really came.
+                # Doubles each time, whatever size the peer announces: memory follows the bytes that really came.
                 room = self._buffers.larger(len(view))
                 if room is None:
                     return _NO_ROOM
@@ -219,22 +222,22 @@ class ZmtpConnection:
         return view[self._end :]
 
     def received(self, count: int) -> None:
-        """``count`` bytes stand in what ``space`` gave."""
+        """Note that ``count`` bytes were written to the memory of ``space``."""
         self._end += count
 
     def give_back_unused(self) -> None:
-        """Nothing came into what ``space`` gave."""
+        """Note that nothing was written to the memory of ``space``."""
         if self._view is not None and self._end == self._start:
             self._give_back(self._view)
 
     def close(self) -> None:
-        """The connection is gone, and what it held goes to others."""
+        """Free the buffer, as the connection is gone."""
         if self._view is not None:
             self._buffers.give(self._view)
             self._view = None
 
     def next_message(self) -> list[memoryview] | None:
-        """The frames of the next whole message, valid until ``space``; None when more bytes must come first.
+        """The frames of the next complete message, valid until ``space``; None when more bytes are needed.
 
         Raises ZmtpError.
         """
@@ -256,7 +259,7 @@ class ZmtpConnection:
         return self._next_of(view)
 
     def _next_of(self, view: memoryview) -> list[memoryview] | None:
-        """A message that is not whole yet, or long, or comes behind commands."""
+        """Parse a message that is incomplete, long, or preceded by commands."""
         if self._kept is not None:
             return self._skip(view, self._kept)
         at, end = self._start, self._end
@@ -308,7 +311,7 @@ class ZmtpConnection:
         return None
 
     def _skip(self, view: memoryview, kept: list[bytes]) -> list[memoryview] | None:
-        """Read the rest of a message away; what was kept of it, once its last frame has ended."""
+        """Discard the rest of a message. Returns its kept frames once its last frame has ended."""
         while True:
             gone = min(self._left_to_skip, self._end - self._start)
             self._start += gone
@@ -347,9 +350,9 @@ class ZmtpConnection:
         return self._greet_by(view, _MECHANISM)
 
     def _greet_by(self, view: memoryview, mechanism: bytes) -> bool:
-        """True once the peer's greeting is there and has this mechanism."""
+        """True once the peer's greeting has arrived and names this mechanism. Raises ZmtpError."""
         greeting = bytes(view[self._start : min(self._end, self._start + GREETING_BYTES)])
-        # Judged as far as it has come: one who speaks something else may never send 64 bytes.
+        # Checked as far as it has arrived: a peer with another protocol may never send 64 bytes.
         if greeting[:1] not in (b"", b"\xff") or greeting[9:10] not in (b"", b"\x7f"):
             raise ZmtpError("the peer does not speak ZMTP")
         if greeting[10:11] not in (b"", b"\x03"):
@@ -385,17 +388,17 @@ class ZmtpConnection:
 
 
 def greeting(mechanism: bytes, *, as_server: bool = False) -> bytes:
-    """The 64 bytes with which each side begins."""
+    """The 64 bytes that each side sends first."""
     return _SIGNATURE + b"\x03\x01" + mechanism + bytes((as_server,)) + bytes(31)
 
 
 def opening(socket_type: bytes) -> bytes:
-    """The first bytes of each side, sent without waiting for the other: greeting and READY."""
+    """The first bytes of each side, sent without waiting for the peer: greeting and READY."""
     return greeting(_MECHANISM) + command(b"READY", ready_properties(socket_type))
 
 
 def ready_properties(socket_type: bytes) -> bytes:
-    """Metadata of READY: the type of a socket, and no identity."""
+    """The metadata of READY: the socket type, and no identity."""
     name = b"Socket-Type"
     fields = bytes([len(name)]) + name + _U32.pack(len(socket_type)) + socket_type
     name = b"Identity"
@@ -412,7 +415,7 @@ def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 
 def command(name: bytes, rest: bytes) -> bytes:
-    """A command with its head."""
+    """A command with its header."""
     body = bytes([len(name)]) + name + rest
     if len(body) > 255:
         return LONG_HEAD.pack(COMMAND | LONG, len(body)) + body
@@ -420,14 +423,14 @@ def command(name: bytes, rest: bytes) -> bytes:
 
 
 def short_text(data: bytes) -> tuple[bytes, bytes]:
-    """A text behind its length in one byte, and what follows. Raises ZmtpError."""
+    """(text, rest): a text preceded by its length in one byte, and the bytes after it. Raises ZmtpError."""
     if not data or len(data) < 1 + data[0]:
         raise ZmtpError("a command that ends in the middle")
     return data[1 : 1 + data[0]], data[1 + data[0] :]
 
 
 def properties(data: bytes) -> dict[bytes, bytes]:
-    """READY's metadata; names are compared without regard to case. Raises ZmtpError."""
+    """The metadata of READY; names are compared without regard to case. Raises ZmtpError."""
     found: dict[bytes, bytes] = {}
     while data:
         name, data = short_text(data)

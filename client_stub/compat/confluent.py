@@ -1,13 +1,14 @@
-"""A twin of ``confluent_kafka.Producer`` (confluent-kafka-python, 2.x) over the daemon of this host.
+"""A replacement of ``confluent_kafka.Producer`` (confluent-kafka-python, 2.x) that uses the daemon of this host.
 
 ::
 
     from client_stub.compat.confluent import KafkaError, KafkaException, Producer
 
-What is the same: produce() does not wait for Kafka, callbacks run in poll() and flush() of the caller's thread, a full
-buffer is a BufferError, len() counts what is under way, and a ``with`` block ends with close(). What is not:
-configuration, statistics and transactions, which the daemon has or nobody; ``list_topics``; ``Message`` objects know
-their headers, and messages of produce_batch() may have headers and timestamps.
+The same as there: produce() does not wait for Kafka, and callbacks run in poll() and flush() in the caller's thread. A
+full buffer raises BufferError, len() counts the records under way, and a ``with`` block ends with close().
+
+Different: configuration and statistics are the daemon's, and there are no transactions and no ``list_topics``.
+``Message`` objects have headers, and messages of produce_batch() may have headers and timestamps.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ __all__ = [
 TIMESTAMP_NOT_AVAILABLE: Final = 0
 TIMESTAMP_CREATE_TIME: Final = 1
 LOOK_S: Final = 0.1
-"""poll() looks this often whether anything is under way at all: it never waits for what will not come."""
+"""How often poll() checks whether any record is still under way, so that it does not wait for an event that cannot
+come.
+"""
 
 OnDelivery: TypeAlias = "Callable[[KafkaError | None, Message], object]"
 
@@ -56,7 +59,9 @@ class _Sent(NamedTuple):
 
 
 class Message:
-    """One record and where it stands; ``offset()`` and ``partition()`` are None and -1 for a failed one."""
+    """One record and its place in the log. For a failed record ``offset()`` is None and ``partition()`` the one asked
+    for, or -1.
+    """
 
     def __init__(
         self, sent: _Sent, error: KafkaError | None, metadata: RecordMetadata | None, latency_s: float
@@ -119,8 +124,8 @@ class Message:
 
 
 class Producer:
-    """See the module. ``sidecar.run_dir`` and ``sidecar.token`` name the daemon, ``client.id`` the client, and
-    ``on_delivery`` a callback for records without one. Thread-safe and fork-safe.
+    """The producer; see the module. ``sidecar.run_dir`` and ``sidecar.token`` name the daemon, ``client.id`` names the
+    client, and ``on_delivery`` is the callback of records without their own. Thread-safe and fork-safe.
 
     Raises ValueError for ``transactional.id``.
     """
@@ -136,7 +141,7 @@ class Producer:
             )
         self._is_closed = False
         for callback in ("error_cb", "stats_cb", "throttle_cb"):
-            settings.pop(callback, None)  # the daemon's log and metrics have what they would say
+            settings.pop(callback, None)  # the daemon's log and metrics report the same
         self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
         self._forget_events()
         _producers.add(self)
@@ -155,8 +160,9 @@ class Producer:
         timestamp: int = 0,
         headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
     ) -> None:
-        """Queue one record. Raises BufferError when no more fit now, KafkaException for one that is refused, and
-        TypeError for what is neither text nor bytes. The first call waits up to 5 s for the daemon."""
+        """Queue one record. Raises BufferError when there is no room, KafkaException for a record that is refused, and
+        TypeError for a key or value that is neither text nor bytes. The first call waits up to 5 s for the daemon.
+        """
         self._refuse_when_closed()
         pairs = None if headers is None else [(name, _bytes(each)) for name, each in _pairs(headers)]
         value, key = _bytes(value), _bytes(key)
@@ -180,7 +186,7 @@ class Producer:
             raise KafkaException(down) from error
         except SidecarError as error:
             raise KafkaException(error_of(error)) from error
-        outbox.max_block_ms = 0.0  # from now on a call without room says so at once
+        outbox.max_block_ms = 0.0  # from now on a call without room fails at once
 
     def produce_batch(
         self,
@@ -189,10 +195,12 @@ class Producer:
         partition: int = -1,
         on_delivery: OnDelivery | None = None,
     ) -> int:
-        """Queue a list of messages with ``value``, ``key``, ``partition`` and ``callback``; how many were queued.
+        """Queue a list of messages with ``value``, ``key``, ``partition`` and ``callback``. Returns how many were
+        queued.
 
-        One that is refused gets its KafkaError as ``_error``, and the others go on. Here headers and timestamps of a
-        message are sent, too. Raises TypeError for what is no message, before any is queued.
+        A message that is refused gets its KafkaError as ``_error``, and the others are still queued. Unlike
+        confluent_kafka, this sends the headers and timestamps of messages, too. Raises TypeError for an item that is
+        not a message, before any is queued.
         """
         self._refuse_when_closed()
         if not isinstance(messages, list):
@@ -223,8 +231,11 @@ class Producer:
         return queued
 
     def poll(self, timeout: float | None = -1) -> int:
-        """Run callbacks of decided records; how many. Waits at most ``timeout`` seconds for the first one (None or
-        negative: as long as a record is under way). What a callback raises comes out here."""
+        """Run the callbacks of decided records. Returns how many.
+
+        Waits at most ``timeout`` seconds for the first one (None or negative: as long as any record is under way).
+        Exceptions of callbacks are raised here.
+        """
         self._refuse_when_closed()
         served = self._serve()
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
@@ -241,8 +252,9 @@ class Producer:
         return served
 
     def flush(self, timeout: float | None = -1) -> int:
-        """Wait at most ``timeout`` seconds (None or negative: for ever) until nothing is under way, and run the
-        callbacks; how many records are left."""
+        """Wait at most ``timeout`` seconds (None or negative: without limit) until no record is under way, and run the
+        callbacks. Returns how many records are left.
+        """
         self._refuse_when_closed()
         return self._flush(timeout)
 
@@ -260,7 +272,7 @@ class Producer:
                 return 0
 
     def close(self) -> bool:
-        """Wait until nothing is under way, run the callbacks, and leave. A second call does nothing."""
+        """Wait until no record is under way, run the callbacks, and close. A second call does nothing."""
         self._close(None)
         return True
 
@@ -272,13 +284,13 @@ class Producer:
         finally:
             self._is_closed = True
             self._producer.close(0)
-            self._serve()  # those of records that time did not suffice for
+            self._serve()  # callbacks of the records that failed for lack of time
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Behind an exception it waits at most 5 s, as that of client_stub.Producer."""
+        """Close. After an exception it waits at most 5 s, as client_stub.Producer does."""
         self._close(None if kind is None else ERROR_CLOSE_S)
 
     def _refuse_when_closed(self) -> None:
@@ -286,7 +298,9 @@ class Producer:
             raise RuntimeError("Producer has been closed")
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Not there: raises NotImplementedError. close() of ``client_stub.Producer`` fails what is not delivered."""
+        """Not supported: raises NotImplementedError. close() of ``client_stub.Producer`` fails what is not
+        delivered.
+        """
         raise NotImplementedError(
             "purge() is not there: the daemon has the records. Use client_stub.Producer.close(0)."
         )
@@ -318,7 +332,7 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Forget the events of the parent's records: they are the parent's to hear."""
+    """Forget the events of the parent's records: only the parent reports them."""
     for producer in list(_producers):
         producer._forget_events()
 
@@ -327,7 +341,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _bytes(given: Any) -> bytes | None:
-    return given.encode() if isinstance(given, str) else given  # send() checks what is neither
+    return given.encode() if isinstance(given, str) else given  # send() refuses other types
 
 
 def _pairs(headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:

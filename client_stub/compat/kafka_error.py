@@ -1,4 +1,4 @@
-"""KafkaError: a failure by librdkafka's code, as ``confluent_kafka.KafkaError`` has it."""
+"""KafkaError: an error with librdkafka's code, like ``confluent_kafka.KafkaError``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from client_stub.wire import LocalCode
 
 
 class KafkaError:
-    """An error with librdkafka's code: Kafka's own from 0 on, negative for those of the client.
+    """An error with librdkafka's code: Kafka's own codes are 0 and above, the client's are negative.
 
-    Every code is an attribute by its name, as ``KafkaError._MSG_TIMED_OUT``.
+    Every code is also a class attribute by its name, for example ``KafkaError._MSG_TIMED_OUT``.
     """
 
     if TYPE_CHECKING:
-        # Of the others a type checker knows nothing; they are set below.
+        # Declared for type checkers; all other codes are only set below.
         _ALL_BROKERS_DOWN: Final = -187
         _INVALID_ARG: Final = -186
         _MSG_TIMED_OUT: Final = -192
@@ -78,7 +78,7 @@ class KafkaError:
     def __hash__(self) -> int:
         return hash(self._code)
 
-    def __str__(self) -> str:  # type: ignore[valid-type]  # the method str() hides the class
+    def __str__(self) -> str:  # type: ignore[valid-type]  # the method str() shadows the class
         fatal = "FATAL," if self._fatal else ""
         return f'KafkaError{{{fatal}code={self._name},val={self._code},str="{self._text}"}}'
 
@@ -109,12 +109,12 @@ _LOCAL: Final[Mapping[int, int]] = {
 
 
 def error_of(error: SidecarError) -> KafkaError:
-    """The same error by librdkafka's code; one without a twin there is _STATE, with our name."""
+    """The same error with librdkafka's code. An error without an equivalent there is _STATE, with our name."""
     code = _LOCAL.get(error.code)
     if code is None and 0 < error.code < min(LocalCode):
         code = error.code
     if code is None:
         return KafkaError(KafkaError._STATE, str(error), retriable=error.retriable, name=error.name)
-    # Kafka's own name for a code that librdkafka does not know.
+    # Use Kafka's name for a code that librdkafka does not know.
     name = NAMES.get(code, error.name)
     return KafkaError(code, str(error), retriable=error.retriable, name=name)

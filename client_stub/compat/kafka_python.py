@@ -1,11 +1,11 @@
-"""A twin of ``kafka.KafkaProducer`` (kafka-python, 2.x and 3.x) over the daemon of this host.
+"""A replacement of ``kafka.KafkaProducer`` (kafka-python, 2.x and 3.x) that uses the daemon of this host.
 
 ::
 
     from client_stub.compat.kafka_python import KafkaProducer, KafkaTimeoutError
 
-What is the same: send() returns a future with get(), add_callback() and add_errback(), serializers, what the metadata
-has. What is not: configuration and metrics, which the daemon has, and transactions. Errors are those of
+The same as there: send() returns a future with get(), add_callback() and add_errback(); the serializers; the fields of
+the metadata. Different: configuration and metrics are the daemon's, and there are no transactions. Errors are those of
 ``client_stub.errors``; KafkaTimeoutError is this module's.
 """
 
@@ -26,7 +26,7 @@ _SERIALIZERS: Final = ("key_serializer", "value_serializer")
 
 
 class KafkaTimeoutError(SidecarError):
-    """get(), flush() or a send without room lasted longer than its time."""
+    """get(), flush(), or a send without room took longer than its timeout."""
 
     default_name = "KafkaTimeoutError"
     default_retriable = True
@@ -38,7 +38,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record stands. Sizes are -1 for what is not there, and ``checksum`` is always None."""
+    """The place of a record in the log. Sizes are -1 for a missing key or value, and ``checksum`` is always None."""
 
     topic: str
     partition: int
@@ -52,7 +52,9 @@ class RecordMetadata(NamedTuple):
 
 
 class FutureRecordMetadata:
-    """The future of one record. Thread-safe; callbacks run in a thread of the producer, or at once."""
+    """The future of one record. Thread-safe. Callbacks run in a thread of the producer, or at once if the outcome is
+    known.
+    """
 
     def __init__(self, delivery: Delivery, sizes: tuple[int, int, int]) -> None:
         self._delivery = delivery
@@ -75,16 +77,16 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> SidecarError | None:
-        """The record's error; None while there is none."""
+        """The record's error; None if it has none so far."""
         return self._delivery.exception(0) if self.is_done else None
 
     @property
     def value(self) -> RecordMetadata | None:
-        """None while the record is not delivered."""
+        """The record's metadata; None until it is delivered."""
         return self.get(0) if self.succeeded() else None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most ``timeout`` seconds. Raises KafkaTimeoutError, or the record's own error."""
+        """Wait at most ``timeout`` seconds for the metadata. Raises KafkaTimeoutError, or the record's error."""
         try:
             found = self._delivery.result(timeout)
         except SidecarError:
@@ -113,8 +115,9 @@ class FutureRecordMetadata:
 
 
 class KafkaProducer:
-    """See the module. ``sidecar_run_dir`` and ``sidecar_token`` name the daemon, ``client_id`` the client. Of the
-    others ``key_serializer``, ``value_serializer`` and ``max_block_ms`` count. Thread-safe and fork-safe.
+    """The producer; see the module. ``sidecar_run_dir`` and ``sidecar_token`` name the daemon, ``client_id`` names the
+    client. Of the other settings only ``key_serializer``, ``value_serializer`` and ``max_block_ms`` have an effect.
+    Thread-safe and fork-safe.
 
     Raises ValueError for ``transactional_id``.
     """
@@ -135,13 +138,15 @@ class KafkaProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Queue one record. Raises ValueError without key and value, TypeError for what is not bytes behind the
-        serializers, KafkaTimeoutError without room in max_block_ms, and SidecarError for a record that is refused."""
+        """Queue one record. Raises ValueError without key and value, TypeError if the serializers return anything but
+        bytes, KafkaTimeoutError when there is no room within max_block_ms, and SidecarError for a record that is
+        refused.
+        """
         if value is None and key is None:
             raise ValueError("Need at least one: key or value")
         key_bytes = _serialized(self._key_serializer, topic, headers, key)
         value_bytes = _serialized(self._value_serializer, topic, headers, value)
-        # Before the send: what raises behind it would be taken for a record that was not sent.
+        # Checked before the send: an error after it would look as if the record was not sent.
         pairs = None if headers is None else checked_headers(headers)
         header_bytes = sum(len(name.encode()) + len(each or b"") for name, each in pairs) if pairs else -1
         try:
@@ -151,14 +156,14 @@ class KafkaProducer:
         return FutureRecordMetadata(delivery, (_size(key_bytes), _size(value_bytes), header_bytes))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait at most ``timeout`` seconds (None: for ever) for all outcomes. Raises KafkaTimeoutError."""
+        """Wait at most ``timeout`` seconds (None: without limit) for all outcomes. Raises KafkaTimeoutError."""
         try:
             self._producer.flush(timeout)
         except TimeoutError as error:
             raise KafkaTimeoutError(str(error)) from None
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and leave; what is undecided after ``timeout`` seconds fails."""
+        """Flush and close. Records that are undecided after ``timeout`` seconds fail."""
         self._producer.close(timeout)
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -169,11 +174,11 @@ class KafkaProducer:
             raise KafkaTimeoutError(str(error)) from error
 
     def bootstrap_connected(self) -> bool:
-        """Whether a worker of the daemon has let this producer in."""
+        """Whether a worker of the daemon has accepted this producer."""
         return self._producer.stats().is_connected
 
     def metrics(self, raw: bool = False) -> dict[str, Any]:
-        """Counts of this producer; the daemon has the rest."""
+        """Counts of this producer. All other metrics are the daemon's."""
         stats = self._producer.stats()
         return {
             "producer-metrics": {name.replace("_", "-"): getattr(stats, name) for name in stats.__slots__}
@@ -194,7 +199,9 @@ def _dotted(name: str) -> str:
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, given: Any) -> Any:
-    """As kafka-python: a function of the object, or an object with serialize(topic, headers, data); None, too."""
+    """The result of a serializer as kafka-python calls it: a function of the object, an object with serialize(topic,
+    headers, data), or None.
+    """
     if serializer is None:
         return given
     if hasattr(serializer, "serialize"):

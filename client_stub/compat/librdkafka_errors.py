@@ -1,4 +1,6 @@
-"""librdkafka's error codes by name, which programs compare with: Kafka's own from 0 on, negative for the client's."""
+"""Names of librdkafka's error codes, which programs compare with: Kafka's own are 0 and above, the client's
+negative.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of another client's producer that are the client's here; the rest is the daemon's."""
+"""Settings of another client's producer: those that the client has here; all others are the daemon's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ log = logging.getLogger("client_stub")
 RUN_DIR: Final = "sidecar.run_dir"
 TOKEN: Final = "sidecar.token"
 _SILENT: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "client.id"})
-"""Every program has them, and what they say is in the daemon's configuration, too."""
+"""Ignored without a warning: every program sets them, and the daemon's configuration has the same facts."""
 
 
 def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings count for nothing.
+    """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings have no effect.
 
-    Raises ValueError for what changes the meaning of a program and is not there: transactions.
+    Raises ValueError for a setting that would change the meaning of a program and is not supported: transactions.
     """
     if settings.get("transactional.id") is not None:
         raise ValueError("transactional.id is not taken: transactions are not built yet.")

@@ -1,8 +1,8 @@
 """Spark through the sidecar: ``register(spark)``, then ``df.write.format("kafka_sidecar")``.
 
-Spark finds the format by itself through the package ``pyspark_kafka_sidecar``, unless some other ``pyspark_*``
-module of the environment is broken (that disables discovery silently); register() always works. Only this folder
-imports pyspark, and it uses the stub by its front door.
+Spark discovers the format through the package ``pyspark_kafka_sidecar``. A broken ``pyspark_*`` module of another
+package disables this discovery silently; register() always works. Only this folder imports pyspark, and it uses only
+the public API of the stub.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession, *, check: bool = True) -> None:
-    """Make the format ``kafka_sidecar`` known to this session. Repeating it does no harm.
+    """Register the format ``kafka_sidecar`` in this session. Repeated calls are harmless.
 
     ``check`` runs one task that imports the format. Raises RuntimeError, which says what to set, when the Python of
     Spark's workers does not have it.

@@ -1,6 +1,6 @@
-"""Which columns of a DataFrame become which parts of a record; checked on the driver, before any task.
+"""Maps the columns of a DataFrame to the parts of a record. Checked on the driver, before any task.
 
-The sentences are those of Spark's own Kafka sink (KafkaWriter.validateQuery), which people search for.
+The error texts are those of Spark's own Kafka sink (KafkaWriter.validateQuery), which people search for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 
 class Columns(NamedTuple):
-    """Positions in the DataFrame; None where there is no such column."""
+    """Column positions in the DataFrame; None for a column that it does not have."""
 
     value: int
     key: int | None
@@ -54,10 +54,10 @@ _RULES: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
 
 
 def find_columns(schema: StructType, topic_option: str | None) -> Columns:
-    """Find the columns by name (exactly, else without regard to case); others are ignored.
+    """Find the columns by name (exactly, else ignoring case); other columns are ignored.
 
-    Raises ValueError with Spark's sentence for what is missing or of a wrong type. The option wins over a
-    topic column, as in Spark; the column's type is checked even then.
+    Raises ValueError with Spark's text for a column that is missing or of a wrong type. The option takes precedence
+    over a topic column, as in Spark; the column's type is checked even then.
     """
     found: dict[str, int | None] = {}
     for name, (fits, wanted) in _RULES.items():

@@ -1,7 +1,7 @@
 """The data source ``kafka_sidecar``: batch and streaming writes, at least once.
 
-Constructor and writer() run in a planner process on the driver's host, write() in executor processes; what
-write() needs is carried by the writer's pickled attributes, what commit() needs by the messages.
+The constructor and writer() run in a planner process on the driver's host, and write() in executor processes. The
+writer's pickled attributes carry the data for write(), and the messages carry the data for commit().
 """
 
 from __future__ import annotations
@@ -30,28 +30,32 @@ if TYPE_CHECKING:
 else:
     DataSourceArrowWriter = api.DataSourceArrowWriter
     DataSourceStreamWriter = api.DataSourceStreamWriter
-    # PySpark 4.0 has no Arrow writer for streams; its rows are gathered into batches below.
+    # PySpark 4.0 has no Arrow writer for streams; RowStreamWriter collects its rows into batches.
     DataSourceStreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
 
 ROWS_PER_BATCH = 10_000
 
 
 class KafkaSidecarDataSource(DataSource):
-    """``df.write.format("kafka_sidecar").option("topic", ...).mode("append").save()``; see docs/protocol.md
-    of the project for what happens on the wire and docs/spark.md for the options."""
+    """Use: ``df.write.format("kafka_sidecar").option("topic", ...).mode("append").save()``.
+
+    docs/spark.md has the options, and docs/protocol.md shows the messages on the wire.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "kafka_sidecar"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Raises ValueError for a mode, an option or a column that cannot be honoured."""
+        """The batch writer. Raises ValueError for a mode, an option or a column that is not supported."""
         if overwrite:
             raise ValueError('kafka_sidecar: save mode Overwrite not allowed; use mode("append").')
         return BatchWriter(schema, dict(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Append and complete modes; in complete mode every trigger writes the whole result again."""
+        """The stream writer, for append and complete mode. In complete mode every trigger writes the whole result
+        again.
+        """
         if DataSourceStreamArrowWriter is None:
             return RowStreamWriter(schema, dict(self.options))
         return StreamWriter(schema, dict(self.options))
@@ -89,7 +93,7 @@ if DataSourceStreamArrowWriter is not None:
 
 
 class RowStreamWriter(_TaskWriter, DataSourceStreamWriter):
-    """For PySpark 4.0, whose streams hand over rows."""
+    """The stream writer for PySpark 4.0, whose streams pass rows."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         super().__init__(schema, options)

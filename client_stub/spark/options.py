@@ -1,4 +1,4 @@
-"""The options of ``format("kafka_sidecar")``, checked on the driver. Keys arrive in lower case, values as str."""
+"""The options of ``format("kafka_sidecar")``, checked on the driver. Their names are lower case, their values str."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from client_stub.run_dir import default_run_dir
 WINDOW_BATCHES: Final = 8
 _OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
 _KNOWN: Final = frozenset({*_OWN, "checkpointlocation"})
-"""Ours, and the option of Spark's own streams that it passes on to every sink."""
+"""Our options, and the one of Spark's streams that Spark passes to every sink."""
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
 
 
@@ -21,12 +21,12 @@ class Options(NamedTuple):
     topic: str | None
     run_dir: str
     window_batches: int
-    """Arrow batches of one task that may wait for their acks."""
+    """How many Arrow batches of one task may wait for their acks."""
     max_block_ms: float
 
 
 def read_options(options: Mapping[str, str]) -> Options:
-    """Raises ValueError, one line, for an option that cannot be honoured."""
+    """Parse the options. Raises ValueError, in one line, for an option that is not supported."""
     run_dir = options.get("sidecar.run_dir") or default_run_dir()
     delivery = options.get("delivery", "at_least_once")
     if delivery == "exactly_once":
@@ -88,7 +88,7 @@ def _servers(text: str) -> set[str]:
 
 
 def _bootstrap_of(run_dir: str) -> set[str] | None:
-    """The brokers in the daemon.json of this host; None when there is none here (executors may have theirs)."""
+    """The brokers in the daemon.json of this host. None without such a file, as only executors may have a daemon."""
     try:
         bootstrap = json.loads((Path(run_dir) / "daemon.json").read_text())["bootstrap"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The producers of one Spark Python worker, which outlive their tasks: the next task finds warm sockets."""
+"""The producers of one Spark Python worker. They outlive their tasks, so the next task finds open connections."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from client_stub.spark.options import Options
 
 PRODUCERS_KEPT_MAX: Final = 4
-"""Each holds a thread and two sockets; queries of one process rarely differ in daemon or options."""
+"""Each producer has a thread and two sockets. Queries of one process rarely differ in daemon or options."""
 
 
 class ProducerCache:
-    """By process, daemon and the options that a Producer has; the longest unused one beyond the limit is closed.
+    """Producers by process, daemon and the options of a Producer. Beyond the limit the one that was unused longest is
+    closed.
 
-    One that takes no records any more is replaced: what ended it was one task's misfortune, and Spark sends other
-    tasks and other queries through the same process. Not thread-safe: a Python worker runs one task at a time.
+    A producer that takes no more records is replaced: one task may have ended it, and Spark runs other tasks and
+    queries in the same process. Not thread-safe: a Python worker runs one task at a time.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,6 @@
-"""The topic is looked for on the driver, so that a missing one is one error there and not a minute in each task."""
+"""Looks up the topic on the driver. A missing topic is then one error there, instead of a minute of waiting in each
+task.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from client_stub.run_dir import control_path
 from client_stub.spark.options import Options
 
 TOPIC_LOOK_MS: Final = 5_000.0
-"""A topic that is not there after this time is missing; one that the cluster creates on first use is there by then."""
+"""A topic is missing if it does not exist after this time; a cluster that creates topics on first use has done so by
+then.
+"""
 
 
 def check_topic(options: Options) -> None:
-    """Raises ValueError, one line, for a topic that the option names and that no record can go to.
+    """Raises ValueError, in one line, when no record can go to the topic that the option names.
 
-    A driver without a daemon cannot look: its executors may have theirs, and the first task says what is wrong. The
-    same goes for a Kafka that is away now.
+    Without a daemon on the driver's host nothing is checked: the executors may have daemons, and the first task
+    reports the error. The same holds while Kafka is not reachable.
     """
     if options.topic is None or not os.path.exists(control_path(options.run_dir)):  # noqa: PTH110
         return

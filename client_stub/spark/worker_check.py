@@ -1,4 +1,4 @@
-"""The Python of Spark's workers has what the format needs; else one sentence says what to set."""
+"""Checks that the Python of Spark's workers has what the format needs; the error says what to set."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Run one task that imports the format. Raises RuntimeError, one line, where that fails.
+    """Run one task that imports the format. Raises RuntimeError, in one line, when that fails.
 
-    A session of Spark Connect is not checked: its workers belong to the server.
+    A session of Spark Connect is not checked, as its workers belong to the server.
     """
     try:
         context = spark.sparkContext

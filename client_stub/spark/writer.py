@@ -1,6 +1,6 @@
-"""One task's writing: whole Arrow batches through the process's Producer, never a row in Python.
+"""Writes the Arrow batches of one task through the process's Producer, without touching a row in Python.
 
-At least once: write() returns only when the broker has acked every record of the task; a task that is tried
+At least once: write() returns only when the broker has acknowledged every record of the task. A task that is tried
 again writes its rows again.
 """
 
@@ -39,8 +39,9 @@ class TaskWritten(WriterCommitMessage):
 
 
 def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options) -> TaskWritten:
-    """Send all batches of a task and wait for their acks. Raises RuntimeError with one line that starts
-    with ``kafka_sidecar:``."""
+    """Send all batches of a task and wait for their acks. Raises RuntimeError, in one line that begins with
+    ``kafka_sidecar:``.
+    """
     waiting: deque[tuple[str, BulkDelivery]] = deque()
     rows = 0
     producer: Producer | None = None
@@ -57,7 +58,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
             rows += batch.num_rows
             while len(waiting) > options.window_batches:
                 _settle(*waiting.popleft())
-        # No flush(): it would wait for what an earlier task of this process has left behind, and raise its failures.
+        # No flush(): it would also wait for records of an earlier task of this process, and raise their failures.
         while waiting:
             _settle(*waiting.popleft())
     except DaemonUnreachable as error:
@@ -70,7 +71,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
 def _by_topic(
     batch: pyarrow.RecordBatch, columns: Columns, topic: str | None, rows_before: int
 ) -> Iterator[tuple[str, Any]]:
-    """The record columns of ``batch``, cut by topic when the topic is a column."""
+    """(topic, columns of the records) of ``batch``; split by topic when the topic is a column."""
     import pyarrow as pa
 
     chosen = {
@@ -110,5 +111,5 @@ def _task() -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    # Spark shows the last line of a Python error: everything has to stand in it.
+    # Spark shows only the last line of a Python error, so the whole text must be in one line.
     return " ".join(str(error).split())

@@ -82,7 +82,7 @@ def faults(source: str) -> Iterator[str]:
                     yield f"{line}: {found[0]!r}: {why}: {plain[found.start() : found.end() + 40]}"
 
 
-PENDING: Final = frozenset({"client_stub", "sidecar/controller"})
+PENDING: Final = frozenset({"sidecar/controller"})
 
 
 def rooms() -> list[str]:
