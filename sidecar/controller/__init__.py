@@ -1,4 +1,4 @@
-"""The parent process: supervises workers, pulls and pushes metadata, admits clients, takes over from another daemon.
+"""The parent process: supervises workers, distributes metadata, admits clients, and takes over from another daemon.
 
-No record passes it. It must not touch the core or a worker's code, so that a fault there cannot end it.
+No record passes through it. It must not import the kernel or a worker's code, so that no fault there can end it.
 """

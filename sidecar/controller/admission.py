@@ -13,7 +13,9 @@ from sidecar.common.settings import SidecarConfig
 
 
 def takes_relative(fields: Sequence[Any]) -> bool:
-    """Whether the stub of this HELLO finds a worker's socket by its name in the run dir; earlier ones do not say so."""
+    """Whether the stub of this HELLO can find a worker's socket by its name in the run directory; earlier stubs
+    cannot.
+    """
     flags = fields[5] if len(fields) > 5 else 0
     return isinstance(flags, int) and bool(flags & RELATIVE_ENDPOINTS)
 
@@ -21,10 +23,11 @@ def takes_relative(fields: Sequence[Any]) -> bool:
 def assigned_endpoint(
     fields: Sequence[Any], caller: Caller, endpoint: str, config: SidecarConfig, index: int
 ) -> str:
-    """The name of a worker's socket for the stub of this HELLO, of ``endpoint`` (ipc://) or behind ``daemon.listen``.
+    """The address of a worker's socket for the stub of this HELLO, made from ``endpoint`` (ipc://) or from
+    ``daemon.listen``.
 
-    A stub may see the run dir under another path than we do: a volume, mounted elsewhere in its container. Over TCP it
-    knows this host by a name of its own, and needs a port only.
+    A stub may see the run directory under another path than the daemon, for example as a volume in its container. Over
+    TCP it has its own name for this host, and needs only a port.
     """
     place = tcp_address(config.text("daemon.listen"), 1 + index) if caller.key else None
     if place is not None:
@@ -33,7 +36,7 @@ def assigned_endpoint(
 
 
 def check_hello(fields: Sequence[Any], rules: ClientRules, caller: Caller) -> tuple[bytes, str, bytes]:
-    """(client id, name, digest of the token) of a HELLO's fields after its kind; raises Refused."""
+    """(client id, name, digest of the token) of a HELLO's fields after its kind. Raises Refused."""
     if not fields or fields[0] != PROTOCOL_VERSION:
         theirs = fields[0] if fields else "none"
         raise Refused(

@@ -1,4 +1,5 @@
-"""Which worker a client gets: the one it had while that lives, else the one with the fewest clients.
+"""Assigns clients to workers: to the worker that a client had while that lives, else to the one with the fewest
+clients.
 
 Sans-IO. Not thread-safe.
 """
@@ -10,26 +11,30 @@ from collections.abc import Mapping
 
 REMEMBERED_MAX = 65_536
 REMEMBERED_MS = 600_000.0
-"""Longer than an ATTACH may wait at a worker that hangs. Once the client has a row, that says where it is."""
+"""Longer than an ATTACH may wait at a worker that hangs. Once the client has a row in the segment, that row names its
+worker.
+"""
 RECENT_MS = 2_000.0
-"""So long an assigned client counts as one that is on its way to attach, and is not in the loads yet."""
+"""For this time an assigned client counts as about to attach, as the loads do not include it yet."""
 
 
 class Assignment:
-    """Client id → worker index, for clients that have no row yet: one that asks twice is sent to one worker."""
+    """Client id → worker index, for clients without a row yet. A client that asks twice gets the same worker."""
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._worker_of: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        """With the time of the last question, oldest first."""
+        """Client id → (worker index, time of the last question), oldest first."""
         self._recent: deque[tuple[float, int]] = deque()
         self._coming: Counter[int] = Counter()
-        """How many of them each worker has. Counted as they come and go: anybody may say HELLO many times a second."""
+        """How many of them each worker has. Kept up to date on each change, as any process may send HELLO many times a
+        second.
+        """
         self._remembered_max = remembered_max
 
     def assign(self, client_id: bytes, loads: Mapping[int, int], now_ms: float) -> int | None:
         """The index of the worker for ``client_id``; None while no worker is ready.
 
-        ``loads``: the ready workers and how many clients are attached to each now.
+        ``loads``: the ready workers, with the number of clients attached to each.
         """
         if not loads:
             return None
@@ -50,7 +55,7 @@ class Assignment:
         return chosen
 
     def worker_left(self, index: int) -> None:
-        """Its clients will ask again and be spread over the others."""
+        """Forget a worker that has left. Its clients will ask again and are spread over the others."""
         for client_id in [each for each, (worker, _) in self._worker_of.items() if worker == index]:
             del self._worker_of[client_id]
         self._recent = deque(each for each in self._recent if each[1] != index)

@@ -13,9 +13,9 @@ from sidecar.metadata.snapshot import TopicState
 
 
 class AwaitableMetadata:
-    """Waiting for Metadata in asyncio (rules M4, M5). ``wake`` asks the updater to look now.
+    """Waits for Metadata in asyncio (rules M4, M5). ``wake`` makes the updater look at once.
 
-    Waiters only look: they never hold up the updating. Belongs to the loop's thread.
+    Waiters only read, and never delay an update. Belongs to the thread of the loop.
     """
 
     def __init__(self, metadata: Metadata, clock: MonotonicClock, wake: Callable[[], None]) -> None:
@@ -23,18 +23,18 @@ class AwaitableMetadata:
         self._clock = clock
         self._wake = wake
         self.refusal = ""
-        """The sentence why the brokers refuse our login; while there is one nobody waits."""
+        """The reason why the brokers refuse our login, as a sentence. While it is set, no call waits."""
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Something happened to the Metadata (an update, a failure, its end): every waiter looks again."""
+        """Wake every waiter: the Metadata has an update or a failure, or was closed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def await_update(self, last_version: int, max_wait_ms: float) -> None:
         """Return once the version is above ``last_version``.
 
-        Raises ValueError for a negative wait, TimeoutError with the caller's own wait, MetadataClosed, and
+        Raises ValueError for a negative wait, TimeoutError with the caller's timeout in its text, MetadataClosed, and
         MetadataAuthenticationError once for each failure seen meanwhile.
         """
         if max_wait_ms < 0:
@@ -42,10 +42,10 @@ class AwaitableMetadata:
         await self._await_update(last_version, max_wait_ms, max_wait_ms)
 
     async def wait_on_metadata(self, topic: str, max_wait_ms: float) -> TopicState:
-        """The topic, once a record for it can go (Kafka's ``waitOnMetadata``).
+        """The state of the topic, once records can be sent to it (Kafka's ``waitOnMetadata``).
 
-        A known one is returned at once, without a request. Raises MetadataTimeout naming the topic, with the last
-        reason the cluster gave as its cause; TopicAuthorizationError and InvalidTopicError at once.
+        A known topic is returned at once, without a request. Raises MetadataTimeout, which names the topic and has the
+        cluster's last reason as its cause, and at once TopicAuthorizationError and InvalidTopicError.
         """
         started_ms = self._clock.now_ms()
         while True:

@@ -1,4 +1,4 @@
-"""A token for Amazon MSK with IAM: OAUTHBEARER, signed with the credentials that AWS's own library finds. Blocking."""
+"""A token for Amazon MSK with IAM: OAUTHBEARER, signed with the credentials that AWS's library finds. Blocks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sidecar.protocol.sasl.credentials import OAuthToken
 
 
 def aws_token(region: str) -> OAuthToken:
-    """Sign one. Raises TokenError."""
+    """Sign a token. Raises TokenError."""
     try:
         value, expires_at_ms = MSKAuthTokenProvider.generate_auth_token(region)
     except Exception as error:
-        # Of many kinds, and their texts may name keys.
+        # The errors are of many types, and their texts may contain keys.
         raise TokenError(
             f"AWS's library has no credentials to sign a token for {region} with ({type(error).__name__})."
         ) from None

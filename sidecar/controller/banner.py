@@ -1,4 +1,6 @@
-"""The first and the last lines of a daemon's log: version and settings at the start, the records' fates at the end."""
+"""The first and the last lines of a daemon's log: version and settings at the start, the records' outcomes at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ if TYPE_CHECKING:
     from sidecar.controller.segment_store import SegmentStore
 
 _SHOWN_CHARACTERS: Final = 120
-"""Characters of one value."""
+"""The greatest number of characters shown of one value."""
 _FATES: Final = ("delivered", "failed", "dead_lettered")
 
 
 def start_line(config: SidecarConfig, run_dir: Path) -> str:
-    """Version, process, run dir, and every setting that is not the default, with its source; secrets are ``***``."""
+    """The first line: version, process, run directory, and every setting that is not the default, with its source.
+    Secrets are shown as ``***``.
+    """
     python = f"Python {platform.python_version()}"
     where = f"kafka-sidecar {own_version()} starts on run dir {run_dir} (pid {os.getpid()}, {python})."
     file = f"Configuration file {config.file}." if config.file else "No configuration file."
@@ -46,7 +50,7 @@ def _cut(text: str) -> str:
 
 
 class Farewell:
-    """Counts the records' fates from its making on, and says them at the end."""
+    """Counts the outcomes of records from its creation on, and reports them at the end."""
 
     def __init__(self, store: SegmentStore, now_s: float) -> None:
         self._store = store
@@ -62,8 +66,12 @@ class Farewell:
         )
 
     def losses(self, left: int, folder: Path) -> tuple[str, str]:
-        """Records that the drain could not deliver: a sentence for those of clients that are gone, whose letters are in
-        ``folder``, and one for the others, with the ``left`` that have no fate. Empty where there are none."""
+        """(sentence about dead letters, sentence about failed records): the records that the drain could not deliver.
+        Either may be empty.
+
+        Dead letters are records of clients that are gone; they are in ``folder``. Failed ones include the ``left``
+        that have no outcome.
+        """
         _, failed, dead = self._since()
         failed += left
         of_gone = of_others = ""

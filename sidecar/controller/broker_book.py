@@ -1,7 +1,7 @@
-"""BrokerBook: how it stands with each broker, merged from what the workers report. Sans-IO.
+"""BrokerBook: the state of each broker, merged from the reports of the workers. Sans-IO.
 
-Workers differ: one has requests at a broker that hangs, another has not needed it for an hour. The one with requests or
-records for the broker knows better, and a worker without any has only its last word.
+Reports differ: one worker may have requests at a broker that hangs, while another has not used it for an hour. A
+report with requests or records for the broker counts more than one without.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from sidecar.telemetry.page import duration
 log = logging.getLogger(__name__)
 
 LINE_INTERVAL_MS: Final = 5_000.0
-"""A broker that comes and goes has at most one line of the log in this time."""
+"""A broker that comes and goes gets at most one log line in this time."""
 VOUCHED_MS: Final = 12_000.0
-"""So long after a broker was lost a metadata answer that still names it says that it lives: Kafka takes up to 9 s
-(``broker.session.timeout.ms``) to notice a death."""
+"""For this time after a broker was lost, a metadata answer that still names it does not prove that it lives: Kafka
+takes up to 9 s (``broker.session.timeout.ms``) to notice a death.
+"""
 DEPARTED_MS: Final = 600_000.0
-"""A broker that metadata no longer names is shown for so long."""
+"""A broker that metadata no longer names is still shown for this time."""
 BAD: Final = frozenset({BrokerState.DOWN, BrokerState.SILENT})
 _WELL: Final = frozenset({BrokerState.UP, BrokerState.KNOWN})
 
@@ -36,7 +37,7 @@ class _Broker:
     since_ms: float = 0.0
     last_error: str = ""
     logged: BrokerState = BrokerState.UP
-    """State in the eyes of a log's reader: up until a line says otherwise, and known only after it was bad."""
+    """The state that the log has reported last. It begins as up; KNOWN is logged only after a bad state."""
     bad_since_ms: float = 0.0
     next_line_ms: float = 0.0
     departed_ms: float | None = None
@@ -58,7 +59,7 @@ class _Broker:
 
     @property
     def is_as_logged(self) -> bool:
-        """A broker that is known and never was bad is no news."""
+        """Whether the log is up to date. A broker that is known and was never bad is not logged."""
         return self.shown is self.logged or (
             self.shown is BrokerState.KNOWN and self.logged is BrokerState.UP
         )
@@ -74,9 +75,9 @@ class BrokerBook:
     def __init__(self) -> None:
         self._brokers: dict[int, _Broker] = {}
         self._reports: dict[int, Sequence[BrokerRow]] = {}
-        """By worker index."""
+        """Worker index → its last report."""
         self.wants_metadata = False
-        """A broker was lost that no worker needs: only metadata can say that it is back."""
+        """Whether a broker was lost that no worker uses: only metadata can then show that it is back."""
 
     def report(self, worker: int, rows: Sequence[BrokerRow]) -> None:
         self._reports[worker] = rows
@@ -85,8 +86,11 @@ class BrokerBook:
         self._reports.pop(worker, None)
 
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
-        """Merge, and log what has changed. ``nodes``: those of the last metadata answer, which came at
-        ``answered_ms``; ``cluster_error``: why there is no newer one."""
+        """Merge the reports and log changes.
+
+        ``nodes`` are those of the last metadata answer, which came at ``answered_ms``; ``cluster_error`` says why
+        there is no newer one.
+        """
         self._follow(nodes, now_ms)
         self.wants_metadata = False
         for broker_id, broker in self._brokers.items():
@@ -97,9 +101,8 @@ class BrokerBook:
                 if state in BAD and broker.shown not in BAD and broker.logged not in BAD:
                     broker.bad_since_ms = since_ms
                 broker.shown, broker.since_ms = state, since_ms
-            is_said = (
-                error != "" and error == cluster_error
-            )  # by the line about the cluster, once for all brokers
+            # Then the line about the cluster reports it for all brokers.
+            is_said = error != "" and error == cluster_error
             if not broker.is_as_logged and state is not BrokerState.CONNECTING and not is_said:
                 self._write(broker, now_ms)
 
@@ -185,12 +188,12 @@ class BrokerBook:
             log.warning("%s is up again after %s.", broker.name, lasted)
 
     def state_of(self, broker_id: int) -> str:
-        """Empty for a broker that is not known."""
+        """The broker's state as text; empty for an unknown broker."""
         broker = self._brokers.get(broker_id)
         return "" if broker is None else str(broker.shown)
 
     def has_line(self, broker_id: int) -> bool:
-        """The log says that it is no good, as it is now."""
+        """Whether the log has reported its present bad state."""
         broker = self._brokers.get(broker_id)
         return broker is not None and broker.shown in BAD and broker.logged is broker.shown
 
@@ -199,7 +202,9 @@ class BrokerBook:
         return "the cluster's metadata has not come since" + (silent and f": broker {silent} silent")
 
     def troubled(self, now_ms: float) -> dict[int, str]:
-        """By id, a phrase for each broker that has been no good for TROUBLE_MS while records wait for it."""
+        """Broker id → a phrase, for each broker that has been in a bad state for TROUBLE_MS while records wait
+        for it.
+        """
         return {
             each.node.id: (
                 f"{each.name} has been {each.shown} for {duration((now_ms - each.since_ms) / 1e3)} and {each.waiting}"
@@ -210,12 +215,12 @@ class BrokerBook:
 
     @property
     def are_well(self) -> bool:
-        """As far as anybody here knows."""
+        """Whether all brokers are well, as far as is known here."""
         return all(each.shown in _WELL for each in self._brokers.values())
 
     @property
     def is_calm(self) -> bool:
-        """All are well, as the log has it, and none is forgotten or logged by time alone."""
+        """Whether all brokers are well and logged as such, and none changes by time alone."""
         return (
             not self.throttles
             and self.are_well
@@ -224,12 +229,14 @@ class BrokerBook:
 
     @property
     def throttles(self) -> dict[int, int]:
-        """The last throttle in milliseconds of each broker that asked for one lately."""
+        """Broker id → its last throttle in ms, for each broker that throttled recently."""
         found = {each.node.id: max((row.throttle_ms for row in each.rows), default=0) for each in self._all()}
         return {broker_id: throttle_ms for broker_id, throttle_ms in found.items() if throttle_ms}
 
     def to_list(self, now_ms: float, in_flight_most: int) -> list[dict[str, Any]]:
-        """For status, by id. ``in_flight_most``: requests that all workers together may have unanswered at one."""
+        """The rows for status, by id. ``in_flight_most``: the unanswered requests that all workers together may have
+        at one broker.
+        """
         throttles = self.throttles
         shown = []
         for each in self._all():

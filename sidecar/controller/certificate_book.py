@@ -1,4 +1,4 @@
-"""CertificateBook: when the certificates of the connections to Kafka end, and who must hear of it. Sans-IO."""
+"""CertificateBook: reports when the certificates of the connections to Kafka expire. Sans-IO."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 log = logging.getLogger(__name__)
 
 SOON_S: Final = 14 * 86_400.0
-"""A certificate that ends within this time is in the log once a day, and in status."""
+"""A certificate that expires within this time is logged once a day, and shown in status."""
 LINE_INTERVAL_S: Final = 86_400.0
 
 
 class Expiry(NamedTuple):
-    """``what``: whose certificate it is, with the setting or broker; ``ends_s`` is Unix time."""
+    """The end of a certificate. ``what`` names its owner, with the setting or broker; ``ends_s`` is Unix time."""
 
     what: str
     ends_s: float
@@ -28,7 +28,7 @@ class CertificateBook:
         self._next_line_s: dict[str, float] = {}
 
     def tick(self, expiries: Iterable[Expiry], wall_s: float) -> None:
-        """Take these in place of the last ones, and log those that end soon."""
+        """Replace the expiries, and log those that are near."""
         self._expiries = tuple(expiries)
         if not self._expiries and not self._next_line_s:
             return
@@ -43,7 +43,7 @@ class CertificateBook:
         return [_sentence(each, wall_s) for each in self._expiries if each.ends_s - wall_s < SOON_S]
 
     def to_list(self) -> list[dict[str, object]]:
-        """For status and metrics."""
+        """The rows for status and metrics."""
         return [{"certificate": each.what, "ends_seconds": each.ends_s} for each in self._expiries]
 
 

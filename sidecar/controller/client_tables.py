@@ -1,4 +1,6 @@
-"""Tables ``[clients.NAME]`` made into rules: names of users and groups become numbers, token files are read."""
+"""Turns the tables ``[clients.NAME]`` into rules: names of users and groups become numbers, and token files
+are read.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from sidecar.common.setting import Value
 
 ID_MAX: Final = 2**32 - 2
 TOKENS_MAX: Final = 16
-"""Lines of a token file: the old and the new one while clients change over, with room."""
+"""The most lines of a token file: an old and a new token while clients change over, and some more."""
 
 
 def client_rules(clients: Mapping[str, Mapping[str, Value]]) -> tuple[dict[str, ClientRule], list[str]]:
-    """Rules by name, and one sentence for each fault."""
+    """(rules by name, one sentence for each fault)."""
     rules: dict[str, ClientRule] = {}
     faults: list[str] = []
     for name, keys in clients.items():

@@ -1,6 +1,7 @@
-"""ClockWatch: the wall clock that steps, and time in which this process did not run. Sans-IO.
+"""ClockWatch: notices steps of the wall clock, and times in which this process did not run. Sans-IO.
 
-No deadline depends on the wall clock. It stamps records and ends tokens and certificates, so a step is worth a line.
+No deadline depends on the wall clock. But records get their timestamps from it, and tokens and certificates expire by
+it, so a step is logged.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from sidecar.common.wording import moment
 log = logging.getLogger(__name__)
 
 STEP_MS_MIN: Final = 2_000.0
-"""A wall clock that is slewed moves by less between two looks."""
+"""A clock that is slewed moves by less than this between two calls."""
 STALL_MS_MIN: Final = 5_000.0
-"""A busy machine delays a look by less."""
+"""A busy machine delays a call by less than this."""
 SHOWN_MS: Final = 600_000.0
-"""Status has the last step and the last stall for so long."""
+"""How long status shows the last step and the last stall."""
 
 
 class ClockWatch:
-    """Looked at once a second. ``now_ms`` is monotonic, ``wall_ms`` Unix time."""
+    """``tick`` is called once a second. ``now_ms`` is monotonic, ``wall_ms`` Unix time."""
 
     def __init__(self, now_ms: float, wall_ms: float) -> None:
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         self._shown: list[tuple[float, str]] = []
-        """When it was seen (monotonic), and the sentence with its Unix time."""
+        """(monotonic time in ms, sentence with the Unix time)."""
         self.steps = 0
         self.stalled_ms = 0.0
 
     def tick(self, now_ms: float, wall_ms: float, interval_ms: float) -> None:
-        """Compare with the last look, which was due ``interval_ms`` ago."""
+        """Compare with the last call; this one was due ``interval_ms`` after it."""
         late_ms = now_ms - self._now_ms - interval_ms
         step_ms = wall_ms - self._wall_ms - (now_ms - self._now_ms)
         self._now_ms, self._wall_ms = now_ms, wall_ms

@@ -1,4 +1,4 @@
-"""The cluster as the controller knows it: pulls metadata once for all workers and pushes what changed."""
+"""The cluster as the controller knows it: fetches metadata once for all workers and pushes changes to them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 TOPICS_TIMEOUT_MS = 10_000.0
 TOPICS_TIMEOUT_UNREACHABLE_MS = 2_000.0
 TOPICS_WAIT_MS_MAX = 30_000.0
-"""One question waits no longer; its connection to the control endpoint lasts for twice of it."""
+"""The longest wait of one question. Its connection to the control endpoint may last twice as long."""
 TOPICS_WAITED_MAX = 100
-"""Topics that one question may wait for."""
+"""The most topics that one question may wait for."""
 LOOKED_UP_MAX = 10_000
-"""With so many topics in use no further one is looked up for a question, since callers need no token."""
+"""When this many topics are in use, questions look up no further ones, as callers need no token."""
 
 
 _REFUSALS: Final[dict[type[MetadataError], str]] = {
@@ -64,9 +64,9 @@ _REFUSALS: Final[dict[type[MetadataError], str]] = {
 
 
 class Cluster:
-    """Joins metadata fetcher and UpdateMetadata push to the table of workers. Belongs to the loop.
+    """Connects the metadata fetcher and the UpdateMetadata push to the table of workers. Belongs to the loop.
 
-    ``error`` is the sentence why Kafka does not answer, empty while it does.
+    ``error`` says in a sentence why Kafka does not answer; empty while it does.
     """
 
     def __init__(self, config: SidecarConfig) -> None:
@@ -101,12 +101,12 @@ class Cluster:
 
     @property
     def answered_ms(self) -> float:
-        """When the cluster last answered (monotonic)."""
+        """The monotonic time in ms at which the cluster last answered."""
         return self._fetcher.metadata.last_success_ms
 
     @property
     def is_known(self) -> bool:
-        """The cluster has answered at least once."""
+        """Whether the cluster has answered at least once."""
         return bool(self.snapshot.nodes)
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class Cluster:
         self._fetcher.start()
 
     def use(self, config: SidecarConfig) -> None:
-        """Ask the brokers of this configuration from now on, over connections as it says."""
+        """Use the brokers and the connection settings of this configuration from now on."""
         if self._authenticator is not None:
             self._authenticator.change(config.values)
         self._use_tokens(config)
@@ -123,25 +123,29 @@ class Cluster:
         self._fetcher.use(_addresses(config), config_of(ConnectionConfig, config.values))
 
     def _use_tokens(self, config: SidecarConfig) -> None:
-        """A token of the old source is used while it lives, or until the new source has given one."""
+        """Use a new token source; the old source's token is used while it is valid, or until the new source has given
+        one.
+        """
         tokens = _token_keeper(config, self._token_came)
         if tokens is not None and self._tokens is not None and tokens.settings == self._tokens.settings:
             return
         if self._tokens is not None:
             self._tokens.close()
             if tokens is not None:
-                tokens.message = self._tokens.message  # for workers that join before there is another
+                tokens.message = self._tokens.message  # for workers that join before the first new token
         self._tokens = tokens
         if tokens is not None:
             tokens.start()
 
     def became_active(self, controller_epoch: int, on_change: Callable[[], None]) -> None:
-        """Workers may join from now on, under this epoch; ``on_change`` hears of what changed."""
+        """Let workers join from now on, under this epoch; ``on_change`` is called after each change."""
         self._pusher.became_active(controller_epoch)
         self._on_change = on_change
 
     async def know(self, topics: Iterable[str], timeout_s: float) -> bool:
-        """Ask for these topics ahead of their use; True once they or their errors are known, False when time is up."""
+        """Fetch these topics before they are used. Returns True once they or their errors are known, False after the
+        timeout.
+        """
         names = frozenset(topics)
         self._fetcher.add_topics(names)
         try:
@@ -166,7 +170,7 @@ class Cluster:
     # ---- workers
 
     def worker_joined(self, worker: WorkerProcess) -> None:
-        """It is ready: everything known goes to it (U1)."""
+        """Send everything known to a worker that is ready (U1)."""
         self._workers[worker.identity.index] = worker
         if self._tokens is not None:
             worker.channel.send(self._tokens.message)
@@ -175,14 +179,14 @@ class Cluster:
             worker.channel.send(self._errors())
 
     def _token_came(self, message: LoginToken) -> None:
-        """One token for all: our own links, and those of every worker."""
+        """Use a new token on our own links and on those of every worker."""
         assert self._authenticator is not None
         self._authenticator.put_token(message)
         for worker in self._workers.values():
             worker.channel.send(message)
 
     def token_refused(self, fingerprint: bytes) -> None:
-        """A broker refuses a token, on a link of ours or of a worker: the next one is fetched, once for all."""
+        """Fetch the next token, once for all, as a broker refuses the present one on a link of ours or of a worker."""
         if self._tokens is not None:
             self._tokens.refused(fingerprint)
 
@@ -192,7 +196,7 @@ class Cluster:
             self._pusher.worker_left(worker.identity.index)
 
     def topics_needed(self, message: NeedTopics) -> None:
-        """A worker needs these topics, uses them, or wants the cluster to be asked again."""
+        """Handle a worker's message that it needs or uses topics, or wants the cluster to be asked again."""
         if message.topics:
             self._need(message.topics)
         if message.used:
@@ -202,17 +206,18 @@ class Cluster:
             self._fetcher.request_update()
 
     def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
-        """A worker has taken its last update, or refused it."""
+        """Handle a worker's reply to its last update: taken or refused."""
         self._pusher.replied(worker.identity.index, reply)
 
     @property
     def expiries(self) -> list[Expiry]:
-        """When the certificates of the links end; empty without TLS."""
+        """The expiries of the links' certificates; empty without TLS."""
         return [Expiry(*each) for each in self._security.expiries]
 
     def connected_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
-        """Brokers that the controller is connected to, silent once they owe it an answer for SILENT_MS. A row differs
-        from the last one only when the state does."""
+        """Rows of the brokers that the controller is connected to; a broker that owes an answer for SILENT_MS is
+        silent. A row changes only when its state does.
+        """
         return tuple(
             BrokerRow(broker_id, str(BrokerState.UP), 0.0)
             if since_ms is None or now_ms - since_ms < SILENT_MS
@@ -221,25 +226,25 @@ class Cluster:
         )
 
     def look(self) -> None:
-        """Once a second: a start that takes long is said."""
+        """Called once a second: logs a start that takes long."""
         self._fetcher.say_slow_start()
 
     def refresh(self) -> None:
-        """Ask the cluster again as soon as it may be asked."""
+        """Ask the cluster again as soon as that is allowed."""
         self._fetcher.request_update()
 
     def _need(self, topics: Iterable[str]) -> None:
         wanted = list(topics)
         self._fetcher.recheck(wanted)
         self._fetcher.add_topics(wanted)
-        # A topic that was asked for before and refused is not new: it still needs an update.
+        # A topic that was already asked for and refused is not new, but still needs an update.
         if any(self.snapshot.partition_count(topic) is None for topic in wanted):
             self._fetcher.request_update()
 
     # ---- from the fetcher
 
     def snapshot_changed(self, result: UpdateResult) -> None:
-        """Push what differs to the workers."""
+        """Push the differences to the workers."""
         if not result.old.nodes:
             log.info(
                 "Kafka answers: cluster %s, %s.",
@@ -250,12 +255,12 @@ class Cluster:
         self._on_change()
 
     def topic_errors_changed(self, errors: Mapping[str, TopicError]) -> None:
-        """Let the workers fail or hold the records of these topics."""
+        """Send the topics' errors to the workers, which fail or hold their records."""
         self._topic_errors = dict(errors)
         self._send_errors()
 
     def cluster_error_changed(self, text: str) -> None:
-        """Log it when it comes and when it goes, and let the workers know."""
+        """Log the begin and the end of an error, and send it to the workers."""
         if text and not self.error:
             log.warning("%s", text)
         elif self.error and not text:
@@ -276,10 +281,10 @@ class Cluster:
     # ---- the CLI's question
 
     async def topics(self, names: list[str] | None, max_wait_ms: float | None = None) -> list[list[object]]:
-        """TOPICS_REPLY's list for these topics or all, as the cluster says now; nothing is created by that.
+        """The list of TOPICS_REPLY for these topics or all, from a new answer of the cluster. Creates no topic.
 
-        With ``max_wait_ms`` it waits for these topics (rule M5) as a first record would. Raises Refused when no broker
-        answers, or when a topic cannot be had.
+        With ``max_wait_ms`` it waits for these topics as a first record would (rule M5). Raises Refused when no broker
+        answers, or when a topic is not available.
         """
         if names is not None and max_wait_ms is not None:
             return await self._wait_for(names, min(max_wait_ms, TOPICS_WAIT_MS_MAX))
@@ -343,7 +348,7 @@ def _addresses(config: SidecarConfig) -> list[tuple[str, int]]:
 
 
 def _token_keeper(config: SidecarConfig, on_token: Callable[[LoginToken], None]) -> TokenKeeper | None:
-    """None unless the login is by tokens; nothing of it is imported then."""
+    """The keeper of tokens; None, without its imports, unless the login uses tokens."""
     if (
         not config.text("security.protocol").startswith("SASL")
         or config.values["sasl.mechanism"] != OAUTHBEARER
@@ -355,7 +360,7 @@ def _token_keeper(config: SidecarConfig, on_token: Callable[[LoginToken], None])
 
 
 def refused(error: BaseException, cluster_error: str = "") -> Refused:
-    """The answer to a TOPICS that waited in vain. ``cluster_error``: the sentence why no broker answers."""
+    """The refusal of a TOPICS that waited in vain. ``cluster_error`` says in a sentence why no broker answers."""
     code = next((code for kind, code in _REFUSALS.items() if isinstance(error, kind)), "FAILED")
     why = cluster_error or error.__cause__
     return Refused(code, f"{error} {why}" if isinstance(error, MetadataTimeout) and why else str(error))

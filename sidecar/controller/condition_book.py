@@ -17,17 +17,17 @@ from sidecar.telemetry.page import OLDEST_HELD, duration
 log = logging.getLogger(__name__)
 
 WAITS_NAMED: Final = 3
-"""Clients that a notice names of those that wait for the same."""
+"""How many of the clients that wait for the same reason a notice names."""
 SHOWN_MAX: Final = 20
-"""Topics, clients and held streams in status: those with most of the pool, and those held longest."""
+"""How many topics and clients (those with most of the pool) and held streams (those held longest) status shows."""
 OLDEST_SHOWN_MS: Final = 1_000.0
-"""A record that is held for less is on its way."""
+"""A record that is held for less than this counts as on its way."""
 WAIT_LINE_MS: Final = 60_000.0
-"""While records wait for long the log says so in this interval."""
+"""How often the log reports records that wait for long."""
 BROKER_LINE_MS: Final = TROUBLE_MS + 2_000.0
-"""By then a broker that answers nobody, or cannot be connected to, has a line of its own."""
+"""By then a broker that does not answer, or cannot be connected to, has its own log line."""
 _TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
-"""Causes that lie with Kafka: they make the daemon degraded."""
+"""Causes that lie with Kafka, which make the daemon degraded."""
 _ADVICE: Final = {
     WaitCause.BROKER: "Look at that broker and at the network to it.",
     WaitCause.NO_LEADER: "A broker that has the partition must come back: look at the brokers of its replicas.",
@@ -57,7 +57,7 @@ _HOLD_WORDS_OF_MANY: Final = {
     HoldCause.EXPRESS: "they are about to pass another client's backlog",
     HoldCause.ERROR: "the daemon fails to take their records on",
 }
-"""Where it is not what it is for one."""
+"""The texts that differ for several clients."""
 _OF_THE_POOL: Final = frozenset({HoldCause.POOL, HoldCause.SHARE})
 _HOLD_ADVICE: Final = {
     HoldCause.POOL: "Deliver faster, send less, or raise buffer.memory.",
@@ -84,22 +84,25 @@ class ConditionBook:
         self._page_count = page_count
         self._page_bytes = page_bytes
         self._conditions: dict[int, Condition] = {}
-        """By worker index."""
+        """Worker index → its last report."""
         self.brokers = BrokerBook()
         self._now_ms = self._answered_ms = 0.0
         self._nodes: Mapping[int, Node] = {}
         self._cluster_error = ""
         self._is_calm = False
-        """Time alone changes nothing: the next look has something to do once a report, a broker's address or the error
-        of the cluster differs."""
+        """Whether time alone changes nothing: the next tick then has work only if a report, a broker's address or the
+        cluster's error differs.
+        """
         self._holds_log = SparseLog(log, lambda: self._now_ms)
         self._wait_lines: dict[bool, tuple[str, float]] = {}
-        """Of records without a topic, and of others: the cause that the log has, and when its next line is due."""
+        """For records of unknown topics (True) and for others (False): the cause that was logged, and when its next
+        line is due.
+        """
         self._throttled: dict[int, float] = {}
-        """By broker, when the log has to say again that it throttles."""
+        """Broker id → when its throttling is to be logged again."""
 
     def report(self, worker: int, condition: Condition) -> None:
-        """A worker's report, which replaces its last one."""
+        """Replace a worker's report."""
         if condition == self._conditions.get(worker):
             return
         self._is_calm = False
@@ -112,7 +115,7 @@ class ConditionBook:
         self.brokers.worker_left(worker)
 
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
-        """Once a second and after each report: log what has changed."""
+        """Log changes. Called once a second and after each report."""
         self._now_ms, self._answered_ms = now_ms, answered_ms
         if self._is_calm and nodes is self._nodes and cluster_error == self._cluster_error:
             return
@@ -154,7 +157,7 @@ class ConditionBook:
 
     @property
     def is_eventful(self) -> bool:
-        """Something is shown whose age changes by itself."""
+        """Whether something is shown whose age changes with time."""
         return not self._is_calm and (self._has_waiting or not self.brokers.are_well)
 
     @property
@@ -172,7 +175,8 @@ class ConditionBook:
         ]
         oldest = min(rows, key=lambda row: row.accepted_ms, default=None)
         if oldest is not None and is_unknown and self._answered_ms < oldest.accepted_ms:
-            return oldest._replace(cause=str(WaitCause.METADATA))  # nobody has said that it is not there
+            # Kafka has not said that the topic is missing.
+            return oldest._replace(cause=str(WaitCause.METADATA))
         return oldest
 
     def _log_wait(self, is_unknown: bool, now_ms: float) -> None:
@@ -192,11 +196,11 @@ class ConditionBook:
         if logged is None or is_new or now_ms >= logged[1]:
             self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
             if is_new and has_line:
-                return  # the log has that broker with what waits for it
+                return  # the log has named that broker and the records waiting for it
             log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
 
     def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:
-        """``named``: brokers whose state stands before it."""
+        """A phrase about a waiting record. ``named``: brokers whose state was given before it."""
         where = f"{row.topic}-{row.partition}" if row.partition >= 0 else f"topic {row.topic}"
         lasts = duration((now_ms - row.accepted_ms) / 1e3)
         is_named = row.cause == WaitCause.BROKER and row.broker in named
@@ -221,7 +225,7 @@ class ConditionBook:
     # ---- what is shown
 
     def trouble(self, now_ms: float) -> Trouble | None:
-        """Why the daemon is degraded; None while Kafka takes what it gets."""
+        """Why the daemon is degraded; None while Kafka takes the records."""
         troubled = self.brokers.troubled(now_ms)
         words = [*troubled.values()]
         advice = _ADVICE[WaitCause.BROKER]
@@ -234,7 +238,9 @@ class ConditionBook:
         return Trouble(f"{_sentence('; '.join(words))}.", advice)
 
     def notices(self, pages_used: int, now_ms: float) -> list[str]:
-        """Sentences for an operator while the state is good: who waits in front of the pool, who is throttled."""
+        """Sentences for an operator while the daemon is healthy: clients that wait for the pool, brokers that
+        throttle.
+        """
         found = []
         holds = self.holds(now_ms)
         if holds:
@@ -268,7 +274,7 @@ class ConditionBook:
                 f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
             ]
         for cause, held in by_reason.items():
-            # Who holds a share stands there already.
+            # The topics and clients at their share are already listed.
             why = "" if cause is HoldCause.SHARE else self._why_held(held[0])
             words.append(_who_waits(held, why, _HOLD_WORDS_OF_MANY.get(cause, why)))
         return f"{', '.join(words)}. {_HOLD_ADVICE[HoldCause(holds[0]['reason'])]}"
@@ -282,7 +288,7 @@ class ConditionBook:
         return _HOLD_WORDS[cause]
 
     def status(self, pages_used: int, in_flight_most: int, now_ms: float) -> dict[str, Any]:
-        """The keys of this book in status: brokers, pool, holds, oldest_held."""
+        """The keys of status that come from here: brokers, pool, holds, oldest_held."""
         oldest = [row for row in (self._oldest(False), self._oldest(True)) if row is not None]
         row = min(oldest, key=lambda each: each.accepted_ms, default=None)
         return {
@@ -351,7 +357,9 @@ class ConditionBook:
 
 
 def _who_waits(holds: list[dict[str, Any]], why: str, why_many: str = "") -> str:
-    """``client web waits for 6 s: it is at its rate``; ``holds`` have one reason and begin with the longest."""
+    """A phrase such as ``client web waits for 6 s: it is at its rate``. ``holds`` have the same reason and begin with
+    the longest.
+    """
     names = [*dict.fromkeys(hold["client"] for hold in holds)]
     lasts = duration(holds[0]["since_seconds"])
     if len(names) == 1:

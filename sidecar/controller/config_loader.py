@@ -1,6 +1,6 @@
-"""Read the configuration: defaults, then the TOML file, then KAFKA_SIDECAR__ variables, then -X.
+"""Reads the configuration: defaults, then the TOML file, then KAFKA_SIDECAR__ variables, then -X; later ones win.
 
-Every fault is one sentence that names the setting, where it came from, and what to do.
+Every fault is one sentence that names the setting, its source, and what to do.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from sidecar.net.tls_context import tls_fault_of
 _NAMED_TABLES = ("clients", "topics")
 _COMMAND_LINE = "-X"
 PROPERTIES = ".properties"
-"""The end of the name of a file in Java's form, as Kafka's tools take; others are TOML."""
+"""The suffix of files in Java's format, as Kafka's tools use; all others are TOML."""
 _SIZE = re.compile(r"(\d+)\s*([kmg])(?:i?b)?", re.IGNORECASE)
-"""Powers of 1,024 with each spelling, as in Spark, Docker and systemd."""
+"""Powers of 1,024 in each spelling, as in Spark, Docker and systemd."""
 
 
 class _Gathered:
-    """Raw values of one run of the loader, later sources over earlier ones, and all faults seen."""
+    """The values of one run of the loader, in which later sources replace earlier ones, and all faults found."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -61,7 +61,7 @@ class _Gathered:
         self.warnings: list[str] = []
 
     def put(self, name: str, raw: object, source: str) -> None:
-        """Take ``name`` = ``raw``; the name is Kafka's, or dotted with its table."""
+        """Set ``name`` to ``raw``. The name is Kafka's, or ``TABLE.KEY``."""
         if name.startswith("clients."):
             self._put_client(name.removeprefix("clients."), raw, source)
             return
@@ -138,7 +138,7 @@ class _Gathered:
         if instead is not None:
             self.faults.append(f'Unknown setting "{name}" ({source}): {instead}.')
             return
-        # A table in place of a secret: what its keys are called may be the secret.
+        # A table in place of a secret: the names of its keys may be the secret.
         secret = next((row.name for row in SETTINGS if row.secret and name.startswith(f"{row.name}.")), None)
         if secret is not None:
             self.faults.append(f"{secret} ({source}): must be text, not a table.")
@@ -167,10 +167,10 @@ def load_config(
     *,
     need_servers: bool = True,
 ) -> SidecarConfig:
-    """Gather, convert, check and conclude. ``overrides`` are ``key=value`` words of -X.
+    """Read, convert and check the whole configuration. ``overrides`` are the ``key=value`` words of -X.
 
-    ``need_servers=False`` lets ``config show`` print defaults without any broker named.
-    Raises ConfigError with one sentence per fault.
+    ``need_servers=False`` lets ``config show`` print defaults without any broker. Raises ConfigError with one sentence
+    per fault.
     """
     environment = os.environ if environment is None else environment
     gathered = _Gathered(environment)
@@ -215,7 +215,7 @@ def load_config(
 
 
 def curve_fault(config: SidecarConfig) -> str | None:
-    """Why daemon.listen cannot be served with what is here; None: it can, or is not set."""
+    """Why daemon.listen cannot be served with the installed packages; None if it can, or is not set."""
     if not config.text("daemon.listen"):
         return None
     if find_spec("nacl") is None:
@@ -278,7 +278,7 @@ def _checked(path: Path, found: os.stat_result, flat: dict[str, object]) -> dict
 
 
 def _flatten(table: Mapping[str, Any]) -> dict[str, object]:
-    """TOML's bare ``linger.ms = 5`` arrives nested; Kafka's names are flat."""
+    """Flatten a table: TOML reads a bare ``linger.ms = 5`` as nested tables, and Kafka's names are flat."""
     flat: dict[str, object] = {}
     for key, value in table.items():
         if isinstance(value, dict):
@@ -289,7 +289,9 @@ def _flatten(table: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _put_variables(gathered: _Gathered, environment: Mapping[str, str]) -> None:
-    """Variables have no order, so what would depend on one is refused; topics' own names come before globs."""
+    """Put the environment's variables. They have no order, so settings whose meaning would depend on one are refused;
+    full topic names come before globs.
+    """
     in_file = set(gathered.topics)
     names: dict[str, str] = {}
     for variable in sorted(environment, key=lambda each: (is_glob(each), each)):
@@ -319,7 +321,8 @@ def _name_of_variable(variable: str) -> str:
     table, _, rest = variable[len(ENVIRONMENT_PREFIX) :].partition("__")
     table = table.lower()
     if table in _NAMED_TABLES and rest:
-        entry, _, key = rest.rpartition("__")  # a topic may be called __like_this; no key has two underscores
+        # From the right: a topic's name may contain two underscores, and no key does.
+        entry, _, key = rest.rpartition("__")
         return f'{table}."{entry}".{key.lower().replace("_", ".")}'
     rest = rest.lower()
     if table == "kafka" or not rest:

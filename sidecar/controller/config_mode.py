@@ -1,4 +1,4 @@
-"""The mode of a configuration file that has secrets in it: the rule that PostgreSQL has for private keys."""
+"""Checks the mode of a configuration file with secrets, by the rule that PostgreSQL has for private keys."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BEYOND_GROUP_READ: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
 def mode_fault(path: Path, found: os.stat_result, settings: Mapping[str, object]) -> str | None:
-    """One sentence when others may read, or change, a regular file with a secret among its ``settings``.
+    """One sentence when other users may read or change a regular file with a secret among its ``settings``, else None.
 
-    The owner alone may have rights. A file of root may also be read by its group: an administrator writes it, and the
-    daemon, in that group, cannot change it.
+    Only the owner may have rights. Root's file may also be readable by its group: an administrator writes it, and the
+    daemon, which is in that group, cannot change it.
     """
     names = [name for name, value in settings.items() if value and _is_secret(name)]
     if not names or not stat.S_ISREG(found.st_mode):
@@ -35,7 +35,7 @@ def mode_fault(path: Path, found: os.stat_result, settings: Mapping[str, object]
 def open_secret_files(values: Mapping[str, object], clients: Mapping[str, Mapping[str, object]]) -> list[str]:
     """One sentence for each file of a secret (``NAME.file``) that every user of the host may read.
 
-    Not refused: Kubernetes gives such files this mode, in a container that nobody else is in.
+    Such files are not refused: Kubernetes creates them with this mode, in a container without other users.
     """
     named = [(name, path) for name, path in values.items() if name.endswith(".file")]
     named += [(f'clients."{name}".token.file', keys.get("token.file")) for name, keys in clients.items()]
@@ -46,7 +46,7 @@ def open_secret_files(values: Mapping[str, object], clients: Mapping[str, Mappin
         try:
             mode = os.stat(str(path)).st_mode  # noqa: PTH116
         except (OSError, ValueError):
-            continue  # those who read it say so
+            continue  # its reader reports the error
         if stat.S_ISREG(mode) and mode & stat.S_IROTH:
             found.append(
                 f'{name} = "{path}": every user of this host may read this file (mode {stat.S_IMODE(mode):04o}): '

@@ -1,7 +1,7 @@
-"""Container: whether this process runs in one, and whether the pool goes with it.
+"""Container: whether this process runs in a container, and whether the pool is lost with it.
 
-A container's own files go when it is replaced, its /dev/shm already when it is killed. What was accepted and not yet
-delivered goes with them, so the daemon says it at its start.
+The files of a container are lost when it is replaced, and its /dev/shm as soon as it is killed. Accepted records that
+are not delivered would be lost with them, so the daemon warns at its start.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Final
 from sidecar.shm.mounts import Mount, mount_of, read_mounts
 
 _MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
-"""Of Docker and of Podman."""
+"""The files that Docker and Podman create."""
 _ENGINES: Final = {"docker", "oci", "podman"}
-"""Of the variable ``container``. An nspawn or LXC container is a host to its services: nobody replaces it."""
+"""Values of the variable ``container``. An nspawn or LXC container is like a host to its services: it is not
+replaced.
+"""
 _LAYERS: Final = re.compile(r"(?:upper|lower)dir=[^,]*/(?:containers|containerd|docker|io\.containerd)[^,]*")
-"""Of an overlay's options: its layers belong to an engine (containerd alone leaves no other mark)."""
+"""Found in an overlay's options when its layers belong to an engine (containerd alone leaves no other sign)."""
 _NAMELESS: Final = re.compile(r"/volumes/[0-9a-f]{64}/_data")
-"""Root of a volume that an engine made for VOLUME of an image: the next container gets another."""
+"""The root of a volume that an engine made for VOLUME of an image: the next container gets another one."""
 _INITIAL_IPC: Final = 0xEFFFFFFF
-"""Inode of the host's IPC namespace (PROC_IPC_INIT_INO of the kernel): /dev/shm is the host's there."""
+"""The inode of the host's IPC namespace (PROC_IPC_INIT_INO of the kernel); there /dev/shm is the host's."""
 
 
 def is_in_container(mounts: list[Mount], environment: Mapping[str, str]) -> bool:
@@ -37,11 +39,12 @@ def is_in_container(mounts: list[Mount], environment: Mapping[str, str]) -> bool
 
 
 def goes_with_container(mount: Mount, environment: Mapping[str, str], *, is_host_ipc: bool) -> str:
-    """Where a pool on ``mount`` is, when it is gone with its container; empty when it stays.
+    """The place of a pool on ``mount`` as a phrase, if it is lost with its container; empty if it survives.
 
-    Gone are the container's root, a /dev/shm that the engine made, a tmpfs of the container, and a volume without a
-    name. Named volumes and directories of the host stay. Two mistakes are possible: a whole tmpfs of the host mounted
-    elsewhere than at /dev/shm looks like ``--tmpfs``, and Compose gives a nameless volume to the next container too.
+    Lost are the container's root, a /dev/shm that the engine made, a tmpfs of the container, and a volume without a
+    name. Named volumes and directories of the host survive. Two mistakes are possible: a tmpfs of the host that is
+    mounted elsewhere than at /dev/shm looks like ``--tmpfs``, and Compose gives a nameless volume to the next
+    container, too.
     """
     if mount.point == Path("/"):
         return "in the container's own file system"
@@ -50,18 +53,18 @@ def goes_with_container(mount: Mount, environment: Mapping[str, str], *, is_host
     if mount.kind != "tmpfs" or mount.root != "/":
         return ""
     if mount.point == Path("/dev/shm"):
-        # Engines name their own one "shm"; the host's, mounted as a volume, has the host's name.
+        # An engine's own tmpfs is named "shm"; the host's, mounted as a volume, has the host's name.
         return "in the container's own /dev/shm" if mount.source == "shm" and not is_host_ipc else ""
-    # In a pod every tmpfs is a volume (emptyDir with medium Memory): it stays as long as its pod.
+    # In a pod every tmpfs is a volume (emptyDir with medium Memory), which lives as long as its pod.
     return (
         "" if "KUBERNETES_SERVICE_HOST" in environment else f"on the container's own tmpfs at {mount.point}"
     )
 
 
 def pool_warning(pool_path: str) -> str:
-    """The sentence for a pool that will not outlive its container; empty for any other.
+    """A warning for a pool that will be lost with its container; empty for any other.
 
-    ``pool_path``: setting pool.path; empty for the default in /dev/shm.
+    ``pool_path``: the setting pool.path; empty for the default in /dev/shm.
     """
     mounts = read_mounts()
     if not is_in_container(mounts, os.environ):

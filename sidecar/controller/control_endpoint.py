@@ -1,5 +1,4 @@
-"""The control endpoint ({run_dir}/control.sock): stubs say HELLO here and learn their worker; TOPICS for
-the CLI."""
+"""The control endpoint ({run_dir}/control.sock): stubs send HELLO here and learn their worker; the CLI sends TOPICS."""
 
 from __future__ import annotations
 
@@ -30,11 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONNECTION_S = 60.0
-"""How long a connection may stay: a HELLO is answered within 2 s, TOPICS when the cluster has reported them."""
+"""The longest life of a connection. A HELLO is answered within 2 s, TOPICS when the cluster has reported the topics."""
 TOPICS_UNDER_WAY_MAX = 64
-"""Of all users. One user has three for each that is free, so that a newcomer's question finds a place."""
+"""The most open questions of all users. One user may have at most three times as many as are still free, so that a new
+user always finds a place.
+"""
 HELLO_WAIT_S = 2.0
-"""So long a HELLO waits for its worker; a stub waits 5 s for the answer."""
+"""How long a HELLO waits for its worker; a stub waits 5 s for the answer."""
 HELLOS_WAITING_MAX = 4096
 
 WITHDRAWN_TEXT: Final = "This client's public key is in no table [clients.NAME] any more."
@@ -49,14 +50,16 @@ AskExplain = Callable[[str, Caller], Awaitable[list[object]]]
 class ControlEndpoint:
     """A ROUTER in the controller's loop. ``refused`` counts refusals by their code.
 
-    ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or None: its worker is not ready. Such
-    a HELLO is kept and asked again (``ask_again``), so that the client is let in the moment its worker is there.
-    ``topics(names | None, max_wait_ms | None, caller)`` answers TOPICS_REPLY's list or raises Refused, and
-    ``order(verb, names, caller)`` ORDER_REPLY's fields, ``explain(name, caller)`` those of EXPLAIN_REPLY.
+    ``hello(fields, caller)`` returns (endpoint, epoch, ticket), raises Refused, or returns None if its worker is not
+    ready. Such a HELLO is kept and tried again (``ask_again``), so that the client is admitted as soon as its worker
+    is ready. ``topics(names | None, max_wait_ms | None, caller)`` returns the list of TOPICS_REPLY or raises Refused,
+    ``order(verb, names, caller)`` the fields of ORDER_REPLY, and ``explain(name, caller)`` those of EXPLAIN_REPLY.
     """
 
     def __init__(self, path: Path) -> None:
-        """``path`` is replaced in one step when it is there: a daemon before us loses it, nobody finds none."""
+        """``path`` is replaced atomically if it exists: an earlier daemon loses its socket, and clients always find
+        one.
+        """
         self._hello: Hello = lambda fields, caller: None
         self._topics: AskTopics | None = None
         self._order: GiveOrder | None = None
@@ -66,7 +69,7 @@ class ControlEndpoint:
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
         self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
         temporary = path.with_name(f".control.{os.getpid()}")
-        # Nobody attaches here: the bounds of a connection that has not attached are all that anybody gets.
+        # Clients do not attach here, so every connection keeps the limits of an unattached one.
         self._endpoint = Endpoint(
             self._loop,
             str(temporary),
@@ -77,11 +80,11 @@ class ControlEndpoint:
         )
         temporary.rename(path)
         self._door: CurveDoor | None = None
-        """Over TCP, where there is one."""
+        """The TCP door, if daemon.listen is set."""
         self._tasks: dict[asyncio.Task[None], int] = {}
-        """Questions and orders that are under way, with the uid of each."""
+        """Questions and orders under way → the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
-        """By routing id: HELLOs whose worker is not ready."""
+        """Routing id → a HELLO whose worker is not ready."""
 
     def listen(
         self,
@@ -89,7 +92,7 @@ class ControlEndpoint:
         rules: Callable[[], ClientRules],
         on_new_keys: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take clients over TCP as well, by the keys that the rules have now. Raises KeyFileError."""
+        """Take clients over TCP as well, by the keys that the rules have at the time. Raises KeyFileError."""
         from sidecar.net.curve_door import CurveDoor
 
         self._door = CurveDoor(listening.socket, listening.key_file, rules, on_new_keys)
@@ -97,11 +100,11 @@ class ControlEndpoint:
 
     @property
     def public_keys(self) -> list[str]:
-        """Those by which clients over TCP know this daemon; none without ``listen``."""
+        """The public keys by which clients over TCP know this daemon; none without ``listen``."""
         return [] if self._door is None else self._door.public_keys
 
     def look_at_keys(self) -> None:
-        """See whether the key file has others now, also when nobody comes."""
+        """Check whether the key file has changed, even when no client connects."""
         if self._door is not None:
             self._door.look()
 
@@ -120,7 +123,7 @@ class ControlEndpoint:
         order: GiveOrder | None = None,
         explain: AskExplain | None = None,
     ) -> None:
-        """From now on these answer, also those who have waited."""
+        """Answer with these functions from now on, also the clients that wait already."""
         self._hello = hello
         self._topics = topics
         self._order = order
@@ -128,7 +131,7 @@ class ControlEndpoint:
         self.ask_again()
 
     def ask_again(self) -> None:
-        """A worker is ready, or the daemon's state has changed: look again at every HELLO that waits."""
+        """Try every waiting HELLO again, as a worker is ready or the daemon's state has changed."""
         waiting, self._waiting = self._waiting, {}
         for routing_id, (fields, timer) in waiting.items():
             if not self._answer_hello(routing_id, fields):
@@ -137,7 +140,7 @@ class ControlEndpoint:
                 timer.cancel()
 
     def _answer_hello(self, routing_id: bytes, fields: list[Any]) -> bool:
-        """False when there is no answer yet."""
+        """Answer a HELLO. Returns False when there is no answer yet."""
         try:
             assigned = self._hello(fields, self._endpoint.caller(routing_id))
         except Refused as refusal:
@@ -145,7 +148,7 @@ class ControlEndpoint:
                 self._sparse_log.warning(str(refusal), "Refused: %s", ascii(str(refusal)))
             self._refuse(routing_id, refusal)
             if refusal.code == "NOT_ADMITTED":
-                # A stub takes it for good. Who asks again and again tries tokens.
+                # A stub gives up after this, so a client that keeps asking is trying tokens.
                 self._endpoint.sent_nonsense(routing_id)
             return True
         if assigned is None:
@@ -190,7 +193,7 @@ class ControlEndpoint:
 
     def _handle(self, routing_id: bytes, kind: Kind, message: Any) -> None:
         if kind is not Kind.HELLO and self._is_withdrawn(routing_id):
-            # A HELLO is judged by its name besides, with a sentence that says so.
+            # A HELLO is also checked by its name, with a text of its own.
             self._refuse(routing_id, Refused("NOT_ADMITTED", WITHDRAWN_TEXT))
             self._endpoint.sent_nonsense(routing_id)
         elif kind is Kind.HELLO:
@@ -211,7 +214,7 @@ class ControlEndpoint:
             )
 
     def _is_withdrawn(self, routing_id: bytes) -> bool:
-        """A reload has taken its key out of all tables since it came."""
+        """Whether a reload has removed its key from all tables since it connected."""
         if self._door is None:
             return False
         key = self._endpoint.caller(routing_id).key
@@ -259,7 +262,7 @@ class ControlEndpoint:
         ask: Callable[..., Awaitable[list[object]]] | None,
         *fields: object,
     ) -> None:
-        """Send what ``ask(*fields, caller)`` returns, if there is a place for one more question of this user."""
+        """Send the result of ``ask(*fields, caller)``, if there is a place for one more question of this user."""
         uid = self._endpoint.peer(routing_id).uid
         free = TOPICS_UNDER_WAY_MAX - len(self._tasks)
         if list(self._tasks.values()).count(uid) >= PLACES_PER_FREE * free:
@@ -300,12 +303,12 @@ class ControlEndpoint:
         self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
 
     def _send(self, routing_id: bytes, message: list[object]) -> None:
-        # Who is gone, or does not read, will ask again.
+        # A client that is gone or does not read will ask again.
         self._endpoint.send(routing_id, [self._pack(message)])
 
 
 def open_control(run_dir: RunDir) -> ControlEndpoint:
-    """That of a run dir. Raises RunDirError."""
+    """Open the control endpoint of a run directory. Raises RunDirError."""
     try:
         return ControlEndpoint(run_dir.control_socket)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The daemon's parts put together: what starts in which order, what each event means, how it all ends."""
+"""Assembles the daemon's parts: the order of the start, the handling of each event, and the end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HELD = "records_held"
 
 
 class Daemon:
-    """One running daemon. Everything happens in the loop of the main thread (workers are spawned from it)."""
+    """A running daemon. Everything happens in the loop of the main thread, from which workers are spawned, too."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class Daemon:
         control: ControlEndpoint | None = None,
         listening: Listening | None = None,
     ) -> None:
-        """``cluster`` is started already; ``standbys``, ``control`` and ``listening`` too where they were made ahead.
+        """``cluster`` is already started, and so are ``standbys``, ``control`` and ``listening`` if they were made
+        before.
 
         ``read`` reads the configuration again.
         """
@@ -79,7 +80,7 @@ class Daemon:
         named = config.text("dead_letters.path")
         self._dead_letters = Path(named).absolute() if named else run_dir.dead_letters
         self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in worker_slots)
-        # What lies in the segment is as large as its maker wanted it; all workers that share it divide it.
+        # The segment has the size that its creator chose; all workers that share it divide it.
         self._for_workers = {
             "buffer.memory": store.buffer_memory_bytes,
             "daemon.workers": len(worker_slots),
@@ -94,7 +95,7 @@ class Daemon:
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
         self._farewell: Farewell | None = None
-        """Once it drains."""
+        """Set once it drains."""
         self._fatal = ""
         self._background: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
@@ -133,10 +134,10 @@ class Daemon:
             },
         )
         self.changed = self.status.changed
-        """Something that ``status`` shows is different."""
+        """Called when something that ``status`` shows has changed."""
         self.cluster.became_active(self._epoch, self.changed)
         self.is_handed_over = False
-        """A successor has asked for everything: nothing is drained, all is left as it is."""
+        """Whether a successor has taken over: nothing is drained, and everything is left as it is."""
         self._control = control
         self._listening = listening
         self.reload = Reload(
@@ -146,7 +147,7 @@ class Daemon:
     # ---- life
 
     async def run(self, exporter: Exporter | None, on_ready: Callable[[], None] = lambda: None) -> int:
-        """Start, serve until a stop is asked for, drain. Returns the exit status.
+        """Start, serve until a stop is requested, and drain. Returns the exit status.
 
         Raises RunDirError before anything is started.
         """
@@ -178,7 +179,7 @@ class Daemon:
                 log.info("%s", self._farewell.line(self._loop.time()))
 
     def ask_stop(self, why: str) -> None:
-        """First call: drain. A call two seconds later, or more: force (nothing more is waited for)."""
+        """Drain on the first call. A call at least two seconds later forces the end, without waiting for anything."""
         step = self._stop_requests.ask(self._loop.time())
         if step is StopStep.REPEAT:
             log.info("%s again, within %g s: it counts as the same stop.", why, REPEAT_S)
@@ -194,12 +195,14 @@ class Daemon:
             self._spawn(self.supervisor.drain(0.0))
 
     def terminal_closed(self) -> None:
-        """Drain as after SIGTERM; the kernel and the shell may both say it, which forces nothing."""
+        """Drain as after SIGTERM. The kernel and the shell may both report a closed terminal, so a repeat forces
+        nothing.
+        """
         if not self._stop_requests.is_stopping:
             self.ask_stop("The terminal was closed")
 
     def hand_over(self) -> None:
-        """Stop where we stand: a successor is there and adopts what is in the segment."""
+        """Stop at once: a successor adopts everything in the segment."""
         log.info(
             "A successor takes over: ending without a drain. It has %s to deliver.",
             counted(self.store.total(_HELD), "record"),
@@ -214,10 +217,10 @@ class Daemon:
         timeout_s = 0.0 if self._fatal else self.config.number("daemon.shutdown_timeout_s")
         if self.orders.end() and timeout_s:
             log.warning("A stop delivers all records: nothing is paused any more.")
-            self._spawn(self._configure_workers())  # before DRAIN, on the same channel
+            self._spawn(self._configure_workers())  # sent before DRAIN on the same channel
             await asyncio.sleep(0)
         self._farewell = Farewell(self.store, self._loop.time())
-        # A forced end fails the records to their senders; what even that could not settle is `left`.
+        # A forced end fails the records to their senders; ``left`` counts those that not even that could settle.
         left = await self.supervisor.drain(timeout_s)
         dead, failed = self._farewell.losses(left, self._dead_letters)
         if dead:
@@ -245,7 +248,7 @@ class Daemon:
         try:
             self.run_dir.store_epoch(self.supervisor.last_epoch)
         except OSError as error:
-            if not self.run_dir.is_lost:  # which the log has said
+            if not self.run_dir.is_lost:  # which was logged before
                 log.warning("Run dir %s cannot be written: %s.", self.run_dir.path, error)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
@@ -266,7 +269,7 @@ class Daemon:
         on_ready()
 
     async def _remind(self) -> None:
-        """An unreachable Kafka is said at once (by the cluster) and then once a minute."""
+        """Log an unreachable Kafka once a minute; the cluster logs it at once."""
         while True:
             await asyncio.sleep(UNREACHABLE_REMINDER_S)
             if self.cluster.error:
@@ -285,7 +288,7 @@ class Daemon:
             await asyncio.sleep(interval_s)
 
     def fail(self, sentence: str) -> None:
-        """End with this sentence and status 1."""
+        """End the daemon with this sentence and exit status 1."""
         self._fatal = self._fatal or sentence
         self._stop_requests.is_stopping = True
         self._stop_asked.set()
@@ -293,8 +296,10 @@ class Daemon:
     # ---- reload
 
     async def _use(self, config: SidecarConfig) -> list[str]:
-        """Take a checked configuration on, here and in all workers, and wait until they have."""
-        # From here on a worker that starts gets it with START.
+        """Apply a checked configuration here and in all workers, and wait for them. Returns one sentence per late
+        worker.
+        """
+        # Workers that start from now on get it with START.
         self.config = self.status.config = config
         self._rules = ClientRules.from_mapping(config.to_mapping())
         if config.holds_secrets:
@@ -306,7 +311,9 @@ class Daemon:
         return await self._configure_workers()
 
     async def _configure_workers(self) -> list[str]:
-        """Give all workers what holds now; one sentence for each that has not confirmed it in time."""
+        """Send all workers the present settings. Returns one sentence for each worker that has not confirmed them in
+        time.
+        """
         self._config_serial += 1
         message = Configure(self._config_serial, self._worker_settings())
         late = await self.supervisor.configure(message, WORKERS_ANSWER_S)
@@ -349,30 +356,30 @@ class Daemon:
         return self.config.to_mapping() | own | self.orders.pauses.to_settings() | self._for_workers
 
     def worker_joined(self, worker: WorkerProcess) -> None:
-        """It gets all metadata, and the clients that wait for it are let in."""
+        """Send a new worker all metadata, and admit the clients that wait for it."""
         self.cluster.worker_joined(worker)
         if self._control is not None:
             self._control.ask_again()
 
     def discarded(self, topics: Mapping[str, Discard]) -> None:
-        """A worker's clients were over their rates."""
+        """Count the records that a worker discarded, as clients exceeded their rates."""
         self._discards.add(topics)
         self.changed()
 
     def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
-        """How it stands with a worker's brokers, pool and streams."""
+        """Take a worker's report on its brokers, pool and streams."""
         self._overview.report(worker.identity.index, condition)
         self.changed()
 
     def worker_left(self, worker: WorkerProcess) -> None:
-        """Nothing is sent to it any more, no client goes to it, and its socket is removed."""
+        """Forget a worker that is gone, send no client to it, and remove its socket."""
         self.cluster.worker_left(worker)
         self._assignment.worker_left(worker.identity.index)
         self._overview.worker_left(worker.identity.index)
         self.run_dir.remove_worker_socket(worker.identity.index, worker.identity.epoch)
 
     def records_failed(self, message: FailedRecords) -> None:
-        """They are counted, logged and shown."""
+        """Count, log and show a worker's failed records."""
         self._failures.add(message.rows, time.time_ns() / 1e6, self._loop.time() * 1e3)
         self.changed()
 
@@ -383,7 +390,7 @@ class Daemon:
     # ---- clients
 
     def _hello(self, fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
-        """The worker for a client; None while that one is not ready."""
+        """(endpoint, epoch, ticket) of a client's worker; None while that is not ready. Raises Refused."""
         client_id, name, token_digest = check_hello(fields, self._rules, caller)
         if self._stop_requests.is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
@@ -403,11 +410,11 @@ class Daemon:
         if self._stop_requests.is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down, which delivers all that it holds.")
         done = await self.orders.carry_out(verb, topics, caller)
-        await asyncio.sleep(0)  # daemon.json says it before the answer does
+        await asyncio.sleep(0)  # so that daemon.json shows it before the answer arrives
         return done
 
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
-        """The worker that has the client's row, and no other; a new client goes where the fewest are."""
+        """The worker that has the client's row, and only that; a new client gets the worker with the fewest clients."""
         ready = {worker.identity.index: worker for worker in self.supervisor.ready}
         slot = self.store.slot_of(client_id)
         if slot is not None:

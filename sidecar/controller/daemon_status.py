@@ -1,4 +1,4 @@
-"""DaemonStatus: what a running daemon shows of itself, in daemon.json, on the page, at /healthz and to systemd."""
+"""DaemonStatus: the state that a running daemon shows in daemon.json, on its page, at /healthz and to systemd."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class DaemonStatus:
     ) -> None:
         """``constant``: keys of the status that never change."""
         self.config = config
-        """In use now: a reload puts another one here."""
+        """The configuration in use; a reload replaces it."""
         self.exporter: Exporter | None = None
         self.control: ControlEndpoint | None = None
         self.replaced_pid: int | None = None
-        """The daemon that this one took over from."""
+        """The process id of the daemon that this one took over from."""
         self._run_dir = run_dir
         self._store = store
         self._cluster = cluster
@@ -74,7 +74,7 @@ class DaemonStatus:
         self._publish_handle: asyncio.Handle | None = None
 
     def health(self) -> Health:
-        """Whether records are taken and delivered now, and the sentence why not."""
+        """Whether records are taken and delivered now, and if not, a sentence why."""
         ready, wanted = len(self._supervisor.ready), self._supervisor.wanted
         if self._stop_requests.is_stopping:
             return Health("draining", "The daemon is draining and takes no new records.")
@@ -104,7 +104,7 @@ class DaemonStatus:
 
     @property
     def _accepts_records(self) -> bool:
-        """Also while Kafka is away: records wait in the pool then."""
+        """Whether records are accepted. They are even while Kafka is away; they then wait in the pool."""
         return (
             not self._stop_requests.is_stopping
             and self._orders.pauses.drained_since_ms is None
@@ -117,7 +117,7 @@ class DaemonStatus:
         return health.is_healthy, health.sentence
 
     def to_mapping(self) -> dict[str, Any]:
-        """The data of daemon.json, the page and `status --json`."""
+        """The data of daemon.json, of the page and of `status --json`."""
         health = self.health()
         overview = self._overview.status(
             self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
@@ -174,7 +174,7 @@ class DaemonStatus:
         }
 
     def _predecessor(self) -> dict[str, Any] | None:
-        """The daemon before, with whose segment this one goes on: one that died, or that handed it over."""
+        """The earlier daemon whose segment this one uses: it died, or handed its segment over."""
         if not self._store.inherited and self.replaced_pid is None:
             return None
         pid, held = self.replaced_pid, self._store.inherited
@@ -186,12 +186,12 @@ class DaemonStatus:
         }
 
     def changed(self) -> None:
-        """Something that `status` shows is different: write it, once for all changes of this turn."""
+        """Write daemon.json soon, once for all changes of this turn."""
         if self._publish_handle is None:
             self._publish_handle = self._loop.call_soon(self.publish)
 
     def ready(self) -> None:
-        """Tell systemd that all workers are ready."""
+        """Notify systemd that all workers are ready."""
         self._shown_state = self.health().sentence or "Running"
         self._systemd.ready(self._shown_state)
 
@@ -200,7 +200,7 @@ class DaemonStatus:
             self._publish_handle.cancel()
 
     def _note_state(self) -> None:
-        """`systemctl status` shows the sentence of /healthz."""
+        """Update the text of `systemctl status`, which is the sentence of /healthz."""
         shown = self.health().sentence or "Running"
         if shown != self._shown_state:
             self._shown_state = shown
@@ -213,7 +213,7 @@ class DaemonStatus:
             self._run_dir.publish(self.to_mapping())
             self._run_dir.store_epoch(self._supervisor.last_epoch)
         except OSError as error:
-            if not self._run_dir.is_lost:  # which the log has said
+            if not self._run_dir.is_lost:  # which was logged before
                 self._sparse_log.warning(
                     "publish", "Run dir %s cannot be written: %s.", self._run_dir.path, error
                 )

@@ -1,4 +1,4 @@
-"""Discards: records that clients lost by their own rate, by topic, from all workers. Bounded."""
+"""Discards: records that were discarded because a client exceeded its rate, by topic, from all workers. Bounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS, Discard
 
 
 class Discards:
-    """Since this daemon's start. Belongs to the controller's loop."""
+    """Counts since this daemon's start. Belongs to the controller's loop."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Discard] = {}
@@ -24,6 +24,6 @@ class Discards:
             )
 
     def to_list(self) -> list[dict[str, object]]:
-        """For status: the most first."""
+        """The rows for status, the largest count first."""
         busiest = sorted(self._by_topic.items(), key=lambda each: -each[1].records)
         return [{"topic": topic, **each._asdict()} for topic, each in busiest]

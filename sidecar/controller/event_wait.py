@@ -1,4 +1,4 @@
-"""Waiting for an asyncio.Event for so long at most."""
+"""Waits for an asyncio.Event with a timeout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 
 async def happens_within(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """True once the event is set, False when the time was up first; None: however long it takes.
+    """Return True once the event is set, False after the timeout; None waits without limit.
 
-    Not by ``asyncio.wait_for``: before Python 3.12 it forgets a cancellation that comes while the event is being set,
-    and a task that was to end goes on for ever (CPython issue 86296).
+    ``asyncio.wait_for`` cannot be used: before Python 3.12 it loses a cancellation that comes while the event is being
+    set, and the task then never ends (CPython issue 86296).
     """
     try:
         async with asyncio.timeout(timeout_s):

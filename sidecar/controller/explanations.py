@@ -1,4 +1,4 @@
-"""Explanations: one question to all workers, and their answers as one, with what the controller itself knows."""
+"""Explanations: sends one question to all workers, and merges their answers with the controller's own knowledge."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sidecar.common.wording import masked
 from sidecar.controller.failure_book import FailureBook
 
 ANSWER_S: Final = 3.0
-"""A worker without an answer for so long is named as silent."""
+"""A worker that has not answered for this time is named as silent."""
 INTERVAL_S: Final = 0.25
-"""Between two questions to the workers: who asks all the time costs them little."""
+"""The minimum time between two questions to the workers, so that a caller that asks constantly costs them little."""
 
 MaySee = Callable[[str], bool]
 
@@ -33,7 +33,7 @@ class Identity(Protocol):
 
 
 class Asked(Protocol):
-    """A worker as far as it is asked."""
+    """The part of a worker that questions need."""
 
     @property
     def identity(self) -> Identity: ...
@@ -43,7 +43,7 @@ class Asked(Protocol):
 
 
 class Explanations:
-    """Belongs to the controller's loop. ``workers`` are those that are ready now."""
+    """Asks the workers that are ready now. Belongs to the controller's loop."""
 
     def __init__(self, workers: Callable[[], Sequence[Asked]]) -> None:
         self._workers = workers
@@ -52,12 +52,12 @@ class Explanations:
         self._failures = FailureBook()
         self._serial = 0
         self._answers: dict[int, Explained] = {}
-        """To the question that is open, by worker index."""
+        """Worker index → its answer to the open question."""
         self._came = asyncio.Event()
         self._asking = asyncio.Lock()
 
     def use(self, rules: Callable[[], ClientRules], failures: FailureBook) -> None:
-        """The rules by which users see topics, and the errors to show."""
+        """Set the rules that say which topics users may see, and the failures to show."""
         self._rules = rules
         self._failures = failures
 
@@ -67,9 +67,11 @@ class Explanations:
             self._came.set()
 
     async def answer(self, name: str, caller: Caller) -> list[object]:
-        """One map: ``waiting``, ``clients`` and their counts, ``unread_batches``, ``failures`` and ``silent_workers``.
+        """A list with one map: ``waiting``, ``clients`` and their counts, ``unread_batches``, ``failures`` and
+        ``silent_workers``.
 
-        The daemon's user and root see all of it, other users the topics that they may send to, and their own clients.
+        The daemon's user and root see everything; other users see the topics that they may send to, and their own
+        clients.
         """
         is_owner = caller.uid in {0, os.geteuid()}
 
@@ -107,7 +109,7 @@ class Explanations:
         return self._merged(asked, answers, may_see)
 
     def _has_all(self, asked: Mapping[int, Asked]) -> bool:
-        # One that has died meanwhile answers no more, and its successor was not asked.
+        # A worker that has died meanwhile does not answer, and its successor was not asked.
         alive = {each.identity.index for each in self._workers() if asked.get(each.identity.index) is each}
         return alive <= self._answers.keys()
 
@@ -138,7 +140,7 @@ class Explanations:
             "is_answered": True,
             "is_known": any(answer.is_known for answer in answers.values()),
             "waiting": waiting[:WAITING_ROWS_MAX],
-            # Without those that this user may not see.
+            # Without the rows that this user may not see.
             "waiting_count": sum(answer.row_count for answer in answers.values()) - len(rows) + len(waiting),
             "clients": clients[:CLIENT_ROWS_MAX],
             "client_count": sum(answer.client_count for answer in answers.values()),
@@ -148,7 +150,7 @@ class Explanations:
 
 
 def _waiting(worker: int, row: WaitingRow, now_ms: float) -> dict[str, Any]:
-    """As JSON; what does not apply is absent."""
+    """A row as JSON, without fields that do not apply."""
     shown: dict[str, Any] = {
         "topic": masked(row.topic),
         "partition": row.partition,

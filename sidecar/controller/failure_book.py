@@ -1,4 +1,4 @@
-"""FailureBook: records that failed, by topic and error, for the log, the metrics and `status`. Sans-IO."""
+"""FailureBook: failed records by topic and error, for the log, the metrics and `status`. Sans-IO."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sidecar.common.wording import counted, masked
 log = logging.getLogger(__name__)
 
 TOPICS_MAX: Final = 200
-"""Topics with counts of their own; records of further topics are counted under ``OTHER``."""
+"""The most topics with their own counts; records of further topics are counted under ``OTHER``."""
 BUSIER: Final = 2
-"""A topic with so many times the failures of the quietest one takes its place."""
+"""A topic with this many times the failures of the topic with the fewest replaces that."""
 OTHER: Final = "other"
 LAST_MAX: Final = 20
-"""Pairs of topic and error that `status` shows, the latest first."""
+"""How many pairs of topic and error `status` shows, the latest first."""
 LINE_INTERVAL_MS: Final = 60_000.0
-"""At most one line of the log for each topic and error in this time, with the count of all between."""
+"""Each topic and error is logged at most once in this time, with the count of all failures since."""
 ADVICE: Final = {
     "TOPIC_AUTHORIZATION_FAILED": "Grant WRITE and DESCRIBE on the topic to the daemon's user, or correct the topic.",
     "CLUSTER_AUTHORIZATION_FAILED": "Grant IDEMPOTENT_WRITE on the cluster to the daemon's user.",
@@ -40,7 +40,7 @@ ADVICE: Final = {
 
 @dataclass(slots=True)
 class _Pair:
-    """Of one topic and error."""
+    """The failures of one topic and error."""
 
     topic: str
     error: str
@@ -56,18 +56,22 @@ class _Pair:
 
 
 class FailureBook:
-    """Belongs to the controller's loop. Counts begin with the daemon; a worker's death takes nothing of them back."""
+    """The failures of all workers. Belongs to the controller's loop. Counts begin with the daemon and survive
+    workers.
+    """
 
     def __init__(self) -> None:
         self._pairs: OrderedDict[tuple[str, str], _Pair] = OrderedDict()
-        """The pair that failed last stands last."""
+        """The pairs; the one that failed last is last."""
         self._topics: dict[str, int] = {}
-        """Topics with counts of their own, and their failures."""
+        """Topic → its failures, for topics with their own counts."""
         self._others: dict[str, int] = {}
-        """The busiest of the others, as Metwally's Space-Saving finds them: one that is new takes over the least."""
+        """The busiest of the other topics, by Metwally's Space-Saving: a new topic replaces the one with the least
+        count.
+        """
 
     def add(self, rows: Iterable[FailureRow], wall_ms: float, now_ms: float) -> None:
-        """A worker's report; logs what is due. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
+        """Add a worker's report and log due lines. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
         for row in rows:
             known = classify(row.code)
             topic = masked(self._place_of(row.topic, row.count))
@@ -77,7 +81,7 @@ class FailureBook:
                 advice = ADVICE.get(known.name, again)
                 pair = self._pairs[topic, known.name] = _Pair(topic, known.name, advice, first_ms=wall_ms)
             self._pairs.move_to_end((topic, known.name))
-            # Names and texts come from clients and brokers: as one line, whatever is in them.
+            # Names and texts come from clients and brokers: shown in one line, whatever they contain.
             pair.text, pair.client = masked(row.text or known.text), masked(row.client)
             pair.persistence = row.persistence
             pair.count += row.count
@@ -86,20 +90,20 @@ class FailureBook:
         self.tick(now_ms)
 
     def tick(self, now_ms: float) -> None:
-        """Log what is due: each pair at once when it first fails, then once in LINE_INTERVAL_MS."""
+        """Log due lines: each pair at once when it first fails, then once per LINE_INTERVAL_MS."""
         for pair in self._pairs.values():
             if pair.unlogged and now_ms >= pair.next_line_ms:
                 self._write(pair)
                 pair.next_line_ms = now_ms + LINE_INTERVAL_MS
 
     def close(self) -> None:
-        """The daemon ends: log all that is left."""
+        """Log all remaining failures, as the daemon ends."""
         for pair in self._pairs.values():
             if pair.unlogged:
                 self._write(pair)
 
     def counts(self) -> list[tuple[tuple[str, str], float]]:
-        """((topic, error), records) for the metrics."""
+        """((topic, error), records), for the metrics."""
         return [(key, float(pair.count)) for key, pair in self._pairs.items()]
 
     def last(self) -> list[dict[str, Any]]:
@@ -121,7 +125,7 @@ class FailureBook:
         ]
 
     def _place_of(self, topic: str, count: int) -> str:
-        """The topic, or OTHER: those that fail most have counts of their own, in whatever order they came."""
+        """The topic, or OTHER. The topics that fail most have their own counts, whatever order they came in."""
         if not topic:
             return OTHER
         if topic in self._topics or len(self._topics) < TOPICS_MAX:
@@ -141,7 +145,7 @@ class FailureBook:
         return topic
 
     def _give_to_others(self, topic: str) -> None:
-        """Its records count under OTHER from now on, the earlier ones too: no sum changes."""
+        """Move a topic's counts, also the earlier ones, to OTHER. No sum changes."""
         for key in [key for key in self._pairs if key[0] == topic]:
             pair = self._pairs.pop(key)
             other = self._pairs.get((OTHER, pair.error))

@@ -1,4 +1,4 @@
-"""Health: the one judgement that /healthz, `status` and systemd's status line share."""
+"""Health: the judgement that /healthz, `status` and systemd's status line share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ ADVICE: Final = {
     "starting": "`kafka-sidecar doctor` walks to Kafka step by step.",
     "unreachable": "Records are accepted and wait. `kafka-sidecar doctor` names the step to Kafka that fails.",
 }
-"""By state, for a judgement that brings none of its own."""
+"""State → the advice for a judgement without its own."""
 
 
 class Health(NamedTuple):
-    """``state``: running, degraded, refusing, starting, unreachable or draining; ``sentence`` why and ``advice`` what
-    to do, empty when all is well."""
+    """A judgement. ``state`` is running, degraded, refusing, starting, unreachable or draining; ``sentence`` says why
+    and ``advice`` what to do. Both are empty when all is well.
+    """
 
     state: str
     sentence: str
@@ -25,7 +26,7 @@ class Health(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """The advice, or that of the state."""
+        """The advice, or the default one of the state."""
         return self.advice or ADVICE.get(self.state, "")
 
     @property
@@ -34,7 +35,7 @@ class Health(NamedTuple):
 
     @property
     def takes_records(self) -> bool:
-        """One worker or broker down costs throughput, not the service."""
+        """Whether records are taken. A single worker or broker that is down costs throughput, but not the service."""
         return self.state in {"running", "degraded"}
 
 

@@ -1,4 +1,4 @@
-"""Heartbeats: a worker whose loop is silent is ended, so that another takes its slot."""
+"""Heartbeats: ends a worker whose loop is silent, so that another takes its slot."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_SILENCE_MS = 30_000.0
-"""A worker that starts may take as long as its slot needs, while its heartbeat moves; without one it has this long: for
-imports, and for the longest single step of an adoption."""
+"""A starting worker may take as long as its slot needs while its heartbeat moves. Without a heartbeat it has this
+time, for imports and for the longest single step of an adoption.
+"""
 ABORT_GRACE_S = 3.0
 
 
@@ -41,7 +42,7 @@ class Heartbeats:
             return
         if worker.state is WorkerState.STARTING and not worker.missed_heartbeats:
             if now_ms - worker.moved_ms > START_SILENCE_MS:
-                worker.missed_heartbeats = MISSES_MAX  # once: the signals below take a moment
+                worker.missed_heartbeats = MISSES_MAX  # only once: the signals below take a moment
                 self._end(worker, now_ms)
             return
         if not worker.is_ready:
@@ -61,8 +62,8 @@ class Heartbeats:
         )
         worker.note_cause(DeathCause.SILENT, f"it had been {silence}")
         if process_state(worker.pid) in {"T", "t"}:
-            worker.end(signal.SIGKILL)  # a stopped process obeys nothing else, and has nothing to say
+            worker.end(signal.SIGKILL)  # a stopped process handles no other signal
             return
-        # SIGABRT first: faulthandler writes where it hangs.
+        # SIGABRT first: faulthandler then logs where it hangs.
         worker.end(signal.SIGABRT)
         self._loop.call_later(ABORT_GRACE_S, worker.end, signal.SIGKILL)

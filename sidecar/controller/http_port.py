@@ -1,4 +1,4 @@
-"""The place of ``http.listen``: a port or a UNIX socket, with TLS and a token where the configuration asks for them."""
+"""The address of ``http.listen``: a port or a UNIX socket, with TLS and a token if the configuration asks for them."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ log = logging.getLogger(__name__)
 
 
 class PlaceTaken(RunDirError):
-    """Somebody listens there already."""
+    """Another process listens there."""
 
     @classmethod
     def of(cls, error: OSError, sentence: str) -> RunDirError:
-        """The sentence as this kind of error, or as another one where the place has another fault."""
+        """``sentence`` as a PlaceTaken, or as a plain RunDirError when ``error`` has another cause."""
         return cls(sentence) if error.errno == errno.EADDRINUSE else RunDirError(sentence)
 
 
 def unix_place(listen: str, run_dir: Path) -> Path | None:
-    """The path of ``unix:PATH``, which may be in the run dir; None for a port."""
+    """The path of ``unix:PATH``, relative to the run directory; None for a port."""
     path = unix_path(listen)
     return None if path is None else run_dir / path
 
 
 class HttpPort:
-    """The place of ``http.listen`` with its files read, before it is opened."""
+    """The address of ``http.listen`` with its files read, before it is opened."""
 
     def __init__(self, values: Mapping[str, Any], run_dir: Path) -> None:
-        """Raises RunDirError with a sentence when the files of TLS cannot be used."""
+        """Raises RunDirError with a sentence when the TLS files cannot be used."""
         self._listen = str(values["http.listen"])
         self._path = unix_place(self._listen, run_dir)
         self._token = _TokenFile(values).allows if values["http.token.file"] else None
         self._tls = None if self._path is not None else _tls(values)
 
     def open(self) -> Exporter:
-        """Take the address. Raises PlaceTaken, or another RunDirError."""
+        """Open the address. Raises PlaceTaken or another RunDirError."""
         try:
             if self._path is not None:
                 return Exporter(_bind_path(str(self._path)), allows=self._token)
@@ -80,7 +80,7 @@ def _bind_port(host: str, port: int) -> socket.socket:
 
 
 def _bind_path(path: str) -> socket.socket:
-    """A socket of mode 0660. One that nobody listens at is replaced; anything else at the path is left alone."""
+    """A socket of mode 0660. A stale socket at the path is replaced; anything else there is left alone."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.lexists(path):
@@ -93,7 +93,7 @@ def _bind_path(path: str) -> socket.socket:
                 Path(path).unlink()
             else:
                 raise OSError(errno.EADDRINUSE, "another process listens there")
-        # The path gets the socket's own mode, less the umask, which all threads share.
+        # The path gets the socket's mode without the umask bits; the umask itself is shared by all threads.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         Path(path).chmod(0o660)
@@ -111,7 +111,7 @@ def _tls(values: Mapping[str, Any]) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A password, though an empty one: an encrypted key would be asked for at the terminal.
+        # An empty password: without one OpenSSL would ask for an encrypted key's password at the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
         raise RunDirError(
@@ -123,7 +123,9 @@ def _tls(values: Mapping[str, Any]) -> ssl.SSLContext | None:
 
 
 class _TokenFile:
-    """The token of ``http.token.file``, read at each request; while the file cannot be used the last one counts."""
+    """The token of ``http.token.file``, read at each request. While the file cannot be used, the last token is
+    valid.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -131,7 +133,7 @@ class _TokenFile:
         self._sparse_log = SparseLog(log, lambda: time.monotonic() * 1000)
 
     def allows(self, given: bytes) -> bool:
-        """Compared in a time that says nothing about the token."""
+        """Whether ``given`` is the token, compared in constant time."""
         try:
             self._token = read_secret(self._values, "http.token") or ""
         except SecretError as error:

@@ -1,7 +1,7 @@
-"""LeftLog: the accept logs that a daemon before left beside ``pool.path``, and whether they count.
+"""LeftLog: the accept logs that an earlier daemon left beside ``pool.path``, and whether they are needed.
 
-While the host lives the segment says everything and the logs are only kept up; they count when the host has crashed
-(the segment is of another boot), or when the segment is gone or cannot be read.
+As long as the host has not crashed, the segment has everything. The logs are needed when the host has crashed (the
+segment is from another boot), or when the segment is gone or cannot be read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sidecar.shm.segment import Segment, SegmentError, current_boot_id
 log = logging.getLogger(__name__)
 
 FILES_PER_WORKER = 2
-"""The file that is written to, and one at hand for when it is full."""
+"""The file that is written to, and a spare one for when it is full."""
 
 
 class LeftLog:
-    """The logs beside one ``pool.path``; none where no path is configured. Raises RunDirError in one sentence."""
+    """The logs beside one ``pool.path``; none without a path. Raises RunDirError with one sentence."""
 
     def __init__(self, pool_path: str) -> None:
         self.folder = Folder(accept_log_folder(pool_path)) if pool_path else None
@@ -53,15 +53,15 @@ class LeftLog:
         return any(contents.entries or contents.damage for contents in self._contents.values())
 
     def replaces(self, path: Path) -> bool:
-        """Whether a segment that cannot be read is made again from here."""
+        """Whether a segment that cannot be read can be restored from these logs."""
         return (
             self.folder is not None and self.folder.path == accept_log_folder(str(path)) and self.has_entries
         )
 
     def overrules(self, segment: Segment) -> bool:
-        """Whether the host has crashed since: what reached the segment's file nobody knows, the logs say.
+        """Whether the host has crashed since: the segment's file may then lack records that the logs have.
 
-        Raises RunDirError where the logs hold records of another pool: neither may be thrown away.
+        Raises RunDirError when the logs have records of another pool, as neither may be dropped.
         """
         owners = {lineage(each.instance_id) for each in self._contents.values() if each.instance_id}
         if lineage(segment.instance_id) in owners:
@@ -74,7 +74,7 @@ class LeftLog:
         return False
 
     def restore(self, path: Path, *, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> Segment:
-        """A fresh segment that holds what the logs hold. They stay until the workers have logged its entries again."""
+        """A new segment with the records of the logs. The logs stay until the workers have logged its entries again."""
         assert self.folder is not None
         damage = [each for contents in self._contents.values() for each in contents.damage]
         before = next(each.instance_id for each in self._contents.values() if each.instance_id)
@@ -104,7 +104,7 @@ class LeftLog:
         return segment
 
     def keep_only(self, slots: Iterable[int]) -> None:
-        """Remove the logs of all other slots: the segment says that nothing of theirs is open."""
+        """Remove the logs of all other slots, which have nothing open according to the segment."""
         if self.folder is None:
             return
         kept = set(slots)
@@ -118,7 +118,7 @@ class LeftLog:
             self.folder.remove_all()
 
     def _set_aside(self, folder: Folder) -> Path:
-        """Second names of the same files; the workers remove the first ones."""
+        """Link the same files under second names; the workers remove the first ones."""
         aside = folder.path.with_name(f"{folder.path.name}.set-aside-{time.time_ns() // 1_000_000}")
         make_folder(aside)
         for name in folder.names():
@@ -127,7 +127,9 @@ class LeftLog:
 
 
 def check_folder(path: Path) -> None:
-    """Its files become records: nobody else may have put them there. Raises RunDirError."""
+    """Check the log folder, as its files become records: no other user may be able to write there. Raises
+    RunDirError.
+    """
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -142,7 +144,7 @@ def check_folder(path: Path) -> None:
 
 
 def check_place(pool_path: str) -> None:
-    """``pool.sync = accept`` means something only on a disk. Raises RunDirError."""
+    """Check that the pool is on a disk, as ``pool.sync = accept`` needs one. Raises RunDirError."""
     kind = memory_file_system(Path(pool_path))
     if kind:
         raise RunDirError(
@@ -152,7 +154,7 @@ def check_place(pool_path: str) -> None:
 
 
 def check_room(pool_path: str, pool_bytes: int, workers: int) -> None:
-    """There is room for the files that the workers begin with. Raises RunDirError."""
+    """Check that there is room for the first files of the workers. Raises RunDirError."""
     folder = accept_log_folder(pool_path)
     needed = FILES_PER_WORKER * workers * accept_log_file_bytes(pool_bytes)
     disk = os.statvfs(folder.parent)

@@ -1,7 +1,7 @@
-"""The sockets of http.listen and daemon.listen, and which of their places a predecessor has until its end.
+"""The sockets of http.listen and daemon.listen. A predecessor may hold some of their addresses until its end.
 
-A takeover opens all others before it asks the predecessor to go. A port that another process has is found out then,
-while there is still a daemon.
+A takeover opens all others before it asks the predecessor to end. So an address that another process has is found
+while a daemon still runs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ Place = tuple[str, int]
 
 
 class Listeners:
-    """Opened in one step, or in two where there is a predecessor. Belongs to the main thread."""
+    """Opens the sockets in one step, or in two if there is a predecessor. Belongs to the main thread."""
 
     def __init__(self, config: SidecarConfig, run_dir: Path) -> None:
-        """Reads the files of TLS and token. Raises RunDirError."""
+        """Read the files of TLS and token. Raises RunDirError."""
         self._config = config
         self._run_dir = run_dir
         self._http = HttpPort(config.values, run_dir) if config.text("http.listen") else None
         self.exporter: Exporter | None = None
-        """None: not set, or not opened yet."""
+        """None if it is not set, or not opened yet."""
         self.listening: Listening | None = None
         """The first port of daemon.listen; None as above."""
 
     def open(self, predecessor: Mapping[str, Any] | None = None) -> None:
-        """Open what is not open yet, but for places that the predecessor has by its daemon.json. Raises RunDirError."""
+        """Open all sockets that are not open, except at addresses that the predecessor holds by its daemon.json.
+        Raises RunDirError.
+        """
         held = {} if predecessor is None else predecessor
         if self._http is not None and self.exporter is None:
             try:
@@ -77,14 +79,14 @@ class Listeners:
 
 
 def _holds(held: Mapping[str, Any], wanted: Place | None) -> bool:
-    """Whether a socket of that daemon keeps another one from listening at the place."""
+    """Whether a socket of that daemon prevents another from listening at the address."""
     return wanted is not None and any(
         place[1] == wanted[1] and _overlap(place[0], wanted[0]) for place in _places(held)
     )
 
 
 def _places(held: Mapping[str, Any]) -> Iterator[Place]:
-    """All that a daemon listens at: its HTTP port, and those of daemon.listen, one for each worker behind the first."""
+    """All addresses of a daemon: its HTTP port, and those of daemon.listen, one per worker after the first."""
     http = parse_address(_text(held, "http").removeprefix("https://"))
     if http is not None:
         yield http
@@ -96,7 +98,7 @@ def _places(held: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Two names or addresses of this host: they share an address, or one of them means all."""
+    """Whether two names or addresses of this host share an address, or one of them means all addresses."""
     first, second = _addresses(one), _addresses(other)
     return bool(first & second) or any(each.is_unspecified for each in first | second)
 

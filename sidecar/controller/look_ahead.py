@@ -1,6 +1,7 @@
-"""Looks at the pool before a takeover: whether this version and configuration can go on where the running daemon stops.
+"""Checks the pool before a takeover: whether this version and configuration can continue where the running daemon
+stops.
 
-Whatever is refused here is refused while that daemon can go on.
+Everything that is refused here is refused while that daemon can still continue.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 def check_pool(config: SidecarConfig, segment: Path | None) -> None:
-    """Whether the pool of these settings could be made beside ``segment``, which the running daemon has.
+    """Check that a pool of these settings could be made in addition to ``segment``, which the running daemon has.
 
-    If that one is empty in the end, another takes its place, and gets its room. Raises RunDirError.
+    If that segment ends up empty, a new one replaces it and gets its room. Raises RunDirError.
     """
     pool_path = config.text("pool.path")
     folder = Path(pool_path).absolute().parent if pool_path else _SHARED_MEMORY
@@ -45,7 +46,7 @@ def check_pool(config: SidecarConfig, segment: Path | None) -> None:
     check_folder(log_folder)
     if config.text("pool.sync") == "accept":
         check_place(pool_path)
-        if not Folder(log_folder).names():  # else it has its room
+        if not Folder(log_folder).names():  # existing logs already have their room
             check_room(pool_path, memory_bytes, config.integer("daemon.workers"))
 
 
@@ -58,7 +59,7 @@ def _check_memory(
         disk, device = os.statvfs(folder), folder.stat().st_dev
         old = segment.stat() if segment is not None else None
     except OSError:
-        return  # who opens the segment says it
+        return  # opening the segment reports it
     if old is not None and old.st_dev == device:
         needed -= old.st_size
     room = disk.f_bavail * disk.f_frsize
@@ -70,9 +71,9 @@ def _check_memory(
 
 
 def topics_of(path: Path | None) -> set[str]:
-    """The topics that a living daemon's segment has records of. Reads only.
+    """The topics of the records in a running daemon's segment. Only reads.
 
-    Raises RunDirError when this version could not go on with it: a takeover must not begin then.
+    Raises RunDirError when this version could not use the segment: the takeover must then not begin.
     """
     if path is None or not os.path.lexists(path):
         where = "Its segment's file" if path is None else str(path)

@@ -1,4 +1,4 @@
-"""Start of the controller process: checks, run dir, segment, HTTP port, loop, signals; then the Daemon."""
+"""Starts the controller process: checks, run directory, segment, HTTP port, loop and signals, and then the Daemon."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ INSTANCE_ID_BYTES = 16
 NAMED_MAX = 3
 HEARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, RELOAD_SIGNAL, HAND_OVER_SIGNAL)
 PREPARE_S = 10.0
-"""How long a takeover waits for metadata, and for its workers' imports, before the old daemon is asked to go."""
+"""How long a takeover waits for metadata, and for its workers' imports, before it asks the old daemon to end."""
 
 
 def run(config: SidecarConfig, run_dir: Path | None, *, read: ReadConfig, takeover: bool = False) -> int:
     """Run the daemon in the foreground until SIGTERM or SIGINT. Returns the exit status; logs to stderr.
 
-    Everything that can be refused is refused before the first worker gets its work, in one sentence each.
-    ``takeover``: in the place of the daemon that holds the run dir, if one does; what can be refused is refused
-    before that one is asked to go. ``read`` reads the configuration again, for a reload.
+    Everything that can be refused is refused before the first worker gets its work, in one sentence each. ``takeover``
+    replaces the daemon that holds the run directory, if there is one; whatever can be refused is refused before that
+    daemon is asked to end. ``read`` reads the configuration again, for a reload.
     """
     if sys.flags.optimize:
         return _refuse(
@@ -81,7 +81,7 @@ def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: 
     try:
         import sidecar.shm.segment  # noqa: F401
     except ImportError as error:
-        # Most of all the compiled kernel, which says itself how to get it; or a package of [daemon].
+        # Mostly the compiled kernel, whose error says how to get it, or a package of [daemon].
         return _refuse(f"The daemon is not completely installed. {error}")
     raise_limit()
     if config.holds_secrets:
@@ -114,13 +114,15 @@ def _check_cpus(config: SidecarConfig) -> None:
 
 
 def _say_who_may_replace(pool_path: str) -> None:
-    """A file of somebody else is never adopted as the pool, but ours may be moved away, and its records with it."""
+    """Warn when other users may replace the pool's file. Another user's file is never adopted, but ours could be moved
+    away together with its records.
+    """
     if not pool_path:
         return
     try:
         found = replacers(Path(pool_path))
     except OSError:
-        return  # making the segment fails, by a sentence of its own
+        return  # making the segment fails, with its own sentence
     for who in found:
         log.warning(
             "pool.path = %s can be taken away, with the records in it: %s rename or remove what is there. Give it a "
@@ -131,7 +133,9 @@ def _say_who_may_replace(pool_path: str) -> None:
 
 
 def _check_dead_letters(path: str) -> None:
-    """A folder that was named must be usable now, not at the first failure. The usual one is made when needed."""
+    """Check the folder: a configured one must be usable now and not only at the first failure. The default one is made
+    when it is needed.
+    """
     if not path:
         return
     folder = Path(path).absolute()
@@ -155,7 +159,7 @@ def _check_dead_letters(path: str) -> None:
 
 
 class _Service:
-    """The steps of one daemon's life, and what has to be given back at its end however far it came."""
+    """The steps of one daemon's life, and the resources to release at its end, however far it came."""
 
     def __init__(
         self, config: SidecarConfig, run_dir: RunDir, read: ReadConfig, predecessor: Predecessor | None
@@ -166,16 +170,18 @@ class _Service:
         self.run_dir = run_dir
         self.predecessor = predecessor
         self.forget_segment = False
-        """A refused one stays findable."""
+        """Whether to forget the segment at the end; one that was refused must stay findable."""
         self.is_handed_over = False
         self.replaced_pid: int | None = None
-        """The daemon that we took over from."""
+        """The process id of the daemon that this one took over from."""
         self.is_reload_asked = False
-        """A signal came before there was a daemon."""
+        """Whether a reload was requested before the daemon existed."""
         self.standbys: deque[StandbyWorker] = deque()
 
     def start_workers(self) -> None:
-        """Before anything else: they import at the same time as we do, and end with us if we are refused."""
+        """Start the worker processes, before anything else. They import in parallel with this process, and end with it
+        if it is refused.
+        """
         count = self.config.integer("daemon.workers")
         try:
             for _ in range(count):
@@ -212,7 +218,7 @@ class _Service:
     async def _serve(self) -> int:
         from sidecar.controller.cluster import Cluster
 
-        # There is nothing to reload yet; by default the signal kills.
+        # There is nothing to reload yet, but the signal's default action would kill this process.
         asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, self._hung_up_early)
         cluster = Cluster(self.config)
         control: ControlEndpoint | None = None
@@ -222,7 +228,7 @@ class _Service:
             cluster.start()
             if self.predecessor is not None:
                 control = await self._succeed(self.predecessor, cluster)
-                listeners.open()  # also at the predecessor's places
+                listeners.open()  # also at the predecessor's addresses
             store, instance = self._open_segment(keep_control=control is not None)
         except BaseException:
             for each in (control, listeners):
@@ -267,17 +273,18 @@ class _Service:
             loop.add_signal_handler(number, daemon.ask_stop, number.name)
         loop.add_signal_handler(HAND_OVER_SIGNAL, daemon.hand_over)
         loop.add_signal_handler(RELOAD_SIGNAL, self._hung_up, daemon)
-        self._let_go_of_predecessor()  # from here on somebody may take over from us
+        self._let_go_of_predecessor()  # from here on another daemon may take over
         gc.freeze()
         try:
             return await daemon.run(exporter, lambda: self._ready(daemon))
         finally:
-            # The loop's end puts the default handlers back: one more SIGTERM would kill a daemon that cleans up.
+            # The end of the loop restores the default handlers: another SIGTERM would kill a daemon that is cleaning
+            # up.
             signal.pthread_sigmask(signal.SIG_BLOCK, HEARD_SIGNALS)
             self.is_handed_over = daemon.is_handed_over
 
     def _hung_up_early(self) -> None:
-        """SIGHUP before there is a daemon: the configuration may be newer than the one that was read."""
+        """Handle SIGHUP before there is a daemon: the configuration may be newer than the one that was read."""
         log.info("SIGHUP: still starting; the configuration is read again then.")
         self.is_reload_asked = True
 
@@ -286,7 +293,7 @@ class _Service:
             daemon.reload.ask()
 
     def _hung_up(self, daemon: Daemon) -> None:
-        """SIGHUP: a reload, or the terminal is closed and nobody will look any more."""
+        """Handle SIGHUP: reload, or end if the terminal was closed."""
         if self.terminal.is_closed:
             daemon.terminal_closed()
         else:
@@ -295,7 +302,7 @@ class _Service:
     # ---- the steps
 
     def _listen(self) -> Listeners:
-        """All that can be checked is, while there is a predecessor that can go on."""
+        """Open and check all that is possible while a predecessor can still continue."""
         from sidecar.controller.listeners import Listeners
         from sidecar.controller.look_ahead import check_pool
 
@@ -314,14 +321,16 @@ class _Service:
         return listeners
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
-        """Prepare all that can be, then end the daemon before; returns with the run dir held and HELLOs waiting."""
+        """Prepare everything possible, then end the predecessor. Returns with the run directory held and HELLOs
+        waiting.
+        """
         from sidecar.controller.control_endpoint import open_control
         from sidecar.controller.look_ahead import topics_of
 
         topics = topics_of(predecessor.segment_path)
         if not await cluster.know(topics, PREPARE_S):
             log.warning("Metadata is missing for some topics in use; taking over anyway.")
-        with contextlib.suppress(TimeoutError):  # late ones finish their imports afterwards
+        with contextlib.suppress(TimeoutError):  # late workers finish their imports afterwards
             async with asyncio.timeout(PREPARE_S):
                 for standby in self.standbys:
                     if not await standby.wait_warm():
@@ -330,7 +339,7 @@ class _Service:
                             "The daemon that runs goes on."
                         )
         Systemd().take_main_process()
-        # Clients that lose their worker from here on come to us, and wait for ours.
+        # Clients that lose their worker from here on come to this daemon and wait for its workers.
         control = open_control(self.run_dir)
         try:
             await predecessor.end()
@@ -343,7 +352,7 @@ class _Service:
     def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:
         from sidecar.controller.segment_store import SegmentStore
 
-        # First by their slots: what is killed here was ended by us, and its slot must say so.
+        # First the holders of slots: this process ends them, and that must be noted in their slots.
         killed = end_slot_holders(self.run_dir.workers_lock)
         for done in self.run_dir.clear_leftovers(keep_control=keep_control):
             log.warning("Cleaned up: %s.", done)
@@ -368,7 +377,7 @@ class _Service:
         return store, instance
 
     def _close(self, store: SegmentStore) -> bool:
-        """False when records without an end are left in it."""
+        """Close the segment. Returns False when it still has records without an outcome."""
         if self.is_handed_over:
             store.leave()
             return True

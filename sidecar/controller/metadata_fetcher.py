@@ -1,7 +1,7 @@
-"""MetadataFetcher: pulls cluster metadata once for all workers.
+"""MetadataFetcher: fetches cluster metadata once for all workers.
 
-One asyncio task drives the sans-IO Metadata over links of its own. Any number of askers cause one request
-(rule M6); when no known broker answers, the bootstrap addresses are asked again (rule S6).
+One asyncio task drives the sans-IO Metadata over its own links. Any number of requests for an update cause one request
+to a broker (rule M6). When no known broker answers, the bootstrap addresses are asked again (rule S6).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class MetadataListener(Protocol):
     """Calls that the fetcher makes on its owner."""
 
     def snapshot_changed(self, result: UpdateResult) -> None:
-        """The cluster has answered."""
+        """Called when the cluster has answered."""
         ...
 
     def topic_errors_changed(self, errors: Mapping[str, TopicError]) -> None:
-        """The answer refuses these topics; empty when it refuses none any more."""
+        """Called with the topics that the answer refuses; empty when it refuses none any more."""
         ...
 
     def cluster_error_changed(self, text: str) -> None:
-        """After each failed attempt, one sentence; "" when a broker answers again."""
+        """Called with one sentence after each failed attempt; with "" when a broker answers again."""
         ...
 
 
@@ -77,12 +77,12 @@ class MetadataFetcher:
         self._rebootstrap_trigger_ms = metadata_config.metadata_recovery_rebootstrap_trigger_ms
         self._request_timeout_ms = connection_config.request_timeout_ms
         self._unanswered_since_ms: float | None = None
-        """Since when an update has been due and none has come."""
+        """Since when an update has been due without success."""
         self._clock = clock or MonotonicClock()
         self.awaitable = AwaitableMetadata(self.metadata, self._clock, self.wake)
         self.last_error = ""
         self.is_login_refused = False
-        """last_error is that the brokers refuse the login."""
+        """Whether the last error is that the brokers refuse the login."""
         self._bootstrap = _bootstrap_nodes(bootstrap)
         self._use_bootstrap = True
         self._failed: set[int] = set()
@@ -103,7 +103,7 @@ class MetadataFetcher:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    # What others ask for
+    # Requests of the owner
 
     @property
     def snapshot(self) -> MetadataSnapshot:
@@ -115,7 +115,7 @@ class MetadataFetcher:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def use(self, bootstrap: Sequence[tuple[str, int]], connection_config: ConnectionConfig) -> None:
-        """Begin with these addresses where a beginning is needed; connect by this configuration from now on."""
+        """Use these bootstrap addresses and this connection configuration from now on."""
         self._links.use(connection_config)
         nodes = _bootstrap_nodes(bootstrap)
         if nodes == self._bootstrap:
@@ -129,7 +129,7 @@ class MetadataFetcher:
         self.wake()
 
     async def close(self) -> None:
-        """Stop the task, close the links, and let every waiter know."""
+        """Stop the task, close the links, and wake every waiter."""
         self.metadata.close()
         self.awaitable.notify()
         task, self._task = self._task, None
@@ -139,7 +139,7 @@ class MetadataFetcher:
         self._links.close_all()
 
     def add_topics(self, topics: Iterable[str]) -> None:
-        """These topics are in use; unknown ones are asked for."""
+        """Note that these topics are in use; unknown ones are requested."""
         now_ms = self._clock.now_ms()
         for topic in topics:
             if self.metadata.add(topic, now_ms):
@@ -150,20 +150,21 @@ class MetadataFetcher:
         self.metadata.recheck(topics)
 
     def records_sent(self, topics: Iterable[str]) -> None:
-        """Records of these topics went out since the last call (keeps them in use)."""
+        """Note that records of these topics were sent since the last call, which keeps the topics in use."""
         self.metadata.records_sent(topics, self._clock.now_ms())
         self.wake()
 
     def request_update(self) -> int:
-        """Ask for an update as soon as the backoff allows; returns the version to wait past."""
+        """Request an update as soon as the backoff allows. Returns the version that it will exceed."""
         version = self.metadata.request_update()
         self.wake()
         return version
 
     def say_slow_start(self) -> None:
-        """Before the first answer ever: say which wait has lasted SILENT_MS.
+        """Before the very first answer: log a wait that has lasted SILENT_MS.
 
-        Without it nothing is said until every address of bootstrap.servers has had its time to connect, 10 s each.
+        Otherwise nothing would be logged until every address of bootstrap.servers has used its time to connect, 10 s
+        each.
         """
         if self.last_error or self.snapshot.nodes:
             return
@@ -174,7 +175,9 @@ class MetadataFetcher:
             self._report_error(f"{step}.")
 
     def connected(self) -> list[tuple[int, float | None]]:
-        """Each broker that a connection stands to, and since when a question has no answer (None: there is none)."""
+        """(broker id, since when a request is unanswered) of each broker with a connection; None if no request is
+        open.
+        """
         return [
             (link.node.id, link.last_used_ms if link.awaited_count else None)
             for link in self._links.ready_links
@@ -182,15 +185,15 @@ class MetadataFetcher:
         ]
 
     def wake(self) -> None:
-        """Let the task look at the Metadata now."""
+        """Make the task look at the Metadata now."""
         self._woken.set()
 
     async def fetch_all_topics(
         self, timeout_ms: float = 10_000.0, topics: Iterable[str] | None = None
     ) -> MetadataAnswer:
-        """Ask once for all topics of the cluster (or these), leaving the topics in use as they are.
+        """Request all topics of the cluster once (or these), without changing the topics in use.
 
-        Never creates a topic. Raises LinkError when no broker answered within ``timeout_ms``.
+        Never creates a topic. Raises LinkError when no broker has answered within ``timeout_ms``.
         """
         deadline_ms = self._clock.now_ms() + timeout_ms
         asked = None if topics is None else list(topics)
@@ -212,7 +215,7 @@ class MetadataFetcher:
             except asyncio.CancelledError:
                 raise
             except Exception:
-                # Metadata must go on whatever one answer did to us; the backoff keeps this from spinning.
+                # Metadata must continue whatever one answer caused; the backoff prevents a busy loop.
                 log.exception("Metadata update failed unexpectedly.")
                 self._failed_update(None, "The last metadata answer could not be handled; see the log.")
 
@@ -250,7 +253,7 @@ class MetadataFetcher:
             self._report_error(f"{link.node} refuses us: not authorized.")
             return
         if answer.error_code or not answer.brokers:
-            # A broker that is just starting knows no brokers; believing it would lose all we know.
+            # A broker that is just starting knows no brokers; using its answer would lose everything known.
             self._failed_update(link.node, f"{link.node} names no brokers (error {answer.error_code}).")
             return
         self._unanswered_since_ms = None
@@ -259,7 +262,7 @@ class MetadataFetcher:
         self._use_bootstrap = False
         self._links.update_nodes(answer.brokers)
         for node in self._bootstrap:
-            # Only a way in: from here on the brokers are asked under their own names.
+            # Bootstrap addresses are only a way in: from here on the brokers are asked by their own names.
             bootstrap_link = self._links.link(node.id)
             if bootstrap_link is not None and bootstrap_link.in_flight_count == 0:
                 self._links.close(node.id)
@@ -267,7 +270,7 @@ class MetadataFetcher:
         self._listener.snapshot_changed(result)
         errors = self.metadata.topic_errors
         if errors or self._reported_errors:
-            # Also errors reported before: records that came since wait for this answer.
+            # Also errors reported before, as records that came since wait for this answer.
             self._reported_errors = errors
             self._listener.topic_errors_changed(errors)
         self.awaitable.notify()
@@ -292,18 +295,18 @@ class MetadataFetcher:
     # Which broker
 
     def _choose_link(self) -> BrokerLink | None:
-        """A link that can be asked now; else None, with connects under way where allowed."""
-        candidates = self._candidates()  # first: it forgets who failed once everyone has
+        """A link that can be asked now. If there is none, starts connecting where that is allowed, and returns None."""
+        candidates = self._candidates()  # first: it forgets the failures once every broker has failed
         ready = [
             link
             for link in self._links.ready_links
             if link.node.id not in self._failed and self._links.is_ready(link.node.id)
         ]
         if ready:
-            # The least loaded; a bootstrap address only while nothing better is there.
+            # The least loaded; a bootstrap address only if there is no broker.
             return min(ready, key=lambda link: (link.node.id < 0, link.in_flight_count))
         if any(self._links.next_attempt_delay_ms(node.id, 0.0) == float("inf") for node in candidates):
-            return None  # connecting: its end will wake us
+            return None  # connecting: its end wakes the task
         now_ms = self._clock.now_ms()
         possible = [node for node in candidates if self._links.next_attempt_delay_ms(node.id, now_ms) <= 0]
         if possible:
@@ -311,8 +314,9 @@ class MetadataFetcher:
         return None
 
     def _candidates(self) -> list[Node]:
-        """The brokers to try: the known ones that did not fail since the last answer; when all did,
-        bootstrap."""
+        """The brokers to try: the known ones that have not failed since the last answer, or when all have, the
+        bootstrap addresses.
+        """
         known = list(self.metadata.snapshot.nodes.values())
         if not self._use_bootstrap and known:
             left = [node for node in known if node.id not in self._failed]
@@ -325,13 +329,13 @@ class MetadataFetcher:
         left = [node for node in self._bootstrap if node.id not in self._failed]
         if left:
             return left
-        # All bootstrap addresses failed as well: everything starts over, known brokers first.
+        # All bootstrap addresses failed as well: start over, with known brokers first.
         self._failed.clear()
         self._use_bootstrap = not known
         return known or self._bootstrap
 
     def _check_rebootstrap_trigger(self, now_ms: float) -> None:
-        """KIP-1102: brokers that can be connected to and never answer must not hold us for ever."""
+        """Use the bootstrap addresses again when brokers accept connections but never answer (KIP-1102)."""
         if self._unanswered_since_ms is None:
             self._unanswered_since_ms = now_ms
         elif (
@@ -344,7 +348,7 @@ class MetadataFetcher:
             self._rebootstrap()
 
     def _answer_timeout_ms(self, now_ms: float) -> float | None:
-        """None: request.timeout.ms. Shorter when the trigger comes first."""
+        """The timeout of an answer in ms, if the trigger comes before request.timeout.ms; else None."""
         if not self._may_rebootstrap or self._use_bootstrap or self._unanswered_since_ms is None:
             return None
         left_ms = self._unanswered_since_ms + self._rebootstrap_trigger_ms - now_ms
@@ -364,7 +368,7 @@ class MetadataFetcher:
             self._connected.add(node_id)
         elif error is not None and not self.metadata.is_closed:
             if node_id in self._connected:
-                self.metadata.request_update()  # a broker that drops us may be gone (M7)
+                self.metadata.request_update()  # a broker that drops the connection may be gone (M7)
             self._note_failure(node_id, error)
         if not connected:
             self._connected.discard(node_id)
@@ -378,7 +382,7 @@ class MetadataFetcher:
             self._report_error(text)
 
     def _note_failure(self, node_id: int, text: str) -> None:
-        """One broker failed. That is news for others only when none is left to ask."""
+        """Note that a broker failed. It is reported only when no other broker is left to ask."""
         self._failed.add(node_id)
         everyone = list(self.metadata.snapshot.nodes)
         if self._may_rebootstrap or not everyone:
@@ -401,16 +405,16 @@ class MetadataFetcher:
             self.awaitable.notify()
 
     async def _wait(self, delay_ms: float) -> None:
-        """Until something happens, at most ``delay_ms``.
+        """Wait until something happens, at most ``delay_ms``.
 
-        Call it right after looking, with no await between: what happened before the look is forgotten here.
+        Call it right after checking, without an await in between: events before the call are forgotten here.
         """
         self._woken.clear()
         await happens_within(self._woken, min(delay_ms, IDLE_WAIT_MS) / 1000)
 
 
 def _bootstrap_nodes(addresses: Sequence[tuple[str, int]]) -> list[Node]:
-    """Negative ids: they are only a way in."""
+    """The bootstrap addresses as nodes, with negative ids, as they are not brokers."""
     return [Node(-1 - index, host, port) for index, (host, port) in enumerate(addresses)]
 
 

@@ -1,4 +1,4 @@
-"""Orders: pause, resume and drain. Who may give them, what holds now, and how it outlives this daemon."""
+"""Orders: pause, resume and drain. Checks permissions, and keeps the present state across daemons."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from sidecar.controller.run_dir import RunDir, read_json
 log = logging.getLogger(__name__)
 
 TOPICS_NAMED: Final = 5
-"""In the notice of what is paused."""
+"""The most topics named in the notice about paused topics."""
 
 
 class Orders:
-    """Belongs to the controller's loop. ``use`` gives the workers what holds now, and returns a sentence for each one
-    that has not confirmed it in time."""
+    """Carries out orders. ``use`` sends the present state to the workers, and returns a sentence for each worker that
+    has not confirmed it in time. Belongs to the controller's loop.
+    """
 
     def __init__(self, run_dir: RunDir, *, use: Callable[[], Awaitable[list[str]]]) -> None:
         self._run_dir = run_dir
         self._use = use
         self.pauses = Pauses.from_mapping(read_json(run_dir.pauses_json))
-        """Also what was ordered of the daemon before, which has crashed or handed over."""
+        """Includes orders to an earlier daemon that crashed or handed over."""
         if self.pauses:
             log.warning("Still stopped by an operator: %s.", self.sentence())
 
     async def carry_out(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
-        """The fields of ORDER_REPLY, once all workers have confirmed. Raises Refused, and nothing has changed then."""
+        """Carry out an order. Returns the fields of ORDER_REPLY once all workers have confirmed it. Raises Refused,
+        and changes nothing then.
+        """
         if caller.uid not in (0, os.geteuid()):
             raise Refused("NOT_ALLOWED", "Only the daemon's user and root may pause, resume or drain.")
         now_ms = time.time_ns() // 1_000_000
@@ -59,7 +62,7 @@ class Orders:
         return [self.pauses.to_mapping(), late]
 
     def end(self) -> bool:
-        """A stop delivers all that was accepted, so nothing is paused from here on. True if something was."""
+        """End all pauses, as a stop delivers all accepted records. Returns True if there was any."""
         ended, self.pauses = bool(self.pauses), Pauses()
         return ended
 
@@ -72,7 +75,7 @@ class Orders:
         return " and ".join(parts) or "records are accepted and sent"
 
     def notices(self) -> list[str]:
-        """A sentence for an operator while topics are paused; a drain is the daemon's state."""
+        """A sentence for the operator while topics are paused. A drain is part of the daemon's state instead."""
         topics = self.pauses.topics
         if not topics:
             return []
@@ -86,5 +89,5 @@ class Orders:
         ]
 
     def shown(self) -> dict[str, Any]:
-        """For status and page; empty while nothing is stopped."""
+        """The keys for status and page; empty while nothing is stopped."""
         return {"pauses": self.pauses.to_mapping()} if self.pauses else {}

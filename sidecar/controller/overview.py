@@ -1,4 +1,4 @@
-"""Overview: the daemon as an operator sees it, beyond its own processes: Kafka, pool, clients, clock, certificates."""
+"""Overview: the operator's view of the daemon beyond its processes: Kafka, pool, clients, clock, certificates."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from sidecar.controller.segment_store import SegmentStore
 
 LOOK_S: Final = 1.0
-"""Between two looks of :meth:`Overview.tick`."""
+"""The interval of :meth:`Overview.tick`."""
 _CONTROLLER: Final = -1
-"""In place of a worker's index: the controller's own links."""
+"""Used as a worker's index: the controller's own links."""
 REFRESH_MS: Final = 5_000.0
-"""How often metadata is asked whether a broker is back that no worker needs."""
+"""How often metadata is refreshed to see whether a lost broker that no worker uses is back."""
 
 
 class Overview:
-    """Belongs to the controller's loop."""
+    """Combines the books. Belongs to the controller's loop."""
 
     def __init__(self, cluster: Cluster, store: SegmentStore) -> None:
         self._cluster = cluster
@@ -38,10 +38,10 @@ class Overview:
         self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())
         self._refreshed_ms = 0.0
         self._connected: tuple[BrokerRow, ...] = ()
-        """As the controller's own links have it."""
+        """The brokers as the controller's own links see them."""
 
     def report(self, worker: int, condition: Condition) -> None:
-        """How it stands with a worker's brokers, pool and streams."""
+        """Take a worker's report on its brokers, pool and streams."""
         self._conditions.report(worker, condition)
         self._judge()
 
@@ -49,8 +49,9 @@ class Overview:
         self._conditions.worker_left(worker)
 
     def tick(self) -> bool:
-        """Once in LOOK_S: ages grow and brokers come back without a report. True when status shows something that
-        changes by itself."""
+        """Called once per LOOK_S, as ages grow and brokers come back without a report. Returns True when status shows
+        something that changes with time.
+        """
         self._clock_watch.tick(self._clock.now_ms(), self._clock.timestamp_ms(), LOOK_S * 1e3)
         self._certificates.tick(self._cluster.expiries, time.time())
         self._cluster.look()
@@ -69,11 +70,11 @@ class Overview:
             cluster.refresh()
 
     def trouble(self) -> Trouble | None:
-        """Why the daemon is degraded by Kafka; None while Kafka takes what it gets."""
+        """Why the daemon is degraded because of Kafka; None while Kafka takes the records."""
         return self._conditions.trouble(self._clock.now_ms())
 
     def status(self, in_flight_most: int) -> dict[str, Any]:
-        """Keys of status. ``in_flight_most``: requests that may be unanswered at one broker."""
+        """The keys of status. ``in_flight_most``: the requests that may be unanswered at one broker."""
         pages_used, now_ms = self._store.total("buffer_pages_taken"), self._clock.now_ms()
         return {
             "kafka_reachable": self._cluster.is_known and not self._cluster.error,

@@ -1,4 +1,6 @@
-"""Whether a folder or file is ours: who else could have made it, or could write there, decides what may be believed."""
+"""Checks whether a folder or file is ours: only then may its contents be trusted, as no other user can have written
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from pathlib import Path
 from typing import Final
 
 LINKS_MAX: Final = 40
-"""As in the kernel's own path walk."""
+"""The same limit as in the kernel's path walk."""
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotOurs(RuntimeError):
-    """The text is the sentence for the user: path, owner, mode, and what to do."""
+    """Raised with a sentence for the user: path, owner, mode, and what to do."""
 
 
 def check_folder(path: Path) -> list[Path]:
-    """Raises NotOurs unless ``path`` is a folder of this user that nobody else may write.
+    """Raises NotOurs unless ``path`` is a folder of this user that no other user may write.
 
-    Every folder and symbolic link on the way must be this user's or root's: its owner decides where it leads. Returns
-    folders above it in which every user, or a group, may rename others' entries. OSError when it cannot be looked at.
+    Every folder and symbolic link on the way must belong to this user or to root, as its owner decides where it leads.
+    Returns the folders above it in which every user, or a group, may rename entries of others. Raises OSError when one
+    cannot be read.
     """
     loose: list[Path] = []
     for at, found, is_last in _way(path):
@@ -43,10 +46,10 @@ def check_folder(path: Path) -> list[Path]:
 
 
 def replacers(path: Path) -> list[str]:
-    """Others that may put another file in the place of ``path``, each as the beginning of a sentence.
+    """Other users that may replace the file at ``path``, each as the beginning of a sentence.
 
-    Users beside this one and root: they own a folder or a link on the way, or may write in a folder there. The way
-    ends where a folder is missing. OSError when one cannot be looked at.
+    These are users, apart from this one and root, that own a folder or a link on the way, or may write in a folder
+    there. The way ends at a missing folder. Raises OSError when one cannot be read.
     """
     found: list[str] = []
     try:
@@ -63,9 +66,9 @@ def replacers(path: Path) -> list[str]:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Each folder and symbolic link on the way to a folder, and True with that folder itself.
+    """(path, stat, is last) of each folder and symbolic link on the way to a folder, and last that folder itself.
 
-    Raises OSError for what cannot be looked at or is no folder, and for too many links.
+    Raises OSError for a path that cannot be read or is not a folder, and for too many links.
     """
     pending = list(reversed(Path(os.path.abspath(path)).parts[1:]))  # noqa: PTH100 - links are walked one by one
     at, links = Path("/"), 0
@@ -91,9 +94,10 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
 
 
 def _lets_others_rename(found: os.stat_result) -> bool:
-    """Whether users beside the owner and root may rename what stands in a folder.
+    """Whether users other than the owner and root may rename entries of a folder.
 
-    This process's own primary group does not count: where each user has a group, its folders are often open to it.
+    This process's primary group does not count: on systems where each user has a group, folders are often writable by
+    it.
     """
     if found.st_mode & stat.S_ISVTX or stat.S_ISLNK(found.st_mode):
         return False
@@ -102,9 +106,9 @@ def _lets_others_rename(found: os.stat_result) -> bool:
 
 
 def check_entries(folder: Path, names: Iterable[str], *, may_be_links: Iterable[str] = ()) -> None:
-    """Raises NotOurs for what stands in ``folder`` under one of ``names`` and was put there by somebody else.
+    """Raises NotOurs if another user has put an entry with one of ``names`` into ``folder``.
 
-    A symbolic link counts as put there by somebody else unless its name is in ``may_be_links``: we make none.
+    A symbolic link counts as made by another user unless its name is in ``may_be_links``, as the daemon makes none.
     """
     for name in names:
         try:
@@ -118,7 +122,9 @@ def check_entries(folder: Path, names: Iterable[str], *, may_be_links: Iterable[
 
 
 def check_file(fd: int, path: Path) -> None:
-    """Raises NotOurs unless the open file is a regular one of this user, with one name, that nobody else may write."""
+    """Raises NotOurs unless the open file is a regular file of this user, with one name, that no other user
+    may write.
+    """
     found = os.fstat(fd)
     is_private = found.st_nlink == 1 and not found.st_mode & _WRITABLE_BY_OTHERS
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not is_private:

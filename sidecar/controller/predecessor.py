@@ -1,8 +1,9 @@
-"""Predecessor: the living daemon of a run dir, as one that is to take its place sees it (`run --takeover`).
+"""Predecessor: the running daemon of a run directory, as seen by the daemon that replaces it (`run --takeover`).
 
-A planned crash: it is asked by signal to stop where it stands, lets go of the run dir, and its successor adopts. A
-signal and not a message, because the kernel then checks who may ask: the same user, or root. One that does not answer
-is killed, which costs the batches on their way another send and nothing else.
+A takeover is a planned crash. A signal asks the predecessor to stop at once; it releases the run directory, and its
+successor adopts its records. It is a signal and not a message because the kernel checks the permission: only the same
+user or root may send it. A predecessor that does not react is killed; this costs only that batches under way are sent
+again.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ log = logging.getLogger(__name__)
 
 HAND_OVER_SIGNAL: Final = signal.SIGUSR2
 ANSWER_S: Final = 3.0
-"""How long it may take to end its workers and let go."""
+"""How long it may take to end its workers and release the run directory."""
 LOOK_S: Final = 0.001
 
 
 class Predecessor:
-    """Found by :meth:`find`, then :meth:`end` once. Belongs to the main thread."""
+    """Use: :meth:`find`, then :meth:`end` once. Belongs to the main thread."""
 
     def __init__(self, run_dir: RunDir, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -45,11 +46,13 @@ class Predecessor:
         self._pidfd = pidfd
         self._takers_fd = -1
         self.info: dict[str, Any] = read_json(run_dir.daemon_json) or {}
-        """Its daemon.json: its HTTP address among others."""
+        """Its daemon.json, with its HTTP address among others."""
 
     @classmethod
     def find(cls, run_dir: RunDir) -> Predecessor | None:
-        """The daemon that holds the run dir, or None. RunDirError if it cannot be named, or another takes over too."""
+        """The daemon that holds the run directory, or None. Raises RunDirError if it cannot be identified, or if
+        another daemon takes over as well.
+        """
         run_dir.check_length()
         pid = run_dir.holder()
         if pid is None:
@@ -59,7 +62,7 @@ class Predecessor:
         if pid > 1:
             with contextlib.suppress(OSError):
                 pidfd = os.pidfd_open(pid)
-        # Asked again with the pidfd in hand: the number cannot have been given to another since.
+        # Asked again while holding the pidfd: the pid cannot have been reused since.
         if pidfd < 0 or run_dir.holder() != pid or run_dir.holder_start_time() != process_start_time(pid):
             raise RunDirError(
                 f"Run dir {run_dir.path} is held by a daemon that cannot be named from here (another container?): "
@@ -75,7 +78,7 @@ class Predecessor:
         return Path(found["path"]) if isinstance(found.get("path"), str) else None
 
     async def end(self) -> None:
-        """Make it let go of the run dir, and hold that. Returns with the predecessor and its workers not writing."""
+        """End the predecessor and hold the run directory. On return neither it nor its workers write any more."""
         asked_s = time.monotonic()
         stands_still = process_state(self.pid) in {"T", "t"}
         if not stands_still:

@@ -1,8 +1,8 @@
-"""Reload: SIGHUP makes the daemon read its configuration again, and take on all of it or nothing.
+"""Reload: on SIGHUP the daemon reads its configuration again, and applies all of it or nothing.
 
-The command ``kafka-sidecar reload`` sends the signal, because the kernel then checks who may ask: the same user, or
-root. The answer is a file in the run dir that only that user can read. It names when the reload began, on the
-host's monotonic clock, so that each asker finds the answer to a question no older than its own.
+The command ``kafka-sidecar reload`` sends the signal, as the kernel then checks the permission: only the same user or
+root may send it. The answer is a file in the run directory that only that user can read. It has the monotonic time at
+which the reload began, so that each caller can recognise the answer to its own request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 RELOAD_SIGNAL: Final = signal.SIGHUP
 WORKERS_ANSWER_S: Final = 5.0
-"""How long a reload waits for its workers. One that is replaced meanwhile starts with the new settings anyway."""
+"""How long a reload waits for its workers. A worker that is replaced meanwhile starts with the new settings anyway."""
 READ_S: Final = 10.0
 """How long a reload waits for its files. The command waits 30 s."""
 
@@ -39,17 +39,17 @@ class ReloadResult:
     took_ms: float = 0.0
     changes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
-    """Sentences. Any of them: nothing was changed."""
+    """One sentence per fault. If there is any, nothing was changed."""
     needs_takeover: bool = False
-    """Another daemon can take these settings on; this one cannot."""
+    """Whether only a new daemon can apply these settings."""
     warnings: tuple[str, ...] = ()
 
 
 class Reload:
-    """One reload at a time; one asked for meanwhile follows. Belongs to the controller's loop.
+    """Runs one reload at a time; one requested meanwhile follows. Belongs to the controller's loop.
 
-    ``read`` runs in a thread and raises ConfigError. ``use`` takes the new configuration on, and returns one sentence
-    for each worker that has not confirmed it in time. ``publish`` writes the result where the command finds it.
+    ``read`` runs in a thread and raises ConfigError. ``use`` applies the new configuration, and returns one sentence
+    for each worker that has not confirmed it in time. ``publish`` writes the result for the command.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Reload:
         """The last one, which may hang for ever; no second thread hangs with it."""
 
     def ask(self) -> None:
-        """The signal's handler."""
+        """Handle the signal."""
         self._is_asked = True
         if not self._is_running:
             self._is_running = True
@@ -140,7 +140,7 @@ class Reload:
         return result
 
     async def _go_back(self) -> None:
-        """Half of the new settings may be in use: put the earlier ones everywhere."""
+        """Restore the earlier settings everywhere, as half of the new ones may be in use."""
         try:
             await self._use(self._config)
         except Exception:

@@ -1,4 +1,4 @@
-"""The run dir: who holds it, what it tells (daemon.json, segment.json), and what a dead daemon left there."""
+"""The run directory: its lock, its published files (daemon.json, segment.json), and the remains of a dead daemon."""
 
 from __future__ import annotations
 
@@ -43,20 +43,22 @@ BELIEVED: Final = (
     *(LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock"),
     *("daemon.json", "segment.json", "pauses.json", "epoch", "dead-letters"),
 )
-"""Contents that a daemon acts on: pids that are killed, a segment that is adopted, a folder that is written."""
+"""Entries whose contents a daemon acts on: pids to kill, a segment to adopt, a folder to write to."""
 PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "pauses.json", "epoch")
 FOLDER_MODE: Final = 0o750
 DAEMON_JSON_MODE: Final = 0o640
-"""`status` is for every user that may send records; nothing else in the run dir but the sockets is."""
+"""The mode of daemon.json: every user that may send records may run `status`. Otherwise only the sockets are open to
+them.
+"""
 _KILL_WAIT_MS: Final = 10_000
 
 
 class RunDirError(RuntimeError):
-    """The run dir cannot be used; the text is the sentence for the user."""
+    """The run directory cannot be used. The text is a sentence for the user."""
 
 
 def usual_run_dir() -> Path:
-    """The one that the stub finds by default, too. Raises RunDirError when this user has none."""
+    """The default run directory, which the stub uses, too. Raises RunDirError when this user has none."""
     try:
         named = default_run_dir()
     except ValueError as error:
@@ -69,7 +71,7 @@ def usual_run_dir() -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``, or None when it is absent or no JSON object."""
+    """The JSON object in ``path``; None when the file is absent or has no JSON object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -86,13 +88,13 @@ def process_state(pid: int) -> str | None:
 
 
 class RunDir:
-    """A run dir, held or only looked at. One per process; not thread-safe."""
+    """A run directory, either held or only read. One per process; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink must stay one: users know its name
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink is kept: users know its name
         self._lock_fd: int | None = None
         self._loose: list[Path] = []
-        """Folders above it that others may write, as far as the log has named them."""
+        """Folders above it that other users may write and that were logged."""
         self._is_loss_logged = False
 
     @property
@@ -131,12 +133,12 @@ class RunDir:
         return Path(f"/dev/shm/kafka-sidecar-{digest[:12]}-{instance[:8]}.segment")
 
     def is_segment_name(self, path: Path) -> bool:
-        """Whether a daemon on this run dir makes segments of such a name where no pool.path is configured."""
+        """Whether a daemon of this run directory would choose such a path for its segment without pool.path."""
         usual = self.default_segment_path("*")
         return path.parent == usual.parent and path.match(usual.name)
 
     def check_length(self) -> None:
-        """Raises RunDirError when a socket's path under it would not fit into a UNIX address."""
+        """Raises RunDirError when a socket's path under it would be too long for a UNIX address."""
         longest = self.path / LONGEST_SOCKET
         excess = len(os.fsencode(longest)) - IPC_PATH_BYTES_MAX
         if excess > 0:
@@ -147,15 +149,16 @@ class RunDir:
             )
 
     def acquire(self) -> None:
-        """Create the folder if need be and hold it until this process ends.
+        """Create the folder if needed, and hold it until this process ends.
 
-        Raises RunDirError when the path is too long for sockets, cannot be made, or another daemon holds it.
+        Raises RunDirError when the path is too long for sockets, the folder cannot be made, or another daemon holds
+        it.
         """
         if not self.try_acquire():
             raise RunDirError(self._taken_sentence())
 
     def try_acquire(self) -> bool:
-        """As :meth:`acquire`, but False when another daemon holds it."""
+        """As :meth:`acquire`, but returns False when another daemon holds it."""
         self.check_length()
         try:
             make_folder(self.path, FOLDER_MODE)
@@ -172,7 +175,7 @@ class RunDir:
         return True
 
     def _name_loose(self, folders: list[Path]) -> None:
-        """Once each: a takeover asks for the lock a thousand times a second."""
+        """Log each folder once: a takeover tries the lock a thousand times a second."""
         for loose in folders:
             if loose in self._loose:
                 continue
@@ -191,8 +194,8 @@ class RunDir:
 
     @property
     def is_lost(self) -> bool:
-        """The folder that we hold was removed, and another daemon may hold one at its path by now: nothing there is
-        ours to write or remove. The log says so once.
+        """Whether the held folder was removed. Another daemon may then hold one at its path, so nothing there may be
+        written or removed. Logged once.
         """
         if self._lock_fd is None:
             return False
@@ -213,7 +216,7 @@ class RunDir:
         return True
 
     def _close_to_others(self) -> None:
-        """Files of earlier versions followed the umask: some could be read, locked or even written by the group."""
+        """Close files of earlier versions, which followed the umask: the group could read, lock or even write some."""
         closed = [each for name in PRIVATE for each in close_file_to_others(self.path / name)]
         closed += close_file_to_others(self.daemon_json, DAEMON_JSON_MODE)
         if not self.dead_letters.is_symlink():
@@ -227,8 +230,10 @@ class RunDir:
             )
 
     def check_ours(self) -> list[Path]:
-        """Raises RunDirError unless the folder is this user's, on a way that nobody else can lead elsewhere, and what
-        will be believed in it was put there by us. Returns the folders above that others may write. OSError."""
+        """Raises RunDirError unless the folder is this user's, and no other user can redirect the way to it. The
+        entries that will be trusted in it must have been made by this user, too. Returns the folders above that others
+        may write. Raises OSError.
+        """
         try:
             loose = check_folder(self.path)
             check_entries(self.path, BELIEVED, may_be_links=(self.dead_letters.name,))
@@ -237,10 +242,10 @@ class RunDir:
         return loose
 
     def holder(self) -> int | None:
-        """Pid of the live daemon that holds the run dir, -1 when it is unknown, None when there is none.
+        """The pid of the running daemon that holds the run directory; -1 when it is unknown, None when there is none.
 
-        Looks only: nothing of it is held for a moment, so no start is disturbed. Raises RunDirError when this user may
-        see neither lock nor daemon.json.
+        It takes no lock, so no start is disturbed. Raises RunDirError when this user may read neither the lock nor
+        daemon.json.
         """
         try:
             held = look_at_lock(self.path / LOCK_FILE)
@@ -249,12 +254,12 @@ class RunDir:
         return None if held is None else held.pid
 
     def holder_start_time(self) -> int | None:
-        """When the process that ``holder`` names was started, as it wrote itself; None: unknown."""
+        """The start time of the process that ``holder`` returns, as that process wrote it; None if unknown."""
         held = look_at_lock(self.path / LOCK_FILE)
         return None if held is None or held.pid < 0 else held.start_time
 
     def _published_pid(self) -> int | None:
-        """For a user who may send records and not see the lock: what daemon.json says, if that process is there."""
+        """The pid in daemon.json, if that process exists: for users that may send records but not read the lock."""
         try:
             info = json.loads(self.daemon_json.read_text(encoding="utf-8"))
             pid, start_time = int(info["pid"]), info.get("start_time")
@@ -269,7 +274,9 @@ class RunDir:
         return pid if now is not None and start_time in {None, now} else None
 
     def _who_may_look(self) -> str:
-        """``ask as user NAME, or as a member of group NAME``; of no group when it has no right to."""
+        """A text such as ``ask as user NAME, or as a member of group NAME``, without a group that has no right to
+        look.
+        """
         try:
             found = self.path.stat()
         except OSError:
@@ -283,8 +290,11 @@ class RunDir:
         return f"ask as {user}{by_group}"
 
     def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
-        """Kill what a dead daemon left running, remove its sockets. Only by the holder. Returns what was
-        done. ``keep_control``: control.sock is ours already. Raises RunDirError."""
+        """Kill the processes that a dead daemon left, and remove its sockets. Only the holder may call it. Returns
+        phrases about what was done.
+
+        ``keep_control``: control.sock belongs to this daemon already. Raises RunDirError.
+        """
         assert self._lock_fd is not None, "only the holder may clear a run dir"
         done: list[str] = []
         before = read_json(self.daemon_json) or {}
@@ -308,7 +318,9 @@ class RunDir:
         return done
 
     def remove_worker_socket(self, index: int, epoch: int) -> None:
-        """That of a dead worker. One that cannot be removed stays: nobody is sent to it, and the next start tries."""
+        """Remove the socket of a dead worker. If that fails, the socket stays: no client is sent to it, and the next
+        start removes it.
+        """
         path = self.worker_socket(index, epoch)
         try:
             if not self.is_lost:
@@ -317,7 +329,7 @@ class RunDir:
             log.warning("The socket %s of a dead worker cannot be removed: %s.", path, error.strerror)
 
     def last_epoch(self) -> int:
-        """The highest epoch ever given on this run dir (0: none known)."""
+        """The highest epoch ever used in this run directory (0 if unknown)."""
         with contextlib.suppress(OSError, ValueError):
             return int((self.path / "epoch").read_text())
         return 0
@@ -326,23 +338,25 @@ class RunDir:
         self._write(self.path / "epoch", f"{epoch}\n")
 
     def publish(self, info: Mapping[str, object]) -> None:
-        """Replace daemon.json in one step; readers never see half of it."""
+        """Replace daemon.json atomically."""
         self._write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
 
     def publish_reload(self, result: Mapping[str, object]) -> None:
-        """Replace reload.json, which only this user can read: it quotes the configuration."""
+        """Replace reload.json, which only this user can read, as it quotes the configuration."""
         self._write(self.reload_json, json.dumps(result) + "\n")
 
     def publish_pauses(self, pauses: Mapping[str, object]) -> None:
-        """The topics that an operator has paused, and whether it has drained: a successor goes on with it."""
+        """Write the topics that an operator has paused, and whether the daemon is drained, for a successor."""
         self._write(self.pauses_json, json.dumps(pauses) + "\n")
 
     def publish_segment(self, path: Path) -> None:
         self._write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
 
     def release(self, *, forget_segment: bool, handed_over: bool = False) -> None:
-        """Remove what this daemon published and let go of the lock (the file stays: deleting it would
-        race). ``handed_over``: all is the successor's, whose control.sock is there already."""
+        """Remove the files of this daemon and release the lock. The lock file stays, as deleting it would race.
+
+        ``handed_over``: everything belongs to the successor, whose control.sock is there already.
+        """
         if self._lock_fd is None:
             return
         if not handed_over and not self.is_lost:
@@ -360,9 +374,9 @@ class RunDir:
         self._lock_fd = None
 
     def _write(self, path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
-        """Replace ``path`` in one step. Whatever the umask says, nobody but its owner writes there.
+        """Replace ``path`` atomically. Whatever the umask, only its owner may write it.
 
-        Raises OSError: no room, or the run dir was removed under us.
+        Raises OSError when there is no room or the run directory was removed.
         """
         if self.is_lost:
             raise OSError(errno.ESTALE, "the run dir was removed under this daemon", str(path))
@@ -374,7 +388,7 @@ class RunDir:
             temporary.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
-                temporary.unlink()  # where room is short, half a file is no use
+                temporary.unlink()  # remove a partial file, as room is short
             raise
 
     def _taken_sentence(self) -> str:
@@ -394,7 +408,7 @@ class RunDir:
 
 
 def _kill_worker(worker: Mapping[str, Any]) -> bool:
-    """SIGKILL by pidfd and wait for the death; False when that process is not there any more."""
+    """Kill a worker by its pidfd and wait for its death. Returns False when that process is gone already."""
     pid, start_time = worker.get("pid"), worker.get("start_time")
     if not isinstance(pid, int) or pid <= 1:
         return False
@@ -403,7 +417,7 @@ def _kill_worker(worker: Mapping[str, Any]) -> bool:
     except OSError:
         return False
     try:
-        # The pidfd is held first and compared then: the number cannot be given away in between.
+        # Open the pidfd first and compare then, so that the pid cannot be reused in between.
         if start_time is None or process_start_time(pid) != start_time:
             return False
         kill_and_wait(pidfd, pid)
@@ -413,7 +427,7 @@ def _kill_worker(worker: Mapping[str, Any]) -> bool:
 
 
 def kill_and_wait(pidfd: int, pid: int) -> None:
-    """SIGKILL and wait for the death (it works on a stopped process too). RunDirError when it does not die."""
+    """Kill a process, also a stopped one, and wait for its death. Raises RunDirError when it does not die."""
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     poller = select.poll()

@@ -1,8 +1,8 @@
-"""The lock of a run dir: held by one daemon for its life, and looked at without being touched.
+"""The lock of a run directory: one daemon holds it for its life, and others can read its state without taking it.
 
-Two locks on one file. flock() is what daemons of every version take, so an older and a newer one exclude each other.
-The lock of the open file description (fcntl's F_OFD_SETLK) can be asked for by F_OFD_GETLK, which takes nothing: who
-looks by a shared flock makes a daemon that starts at that moment see a holder.
+There are two locks on one file. Daemons of every version take flock(), so an older and a newer one exclude each other.
+The lock of the open file description (fcntl's F_OFD_SETLK) can be queried by F_OFD_GETLK without taking it. A reader
+that took a shared flock would look like a holder to a daemon that starts at that moment.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from sidecar.common.byte_locks import ByteLock
 from sidecar.shm.private_files import open_private
 
 LOCK_RETRY_S: Final = 1.0
-"""An older version that only looks holds the lock for a moment: retry for so long while no daemon is there."""
+"""How long to retry while no daemon is there: an older version that only reads holds the lock for a moment."""
 _LOOK_S: Final = 0.01
 _TEXT_BYTES: Final = 48
 
 
 class Holder(NamedTuple):
-    """As it wrote itself: the start time distinguishes a re-used pid, or that of another container."""
+    """The holder, as it wrote itself. The start time distinguishes a reused pid, or one of another container."""
 
     pid: int
-    """-1: unknown."""
+    """-1 if unknown."""
     start_time: int
 
 
 def process_start_time(pid: int, *, alive: bool = False) -> int | None:
-    """Start of ``pid`` in clock ticks since boot (tells a re-used pid apart); None when there is none.
+    """The start time of ``pid`` in clock ticks since boot, which tells a reused pid apart; None without such a
+    process.
 
-    ``alive``: None also for one that has ended and was not reaped.
+    ``alive``: None also for a process that has ended but was not reaped.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -44,8 +45,10 @@ def process_start_time(pid: int, *, alive: bool = False) -> int | None:
 
 
 def take_run_dir_lock(path: Path) -> int | None:
-    """The descriptor that holds the lock until it is closed; None when a daemon has it. Raises OSError."""
-    # An older version's was readable, and who can open it can lock it: opening closes it to others.
+    """Take the lock. Returns the descriptor that holds it until it is closed; None when a daemon has it. Raises
+    OSError.
+    """
+    # A file of an older version was readable, and any process that can open it can lock it: this closes it to others.
     fd = open_private(path, os.O_RDWR, make=True)
     try:
         until_s = time.monotonic() + LOCK_RETRY_S
@@ -53,7 +56,7 @@ def take_run_dir_lock(path: Path) -> int | None:
             if look_at_lock(path) is not None or time.monotonic() > until_s:
                 os.close(fd)
                 return None
-            time.sleep(_LOOK_S)  # flock has no wait with an end
+            time.sleep(_LOOK_S)  # flock has no timeout
         text = f"{os.getpid()} {process_start_time(os.getpid())}"
         os.pwrite(fd, text.encode().ljust(_TEXT_BYTES) + b"\n", 0)
     except BaseException:
@@ -64,7 +67,7 @@ def take_run_dir_lock(path: Path) -> int | None:
 
 
 def release_run_dir_lock(fd: int) -> None:
-    """Let go of it; nobody is named in it any more. The file stays: deleting it would race."""
+    """Release the lock and clear the name in the file. The file stays, as deleting it would race."""
     with contextlib.suppress(
         OSError
     ):  # a file system that has become read-only: no lock is held there either
@@ -73,7 +76,7 @@ def release_run_dir_lock(fd: int) -> None:
 
 
 def look_at_lock(path: Path) -> Holder | None:
-    """The holder; None: there is none. Raises PermissionError when this user may not see it."""
+    """The holder; None if there is none. Raises PermissionError when this user may not read it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PermissionError:
@@ -88,7 +91,7 @@ def look_at_lock(path: Path) -> Holder | None:
         return None
     finally:
         os.close(fd)
-    # An older version holds the flock alone, and says who it is.
+    # An older version holds only the flock, and writes its pid.
     is_there = holder is not None and process_start_time(holder.pid, alive=True) == holder.start_time
     return holder if is_there else None
 

@@ -1,5 +1,4 @@
-"""The shared segment from the controller's side: found again or created, slots given out, removed at the
-end."""
+"""The controller's view of the shared segment: finds or creates it, assigns slots, and removes it at the end."""
 
 from __future__ import annotations
 
@@ -37,13 +36,13 @@ class SegmentStore:
     ) -> None:
         self.segment = segment
         self.log_folder = log_folder
-        """Where the logs of accepted records are, or would be."""
+        """The folder of the logs of accepted records, whether it exists or not."""
         self.path = path
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
         self._clients = ClientIndex(segment)
         self.inherited = ""
-        """Contents that the previous daemon left in it, as words; empty for a new segment."""
+        """A description of the records that the previous daemon left in it; empty for a new segment."""
 
     @classmethod
     def open(
@@ -58,11 +57,11 @@ class SegmentStore:
         sync: str,
         workers: int,
     ) -> SegmentStore:
-        """The segment of the daemon before, if anything is in it, else a fresh one.
+        """The segment of the previous daemon if it has content, else a new one.
 
-        The caller has made sure that no earlier process is alive. One of ours that cannot be read is set aside
-        under another name, never overwritten. After a crash of the host the log beside ``configured_path`` counts, and
-        the segment is made again from it. Raises RunDirError with the sentence for the user: no room, another
+        The caller has made sure that no earlier process is alive. A segment of ours that cannot be read is renamed,
+        never overwritten. After a crash of the host the log beside ``configured_path`` is used, and the segment is
+        restored from it. Raises RunDirError with a sentence for the user, for example for lack of room or another
         daemon's file.
         """
         if sync == "accept":
@@ -112,9 +111,9 @@ class SegmentStore:
             _publish(run_dir, path)
         except RunDirError:
             segment.close()
-            path.unlink(missing_ok=True)  # the log that it was restored from is still there
+            path.unlink(missing_ok=True)  # the log that it was restored from still exists
             raise
-        lock_fd = os.dup(segment.fd)  # of the file that was made, whatever stands under its name
+        lock_fd = os.dup(segment.fd)  # of the file that was made, whatever file has its name now
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if left_log.has_entries and sync != "accept":
             _end(left_log, segment)
@@ -133,12 +132,12 @@ class SegmentStore:
         return self.segment.page_count * self.segment.page_bytes
 
     def describe_pool(self) -> str:
-        """Its size and place, for the log."""
+        """The size and the path of the pool, for the log."""
         pages, page_bytes = self.segment.page_count, self.segment.page_bytes
         return f"Pool of {pages * page_bytes / 2**20:,.0f} MiB ({pages:,} pages of {page_bytes:,} bytes) in {self.path}"
 
     def worker_slots(self, workers: int) -> list[int]:
-        """A slot for each worker: first those with content, then free ones; more than ``workers`` if need be."""
+        """A slot for each worker: first slots with content, then free ones; more than ``workers`` if necessary."""
         full = [slot for slot in self.segment.prepared_slots() if has_content(self.segment, slot)]
         free = [slot for slot in range(SLOT_COUNT) if slot not in full]
         for slot in free:
@@ -153,7 +152,7 @@ class SegmentStore:
         return has_content(self.segment, slot)
 
     def slot_of(self, client_id: bytes) -> int | None:
-        """The slot that has the client's row."""
+        """The slot that has the client's row, or None."""
         return self._clients.slot_of(client_id)
 
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> None:
@@ -184,22 +183,22 @@ class SegmentStore:
         self.segment.slot(slot).spared = incarnation
 
     def spare_holders(self, slots: Iterable[int]) -> None:
-        """We killed the holders of these slots before we could note it there."""
+        """Note in these slots that their holders were killed by us, before that could be noted."""
         for slot in slots:
             if self.segment.is_slot_prepared(slot):
                 self.spare(slot, self.segment.slot(slot).incarnation)
 
     def total(self, name: str) -> int:
-        """One counter summed over all slots."""
+        """A counter, summed over all slots."""
         return sum(self.segment.slot(slot).counters.get(name) for slot in self.segment.prepared_slots())
 
     def highest(self, name: str) -> int:
-        """The highest of a gauge over all slots."""
+        """The highest value of a gauge in any slot."""
         slots = self.segment.prepared_slots()
         return max((self.segment.slot(slot).counters.get(name) for slot in slots), default=0)
 
     def clients_connected(self, slot: int) -> int:
-        """Clients attached to the slot's worker, as it counts them."""
+        """The number of clients attached to the slot's worker, as the worker counts them."""
         return self.segment.slot(slot).counters.get("clients_connected")
 
     def next_incarnation(self) -> int:
@@ -207,24 +206,26 @@ class SegmentStore:
         return self._incarnation
 
     def leave(self) -> None:
-        """Unmap and leave everything as it is: somebody comes after us."""
+        """Unmap the segment and leave everything as it is for a successor."""
         self.segment.close()
         os.close(self._lock_fd)
 
     def close(self) -> str:
-        """Unmap; unlink when nothing is left in it. Returns what is left as text, or nothing."""
+        """Unmap the segment, and delete it when nothing is left in it. Returns a description of what is left, or an
+        empty text.
+        """
         left = describe_undelivered(self.segment)
         self.segment.close()
         if not left:
             if self.log_folder is not None:
-                self.log_folder.remove_all()  # first: without the segment it would count
+                self.log_folder.remove_all()  # first: without the segment the logs would be restored
             self.path.unlink(missing_ok=True)
         os.close(self._lock_fd)
         return describe(left) if left else ""
 
 
 def describe(left: Iterable[tuple[int, str, int, int]]) -> str:
-    """``1,200 undelivered records (topics a, b)`` from describe_undelivered's rows."""
+    """A text such as ``1,200 undelivered records (topics a, b)``, from the rows of describe_undelivered."""
     rows = list(left)
     topics = sorted({topic for _, topic, _, _ in rows})
     named = ", ".join(topics[:NAMED_MAX]) + (
@@ -243,7 +244,7 @@ def _make(
     clients_max: int,
     instance_id: bytes,
 ) -> Segment:
-    """A fresh segment, with what the log holds. Raises RunDirError."""
+    """A new segment with the records of the log. Raises RunDirError."""
     if left_log.has_entries:
         return left_log.restore(
             path,
@@ -253,7 +254,7 @@ def _make(
         )
     left_log.clear()
     try:
-        path.unlink(missing_ok=True)  # one of another boot, which its log overruled
+        path.unlink(missing_ok=True)  # one of another boot, which the log replaces
         return Segment.create(
             path,
             page_bytes=page_bytes,
@@ -266,7 +267,7 @@ def _make(
 
 
 def _publish(run_dir: RunDir, path: Path) -> None:
-    """Note where the segment is, for the next daemon. Raises RunDirError."""
+    """Write the path of the segment, for the next daemon. Raises RunDirError."""
     try:
         run_dir.publish_segment(path)
     except OSError as error:
@@ -277,8 +278,9 @@ def _publish(run_dir: RunDir, path: Path) -> None:
 
 
 def _log_beside_earlier_path(recorded: Path | None, path: Path) -> LeftLog | None:
-    """The log of the daemon before, where ``pool.path`` was another one. It must not count once more, if ever that path
-    is configured again."""
+    """The log of the previous daemon if its ``pool.path`` was another one. It must not be restored a second time if
+    that path is configured again.
+    """
     if recorded is None or recorded == path or memory_file_system(recorded):
         return None
     found = LeftLog(str(recorded))
@@ -286,13 +288,13 @@ def _log_beside_earlier_path(recorded: Path | None, path: Path) -> LeftLog | Non
 
 
 def _end(log_: LeftLog, segment: Segment) -> None:
-    """The log ends, as no worker goes on with it: what it holds is on the segment's disk first."""
+    """End a log that no worker continues, after its records have reached the segment's disk."""
     segment.flush()
     log_.clear()
 
 
 def _remove_overruled(path: Path) -> None:
-    """The segment of which another one was made by its log. A file that is no segment stays."""
+    """Remove the segment that was replaced by one restored from the log. A file that is not a segment stays."""
     if not os.path.lexists(path):
         return
     fd = open_ours(path)
@@ -309,10 +311,10 @@ def _remove_overruled(path: Path) -> None:
 def _find(
     store: type[SegmentStore], path: Path, left_log: LeftLog, *, is_recorded: bool, is_usual: bool
 ) -> SegmentStore | None:
-    """The segment at ``path`` if there is something in it; without content it is removed, unreadable set aside.
+    """The segment at ``path`` if it has content. An empty one is removed, and an unreadable one renamed.
 
-    One that the log overrules stays where it is until there is another. ``is_usual``: this daemon makes its segment
-    under such a name. A file under another one is touched only when it begins as a segment.
+    A segment that the log replaces stays until the new one exists. ``is_usual``: this daemon gives its segments such
+    names. A file with another name is changed only if it begins like a segment.
     """
     if not os.path.lexists(path):
         return None
@@ -345,9 +347,9 @@ def _find(
 
 
 def open_ours(path: Path) -> int:
-    """The descriptor of a regular file with one name that this user alone may write. Raises RunDirError.
+    """The descriptor of a regular file with one name that only this user may write. Raises RunDirError.
 
-    Its path may come from segment.json, so nothing is believed of it: not a link, not another user's file.
+    Its path may come from segment.json, so nothing is assumed: links and other users' files are refused.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -365,7 +367,7 @@ def open_ours(path: Path) -> int:
 
 
 def _check_name(path: Path, fd: int) -> None:
-    """Raises RunDirError when ``path`` is another file than the one that was opened and judged."""
+    """Raises RunDirError when ``path`` is no longer the file that was opened and checked."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -378,7 +380,9 @@ def _check_name(path: Path, fd: int) -> None:
 
 
 def _lock(fd: int, path: Path) -> None:
-    """Hold the file. A worker that was only just started may still have it open; it ends when it sees nobody."""
+    """Lock the file. A worker that was only just started may still have it open; it ends when it finds no
+    controller.
+    """
     deadline = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
@@ -389,7 +393,7 @@ def _lock(fd: int, path: Path) -> None:
                 raise RunDirError(
                     f"The segment {path} is in use by another daemon: give this one its own pool.path."
                 ) from None
-        time.sleep(0.02)  # flock has no wait with an end
+        time.sleep(0.02)  # flock has no timeout
 
 
 def _put_away(
@@ -406,7 +410,7 @@ def _put_away(
         return
     _check_name(path, fd)
     if Segment.is_unfinished(fd):
-        # The version is stamped last: its maker died before any worker could have mapped it.
+        # The version is written last: its creator died before any worker could have mapped it.
         path.unlink(missing_ok=True)
         return
     if not is_recorded and not Segment.is_one(fd):

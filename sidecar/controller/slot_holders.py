@@ -1,7 +1,7 @@
-"""The holders of slots: the bytes of workers.lock, which only a process's death releases.
+"""The holders of slots, as locks on the bytes of workers.lock, which only the death of a process releases.
 
-A worker takes its slot's byte before it maps the segment. So a byte that is held names a process that may write
-there, whether daemon.json ever named it or not.
+A worker locks its slot's byte before it maps the segment. So each locked byte identifies a process that may write
+there, even one that daemon.json never named.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from sidecar.shm.layout import SLOT_COUNT
 
 
 def end_slot_holders(path: Path) -> dict[int, int]:
-    """Kill every process that holds a slot's byte, and wait until it is dead. Only by the run dir's holder.
+    """Kill every process that holds a slot's byte, and wait until it is dead. Only the holder of the run directory may
+    call it.
 
-    Returns the pids that were killed, by slot. Raises RunDirError when one does not die or cannot be named.
+    Returns the killed pids by slot. Raises RunDirError when one does not die or cannot be identified.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -37,7 +38,7 @@ def end_slot_holders(path: Path) -> dict[int, int]:
             except ProcessLookupError:
                 continue
             try:
-                # Asked again with the pidfd in hand: the number cannot have been given to another since.
+                # Asked again while holding the pidfd: the pid cannot have been reused since.
                 if _holder(fd) == held:
                     kill_and_wait(pidfd, pid)
                     killed[slot] = pid
@@ -49,7 +50,7 @@ def end_slot_holders(path: Path) -> dict[int, int]:
 
 
 def _holder(fd: int) -> tuple[int, int] | None:
-    """(slot, pid) of the first held byte, None when all are free."""
+    """(slot, pid) of the first locked byte; None when all are free."""
     asked = ByteLock(fcntl.F_WRLCK, 0, SLOT_COUNT).pack()
     found = ByteLock.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
     return None if found.kind == fcntl.F_UNLCK else (found.start, found.pid)

@@ -19,7 +19,7 @@ from sidecar.controller.run_dir import process_state
 from sidecar.controller.run_dir_lock import process_start_time
 
 WORKER_COMMAND = tuple(python_command("sidecar.worker"))
-"""Exec'd fresh by module name: a fork of a process with threads and sockets would inherit both."""
+"""Started by exec of a module: a fork of a process with threads and sockets would inherit both."""
 WORDS_BYTES_MAX = 64 << 10
 STANDBY_RETRY_S = 5.0
 
@@ -27,20 +27,20 @@ log = logging.getLogger(__name__)
 
 
 class StandbyWorker:
-    """Started by the constructor, from the main thread; needs no event loop yet.
+    """The constructor starts it, in the main thread; it needs no event loop yet.
 
-    It holds no slot and no part of the segment: what it may touch comes with START. When this process ends before,
-    it ends as well (its socket says so). What it says before it has imported everything is kept, so that one that
-    cannot can be quoted; then it has our stderr. Raises OSError when no process can be made.
+    It holds no slot and no part of the segment; START brings both. When this process ends before that, the standby
+    ends as well, as its socket closes. Its output before all its imports are done is kept, so that the error of a
+    failed start can be quoted; after that it uses our stderr. Raises OSError when no process can be made.
     """
 
     def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A file and no pipe: it never makes its writer wait, and nobody need read it.
+        # A file instead of a pipe: a writer never blocks, and it need not be read.
         self._words_fd = os.memfd_create("first words")
         try:
             stderr_fd = os.dup(2)
-        except OSError:  # ours is closed
+        except OSError:  # our stderr is closed
             stderr_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             self.process = subprocess.Popen(
@@ -52,7 +52,7 @@ class StandbyWorker:
                 pass_fds=(theirs.fileno(), stderr_fd),
                 stdin=subprocess.DEVNULL,
                 stderr=self._words_fd,
-                # A Ctrl-C at the terminal is for the controller, which drains the workers by message.
+                # A Ctrl-C at the terminal is handled by the controller, which drains the workers by message.
                 process_group=0,
             )
         except BaseException:
@@ -75,11 +75,13 @@ class StandbyWorker:
 
     @property
     def is_usable(self) -> bool:
-        """It runs: not dead, and not stopped by somebody's SIGSTOP."""
+        """Whether it runs: neither dead nor stopped by a SIGSTOP."""
         return process_state(self.pid) not in {None, "Z", "X", "T", "t"}
 
     async def wait_warm(self) -> bool:
-        """Until it has said that everything is imported (True; the message stays in the socket), or has ended."""
+        """Wait until it has reported that everything is imported (True; the message stays in the socket), or has ended
+        (False).
+        """
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.socket.fileno(), readable.set)
@@ -93,7 +95,7 @@ class StandbyWorker:
             return False
 
     def take_words(self) -> str:
-        """Its last words before it had our stderr."""
+        """Its output before it used our stderr."""
         fd, self._words_fd = self._words_fd, -1
         if fd < 0:
             return ""
@@ -105,17 +107,17 @@ class StandbyWorker:
         return said.decode(errors="replace")
 
     def hand_over(self, start: Start) -> None:
-        """Give it the descriptors that START names; START itself follows on the socket.
+        """Send it the descriptors that START names; START itself follows on the socket.
 
-        By message and not by inheritance: it may have been started before there was a segment. No error when it is
-        dead: its pidfd tells.
+        They are sent and not inherited, as the process may have been started before there was a segment. No error when
+        it is dead: its pidfd shows that.
         """
         descriptors = [fd for fd in (start.segment_fd, *start.wake_fds) if fd >= 0]
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self.socket, [START_FD_BYTE], descriptors)
 
     def end(self) -> None:
-        """Kill and reap it; only while it has not been handed over."""
+        """Kill and reap it. Only before it was handed over."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         self.process.wait()
@@ -127,14 +129,14 @@ class StandbyWorker:
 
 
 def last_line(words: str) -> str:
-    """The last line that says something: of a traceback its error."""
+    """The last line that is not empty; the error of a traceback."""
     return next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
 
 
 class Standbys:
-    """The standby that replaces the next worker that dies, and any processes that were started ahead.
+    """The standby that replaces the next worker that dies, and any processes that were started before.
 
-    All in ``started`` are ours to end. Belongs to the controller's loop.
+    This object ends all processes in ``started``. Belongs to the controller's loop.
     """
 
     def __init__(
@@ -145,27 +147,27 @@ class Standbys:
         is_wanted: bool,
         on_change: Callable[[], None],
     ) -> None:
-        """``on_change``: there is one more, or one less."""
+        """``on_change`` is called when there is one more or one fewer."""
         self._command = command
         self._standbys = started
         self.is_wanted = is_wanted
-        """One is kept: another follows when it is taken or ends."""
+        """Whether one standby is kept: another is started when it is taken or ends."""
         self._on_change = on_change
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
     def pid(self) -> int | None:
-        """The process that is taken next; None while there is none."""
+        """The pid of the process that is taken next; None without any."""
         return self._standbys[0].pid if self._standbys else None
 
     def start(self) -> None:
-        """Watch those that were started ahead."""
+        """Watch the processes that were started before."""
         for standby in self._standbys:
             self._watch(standby)
 
     def take(self) -> StandbyWorker | None:
-        """One to give an identity to; it is the caller's from then on."""
+        """A standby to give an identity to; it then belongs to the caller. None without any."""
         while self._standbys:
             standby = self._standbys[0]
             if standby.is_usable:
@@ -176,7 +178,7 @@ class Standbys:
         return None
 
     def want(self, delay_s: float) -> None:
-        """Start one in ``delay_s``, unless there is one, or none is wanted."""
+        """Start a standby after ``delay_s``, unless there is one already, or none is wanted."""
         if not self.is_wanted or self._standbys:
             return
         if self._timer is not None:
@@ -184,7 +186,7 @@ class Standbys:
         self._timer = self._loop.call_later(delay_s, self._start_one)
 
     def close(self) -> None:
-        """End them all; no other is started."""
+        """End all standbys and start no more."""
         self.is_wanted = False
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""StopRequests: which request to stop begins the drain, which only repeats it, and which ends it. Sans-IO."""
+"""StopRequests: decides whether a stop request begins the drain, only repeats it, or ends it. Sans-IO."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from enum import Enum
 from typing import Final
 
 REPEAT_S: Final = 2.0
-"""A stop of a whole process group sends the signal twice within milliseconds: by the group, and by a parent."""
+"""A stop of a whole process group sends the signal twice within milliseconds: to the group, and from a parent."""
 
 
 class StopStep(Enum):
     DRAIN = "drain"
     REPEAT = "repeat"
-    """One stop that was sent more than once. Nothing changes."""
+    """The same stop, sent more than once. Nothing changes."""
     FORCE = "force"
-    """Somebody has waited, and will not wait any longer."""
+    """The operator has waited and wants an end now."""
 
 
 class StopRequests:
-    """``now_s`` is of a clock that does not jump."""
+    """The stop requests of one daemon. ``now_s`` is from a monotonic clock."""
 
     def __init__(self) -> None:
         self.began_s: float | None = None
-        """When the drain began; None while none was asked for."""
+        """When the drain began; None before."""
         self.is_stopping = False
-        """The daemon ends: by a drain, by an error, or because a successor takes over."""
+        """Whether the daemon is ending: by a drain, by an error, or because a successor takes over."""
 
     def ask(self, now_s: float) -> StopStep:
         if self.began_s is None:

@@ -1,11 +1,12 @@
 """Supervisor: the table of workers. Starts, pins, watches, restarts and drains them.
 
-Each worker has an index and a slot of the segment, for the daemon's life. A worker that dies is replaced under
-both, at once the first time, then after a backoff; the replacement adopts what is in the slot. A slot moves
-whole or not at all: where a dead daemon left more slots with content than workers are wanted, further workers are
-started for those, and ended when their clients are gone and their records have ended.
+Each worker has an index and a slot of the segment for the daemon's life. A worker that dies is replaced under the same
+index and slot, at once the first time and then after a backoff. The replacement adopts the contents of the slot.
 
-A standby is a worker process without an index, with everything imported: the next one that dies is replaced by it.
+A slot is never split. If a dead daemon left more slots with content than there are workers, additional workers are
+started for those. They end when their clients are gone and their records have outcomes.
+
+A standby is a worker process without an index that has imported everything. It replaces the next worker that dies.
 """
 
 from __future__ import annotations
@@ -57,37 +58,38 @@ log = logging.getLogger(__name__)
 
 RESTART_BACKOFF_MS = 100.0
 STEADY_MS = 1_000.0
-"""A worker that lived this long did not die of its start: its successor need not wait."""
+"""A worker that lived this long did not die of its start, so its successor need not wait."""
 STANDBY_DELAY_S = 0.25
-"""After the last worker became ready: its adoption has the CPU first."""
+"""The delay after the last worker became ready, so that its adoption has the CPU first."""
 STOP_GRACE_S = 5.0
 EPOCH_MAX = 2**32 - 1
 FAILED_STARTS_MAX = 3
-"""So many worker processes that end by themselves before they have imported what they need, one after the other and
-with no other worker ready, are not followed by a good one: the daemon ends and says why."""
+"""The daemon ends with the cause after this many failed starts in a row while no worker is ready. A start fails when
+the process ends before it has imported what it needs, without being ended by us.
+"""
 
 
 class SlotStore(Protocol):
     """Calls that the supervisor makes on the shared segment."""
 
     def prepare(self, slot: int) -> None:
-        """Back the slot's area with memory. Raises SegmentError when there is none."""
+        """Allocate the memory of the slot's area. Raises SegmentError when there is none."""
         ...
 
     def has_content(self, slot: int) -> bool:
-        """A client's row, or records without an end, are in the slot."""
+        """Whether a client's row or records without an outcome are in the slot."""
         ...
 
     def heartbeat(self, slot: int) -> int:
-        """The slot's heartbeat word, changed by the working loop, and by an adoption as it gets on."""
+        """The slot's heartbeat word. The working loop changes it, and an adoption as it progresses."""
         ...
 
     def spare(self, slot: int, incarnation: int) -> None:
-        """Note in the slot that this worker is ended by us: what it has in work is not poison."""
+        """Note in the slot that we end this worker, so that the submissions it works on are not taken for poison."""
         ...
 
     def next_incarnation(self) -> int:
-        """A number no worker of this segment had."""
+        """A number that no worker of this segment has had."""
         ...
 
 
@@ -95,42 +97,42 @@ class WorkerOwner(Protocol):
     """Calls that the supervisor makes on the daemon."""
 
     def worker_endpoint(self, index: int, epoch: int) -> str:
-        """Where that worker takes its clients."""
+        """The endpoint at which that worker takes clients."""
         ...
 
     def start_message(self, identity: WorkerIdentity) -> Start: ...
 
     def worker_joined(self, worker: WorkerProcess) -> None:
-        """It is ready."""
+        """A worker is ready."""
         ...
 
     def worker_left(self, worker: WorkerProcess) -> None:
-        """It is dead."""
+        """A worker is dead."""
         ...
 
     def records_failed(self, message: FailedRecords) -> None:
-        """Records of that worker's clients have failed."""
+        """Records of a worker's clients have failed."""
         ...
 
     def discarded(self, topics: Mapping[str, Discard]) -> None:
-        """Clients of a worker were over their rates; by topic."""
+        """A worker has discarded records of clients that exceeded their rates, by topic."""
         ...
 
     def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
-        """How it stands with a worker's brokers, pool and streams."""
+        """A worker's report on its brokers, pool and streams."""
         ...
 
     def changed(self) -> None:
-        """`status` would show something else."""
+        """The output of `status` would change."""
         ...
 
     def fail(self, sentence: str) -> None:
-        """Restarting is of no use."""
+        """Restarting a worker would not help: end the daemon."""
         ...
 
 
 class Supervisor:
-    """Belongs to the controller's loop, in its main thread. What workers ask of metadata goes to ``cluster``."""
+    """Runs in the controller's loop, in its main thread. Requests of workers for metadata go to ``cluster``."""
 
     def __init__(
         self,
@@ -148,10 +150,10 @@ class Supervisor:
         standbys: deque[StandbyWorker] | None = None,
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
-        """``standbys``: processes that were started ahead; whatever is still in it is ours to end."""
+        """``standbys``: processes that were started before; those that are still in it are ended here."""
         self._count = workers
         self._worker_slots = list(worker_slots)
-        """Slot by index; from ``workers`` on those that only finish what a dead daemon left."""
+        """Index → slot. From index ``workers`` on, they only finish the records of a dead daemon."""
         self._cpus = choose_cpus(workers, cpus)
         self._look_s = look_s(heartbeat_timeout_s)
         self._backoff_max_ms = restart_backoff_max_ms
@@ -195,7 +197,7 @@ class Supervisor:
         return len(self._worker_slots) - len(self._ended)
 
     def is_for_new_clients(self, worker: WorkerProcess) -> bool:
-        """False for one that only finishes what a dead daemon left."""
+        """False for a worker that only finishes the records of a dead daemon."""
         return worker.identity.index < self._count
 
     def start(self) -> None:
@@ -206,14 +208,15 @@ class Supervisor:
         self._watch = self._loop.create_task(self._watch_heartbeats(), name="heartbeats")
 
     async def wait_all_ready(self) -> None:
-        """Until every worker said READY, or the daemon is stopping."""
+        """Wait until every worker has sent READY, or the daemon is stopping."""
         while len(self.ready) < self.wanted and not self._is_stopping:
             await self._wait_change()
 
     async def drain(self, timeout_s: float) -> int:
-        """Rule S2: no new records, deliver what is there, then end. Returns records not delivered.
+        """Rule S2: take no new records, deliver the present ones, then end. Returns the number of records not
+        delivered.
 
-        May be called again with a shorter time while it runs (a second SIGTERM forces).
+        May be called again with a shorter time while it runs (a second SIGTERM forces the end).
         """
         self._is_stopping = True
         self.standbys.is_wanted = False
@@ -233,7 +236,7 @@ class Supervisor:
         return sum(worker.left or 0 for worker in drained)
 
     async def configure(self, message: Configure, timeout_s: float) -> list[WorkerProcess]:
-        """Give every worker these settings. Returns the ready ones that have not confirmed them in time."""
+        """Send every worker these settings. Returns the ready workers that have not confirmed them in time."""
         sent = self.alive
         for worker in sent:
             worker.channel.send(message)
@@ -244,7 +247,7 @@ class Supervisor:
         return []
 
     async def stop(self) -> None:
-        """End every worker: STOP, and SIGKILL for one that does not go; returns when all are reaped."""
+        """End every worker: STOP, and SIGKILL for one that does not end. Returns when all are reaped."""
         self._is_stopping = True
         if self._watch is not None:
             self._watch.cancel()
@@ -273,7 +276,7 @@ class Supervisor:
         except Exception as error:
             self._owner.fail(f"Worker {index} cannot be started: {error}")
             return
-        # Seconds since 1970 as a seed keep epochs of one run dir apart even when the folder was wiped
+        # Seconds since 1970 as a seed keep the epochs of one run directory distinct even if the folder was emptied in
         # between.
         self.last_epoch = min(self.last_epoch + 1, EPOCH_MAX)
         epoch = self.last_epoch
@@ -296,10 +299,10 @@ class Supervisor:
             self._restart_later(index, DeathCause.NOT_STARTED)
         self._change()
 
-    # ---- what workers say
+    # ---- messages of workers
 
     def heard(self, worker: WorkerProcess, message: ControlMessage) -> None:
-        """A control message of the worker, to whom it concerns."""
+        """Pass a worker's control message to the part of the daemon that handles it."""
         if isinstance(message, NeedTopics):
             self._cluster.topics_needed(message)
             return
@@ -340,7 +343,7 @@ class Supervisor:
         elif isinstance(message, Drained):
             worker.left = message.left
         elif isinstance(message, Warm):
-            worker.is_warm = True  # said before START; a waiter has seen it in the socket
+            worker.is_warm = True  # sent before START; wait_warm() has seen it in the socket
             self._failed_starts = 0
             return
         else:
@@ -349,7 +352,7 @@ class Supervisor:
         self._change()
 
     def worker_ended(self, worker: WorkerProcess) -> None:
-        """Its process has been reaped: replace it, unless it was to end."""
+        """Replace a worker whose process has been reaped, unless it was meant to end."""
         index, slot = worker.identity.index, worker.identity.slot
         self._owner.worker_left(worker)
         if self._is_stopping or index in self._ended:
@@ -357,7 +360,7 @@ class Supervisor:
             return
         self.held_slots.add(slot)
         self.last_death = worker.exit_sentence()
-        # One that we ended was slow, perhaps for a full CPU: that says nothing about the next one.
+        # A worker that we ended was slow, perhaps as the CPU was full; its successor may do better.
         is_its_own = worker.death_cause in {DeathCause.EXITED, DeathCause.KILLED}
         if is_its_own and not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
             self._failed_starts += 1
@@ -386,8 +389,7 @@ class Supervisor:
         while not self._is_stopping:
             before = self._loop.time()
             await asyncio.sleep(self._look_s)
-            # When this loop itself was held up (a stopped machine, a full CPU), nobody's silence means
-            # anything.
+            # If this loop itself was delayed (a stopped machine, a full CPU), a worker's silence means nothing.
             if self._loop.time() - before > 1.5 * self._look_s:
                 continue
             for worker in self.alive:
@@ -395,7 +397,7 @@ class Supervisor:
                 self._end_if_over(worker)
 
     def _end_if_over(self, worker: WorkerProcess) -> None:
-        """A worker for an earlier daemon's slot ends once nothing is in it: no client can come back to it then."""
+        """End a worker of an earlier daemon's slot once the slot is empty: no client can come back to it then."""
         index, slot = worker.identity.index, worker.identity.slot
         if self.is_for_new_clients(worker) or not worker.is_ready or index in self._ended:
             return
@@ -411,15 +413,15 @@ class Supervisor:
         self._owner.changed()
 
     async def _wait_change(self, timeout_s: float | None = None) -> bool:
-        """True when something changed, False when the time was up first."""
+        """Wait for a change. Returns False after the timeout."""
         self._changed.clear()
         return await happens_within(self._changed, timeout_s)
 
 
 def choose_cpus(workers: int, configured: Sequence[int] | None) -> list[int]:
-    """The CPUs to pin to, round robin; empty: not pinned.
+    """The CPUs to pin workers to, round robin; empty for no pinning.
 
-    Pinned only where asked for, or where the broker and everyone else keep two CPUs of their own.
+    Workers are pinned only when that is configured, or when at least two CPUs are left for the broker and all others.
     """
     usable = sorted(os.sched_getaffinity(0))
     if configured is not None:

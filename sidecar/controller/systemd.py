@@ -1,4 +1,4 @@
-"""sd_notify: what systemd (Type=notify, WatchdogSec) wants to hear. Does nothing elsewhere."""
+"""sd_notify: the messages for systemd (Type=notify, WatchdogSec). Does nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Systemd:
         is_ours = watchdog_pid in (None, "", str(os.getpid()))
         micros = environment.get("WATCHDOG_USEC", "")
         self.watchdog_interval_s: float | None = int(micros) / 2e6 if micros.isdigit() and is_ours else None
-        """Send ``watchdog()`` this often (half of what systemd allows); None: not asked for."""
+        """How often to call ``watchdog()``, in seconds (half of systemd's limit); None if it is not requested."""
 
     def ready(self, text: str) -> None:
         self._send(f"READY=1\nSTATUS={text}\nMAINPID={os.getpid()}")
@@ -31,7 +31,8 @@ class Systemd:
         self._send(f"STOPPING=1\nSTATUS={text}")
 
     def take_main_process(self, timeout_s: float = 5.0) -> None:
-        """Become the unit's main process, before the one there ends: returns when systemd has read it (BARRIER).
+        """Become the unit's main process before the present one ends. Returns when systemd has read the message
+        (BARRIER).
 
         Blocks at most ``timeout_s``.
         """
@@ -45,7 +46,7 @@ class Systemd:
                 socket.send_fds(notify, [b"BARRIER=1"], [write_end])
             os.close(write_end)
             write_end = -1
-            # Its copy of our end is closed when everything before it was read.
+            # systemd closes its copy of our end once it has read everything before it.
             poller = select.poll()
             poller.register(read_end, select.POLLHUP)
             poller.poll(timeout_s * 1000)

@@ -1,4 +1,4 @@
-"""Terminal: whether the one this process was started from has been closed. SIGHUP alone does not say so."""
+"""Terminal: whether the terminal that this process was started from was closed, which SIGHUP alone does not prove."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import signal
 
 
 class Terminal:
-    """Made at the start. The kernel takes a closed terminal away from the whole session, so /dev/tty tells."""
+    """Made at the start of the process. The kernel detaches a closed terminal from the whole session, so /dev/tty
+    shows it.
+    """
 
     def __init__(self) -> None:
-        # nohup ignores the signal: such a daemon is to outlive its terminal.
+        # nohup ignores the signal: such a daemon should outlive its terminal.
         self._is_ours = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _is_there()
 
     @property
     def is_closed(self) -> bool:
-        """There was one, and it is gone."""
+        """Whether there was a terminal that is gone now."""
         return self._is_ours and not _is_there()
 
 

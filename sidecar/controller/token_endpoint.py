@@ -1,4 +1,6 @@
-"""Tokens of an OAuth 2 token endpoint, by the client's credentials (RFC 6749, section 4.4; KIP-768). Blocking."""
+"""Tokens of an OAuth 2 token endpoint, fetched with the client's credentials (RFC 6749, section 4.4; KIP-768).
+Blocks.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ _CHUNK_BYTES: Final = 16 << 10
 
 
 class TokenError(Exception):
-    """No token could be had; the text is one sentence without a secret."""
+    """There is no token. The text is one sentence without a secret."""
 
 
 def fetch_token(values: Mapping[str, Any]) -> OAuthToken:
-    """Ask the endpoint once. ``values``: concluded settings by name. Raises TokenError."""
+    """Ask the endpoint once. ``values``: resolved settings by name. Raises TokenError."""
     url = str(values["sasl.oauthbearer.token.endpoint.url"])
     place = f"The token endpoint {url.partition('?')[0]}"
     try:
@@ -79,7 +81,7 @@ def _post(url: str, values: Mapping[str, Any], secret: str) -> tuple[int, str, b
         response = connection.getresponse()
         body = bytearray()
         while len(body) <= TOKEN_ANSWER_BYTES_MAX:
-            # One by one: a server that gives a byte a second must not hold us for ever.
+            # Read in pieces: a server that sends one byte per second must not block this thread for ever.
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise TimeoutError
@@ -126,7 +128,7 @@ def _token_of(
 
 
 def described_token(value: str, expires_at_ms: float | None, values: Mapping[str, Any]) -> OAuthToken:
-    """With what the token says of itself: its end, which wins over ``expires_at_ms``, and its principal."""
+    """The token with its own claims: its expiry, which takes precedence over ``expires_at_ms``, and its principal."""
     claims = jwt_claims(value)
     ends_s, subject = claims.get("exp"), claims.get("sub")
     if isinstance(ends_s, (int, float)) and not isinstance(ends_s, bool):
@@ -136,7 +138,7 @@ def described_token(value: str, expires_at_ms: float | None, values: Mapping[str
 
 
 def checked_token(token: OAuthToken, what: str) -> OAuthToken:
-    """The token, if it can be used; ``what`` begins the sentence of the TokenError."""
+    """The token, if it can be used. ``what`` begins the text of the TokenError."""
     fault = token_fault(token)
     if not fault and token.expires_at_ms is not None and not token.expires_at_ms > time.time() * 1000:
         fault = "has expired already; look at the clocks of both"

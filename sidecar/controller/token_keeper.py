@@ -1,4 +1,4 @@
-"""TokenKeeper: fetches tokens for the whole daemon, ahead of their end, and hands them on."""
+"""TokenKeeper: fetches tokens for the whole daemon before they expire, and distributes them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from sidecar.protocol.sasl.token_refresh import TokenRefreshConfig, refresh_at_m
 log = logging.getLogger(__name__)
 
 HANGS_S: Final = 60.0
-"""After so long without an answer the log says that a source of tokens hangs; endpoints have shorter limits."""
+"""After this time without an answer a hanging source of tokens is logged; endpoints have shorter limits."""
 
 
 class TokenKeeper:
-    """One task in the controller's loop; each fetch blocks a thread of its own, which nothing waits for at the end.
+    """One task in the controller's loop. Each fetch blocks a thread of its own, for which the daemon's end does not
+    wait.
 
-    ``on_token(message)`` runs after each try. A token that lives stays in use while its successor cannot be had.
+    ``on_token(message)`` is called after each try. A valid token stays in use while no new one is available.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class TokenKeeper:
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self.message = LoginToken()
-        """The message handed on last; empty before the first try has ended."""
+        """The last message distributed; empty before the end of the first try."""
         self.settings = {
             name: value for name, value in values.items() if name.startswith(("sasl.", "https."))
         }
@@ -59,9 +60,10 @@ class TokenKeeper:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def refused(self, fingerprint: bytes) -> None:
-        """A broker refuses this token: fetch another though it lives, sasl.login.retry.backoff.max.ms after it.
+        """Fetch another token, as a broker refuses this one although it is valid; at the earliest after
+        sasl.login.retry.backoff.max.ms.
 
-        Nothing for an earlier one: its holder has the newer one on the way.
+        The refusal of an earlier token is ignored: its holder will receive the newer one.
         """
         if self.message.token and token_fingerprint(self.message.token) == fingerprint:
             self._wanted.set()
@@ -110,13 +112,13 @@ class TokenKeeper:
         # A thread of its own: an endpoint that hangs must not hold up the daemon's end.
         fetching = asyncio.get_running_loop().create_task(in_daemon_thread(self._fetch, "token"))
         try:
-            # One that never returns is not asked by a second thread, but it is no secret.
+            # A source that never returns is not asked by a second thread, but it is logged.
             while not (await asyncio.wait([fetching], timeout=HANGS_S))[0]:
                 self._failed(
                     f"The source of tokens has not answered for {HANGS_S:g} s; it is still waited for."
                 )
             return fetching.result()
-        except NoThread as error:  # the next try comes
+        except NoThread as error:  # the next try follows
             raise TokenError(f"No token is fetched: {error}.") from None
         except (TokenError, asyncio.CancelledError):
             raise

@@ -1,4 +1,4 @@
-"""Where tokens come from besides an endpoint: a setting, a file, a Python callable, AWS credentials. Blocking."""
+"""Sources of tokens other than an endpoint: a setting, a file, a Python callable, AWS credentials. Blocking."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sidecar.controller.token_endpoint import TokenError, checked_token, describ
 from sidecar.protocol.sasl.credentials import OAuthToken
 
 FetchToken = Callable[[], OAuthToken]
-"""Blocks until it has a token; raises TokenError."""
+"""Blocks until it has a token. Raises TokenError."""
 
 _FIELDS_MAX: Final = 4
 
 
 def token_source(values: Mapping[str, Any]) -> FetchToken:
-    """The one source that the concluded settings name."""
+    """The only source that the resolved settings name."""
     if values["sasl.oauthbearer.token.endpoint.url"]:
         return partial(fetch_token, values)
     provider = values["sasl.oauthbearer.token.provider"]
@@ -33,7 +33,7 @@ def token_source(values: Mapping[str, Any]) -> FetchToken:
 
 
 def _as_set(values: Mapping[str, Any]) -> OAuthToken:
-    """The token of the settings; a file is read again at each renewal."""
+    """The token of the settings. A file is read again at each renewal."""
     try:
         value = read_secret(values, "sasl.oauthbearer.token") or ""
     except SecretError as error:
@@ -44,9 +44,10 @@ def _as_set(values: Mapping[str, Any]) -> OAuthToken:
 
 
 def _by_callable(name: str, values: Mapping[str, Any]) -> OAuthToken:
-    """``callable(config)`` → (token, expiry in seconds since 1970[, principal[, extensions]]), as confluent's oauth_cb.
+    """The token of ``callable(config)``, which returns (token, expiry in seconds since 1970[, principal[,
+    extensions]]) as confluent's oauth_cb does.
 
-    It runs in a thread of its own, and whatever it raises is a try that failed.
+    It runs in a thread of its own; any exception counts as a failed try.
     """
     what = f"The token provider {name}"
     found = next(iter(entry_points(group=PROVIDER_GROUP, name=name)), None)
@@ -55,7 +56,7 @@ def _by_callable(name: str, values: Mapping[str, Any]) -> OAuthToken:
     try:
         result = found.load()(str(values["sasl.oauthbearer.config"] or ""))
     except Exception as error:
-        # Its text may hold what it was given.
+        # Its text may contain its configuration.
         raise TokenError(f"{what} raised {type(error).__name__}.") from None
     match result:
         case (str(value), int() | float() as ends_s, *more) if len(result) <= _FIELDS_MAX:

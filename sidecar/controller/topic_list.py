@@ -1,8 +1,8 @@
-"""TopicList: the answer to "all topics", asked of Kafka once for all who want it at a time.
+"""TopicList: answers requests for all topics, with one question to Kafka for all concurrent callers.
 
-Anybody in the sending group may ask, and a large cluster's answer takes a hundredth of a second to read. Those who ask
-while a question is under way get its answer. Beyond a part of the time everybody gets the last answer
-for two seconds.
+Any user of the sending group may ask, and reading a large cluster's answer takes 10 ms. Callers that ask while a
+question is under way get its answer. When questions take more than their share of the time, callers get the last
+answer for two seconds.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Final
 Rows = list[list[object]]
 
 LIST_SHARE: Final = 0.1
-"""Of the time at most a question to Kafka is under way, in the long run."""
+"""The greatest share of time that questions to Kafka may take in the long run."""
 LIST_BURST_S: Final = 1.0
-"""So much of it may be taken at once: a reader that asks now and then gets the cluster as it is."""
+"""How much of that time may be used at once: a caller that asks rarely gets a new answer."""
 LIST_KEPT_S: Final = 2.0
-"""No answer is older, however long questions take."""
+"""The greatest age of an answer, however long questions take."""
 
 
 class TopicList:
-    """Belongs to the controller's loop. ``now_s`` is monotonic."""
+    """The list of topics. ``now_s`` is monotonic. Belongs to the controller's loop."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -30,17 +30,17 @@ class TopicList:
         self._last: Rows | None = None
         self._came_s = 0.0
         self._paid_s = 0.0
-        """When the time that questions took will be paid for."""
+        """The time at which the time spent on questions will be paid for."""
 
     async def get(self, ask: Callable[[], Awaitable[Rows]]) -> Rows:
-        """The rows; raises what ``ask`` raises, for all who wait for it."""
+        """The rows. Raises the error of ``ask`` in all callers that wait for it."""
         if self._asking is None:
             now_s = self._now_s()
             is_over = self._paid_s - now_s >= LIST_BURST_S / LIST_SHARE
             if self._last is not None and is_over and now_s - self._came_s < LIST_KEPT_S:
                 return self._last
             self._asking = asyncio.get_running_loop().create_task(self._ask(ask))
-        # Who leaves must not take the answer from the others.
+        # A caller that is cancelled must not cancel the question for the others.
         return await asyncio.shield(self._asking)
 
     async def _ask(self, ask: Callable[[], Awaitable[Rows]]) -> Rows:

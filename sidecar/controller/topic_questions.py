@@ -1,4 +1,4 @@
-"""Questions for topics (TOPICS): which of them a caller may ask for, and which it may see. They bring no name."""
+"""Questions about topics (TOPICS): checks which topics a caller may ask for and see. Its client name is not known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ AskCluster = Callable[[list[str] | None, float | None], Awaitable[list[list[obje
 async def answer_topics(
     ask: AskCluster, rules: ClientRules, names: list[str] | None, max_wait_ms: float | None, caller: Caller
 ) -> list[list[object]]:
-    """TOPICS_REPLY's list as this user may see it. The daemon's user and root see all.
+    """The list of TOPICS_REPLY as this user may see it. The daemon's user and root see all.
 
-    To wait for a topic may create it, so the rules are asked first: Refused for the first one that may not be sent to.
+    Waiting for a topic may create it, so the rules are checked first. Raises Refused for the first topic that the
+    caller may not send to.
     """
     if names is not None and max_wait_ms is not None:
         rules.check_lookup(names, caller)

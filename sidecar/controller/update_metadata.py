@@ -1,8 +1,8 @@
-"""UpdateMetadata push: the controller keeps every worker's MetadataCache in step (rules U1, U2).
+"""UpdateMetadata push: the controller keeps every worker's MetadataCache up to date (rules U1, U2).
 
-MetadataPusher turns an event (a worker joined, the cluster changed) into updates; each worker's MetadataPush sends its
-own, one at a time. (Kafka: ControllerChannelManager, KafkaController.sendUpdateMetadataRequest. Kafka gathers the
-changes of an event in a batch object over many calls; here an event is one call, so nothing can be left unsent.)
+MetadataPusher turns an event (a worker joined, the cluster changed) into updates, and each worker's MetadataPush sends
+its own, one at a time. (Kafka: ControllerChannelManager, KafkaController.sendUpdateMetadataRequest. Kafka collects the
+changes of an event in a batch object over many calls. Here an event is one call, so nothing can be left unsent.)
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, MetadataSnapshot
 log = logging.getLogger(__name__)
 
 QUEUE_MAX = 64
-"""Updates that may wait for one worker. A worker this far behind gets one full update in their place."""
+"""How many updates may wait for one worker. A worker this far behind gets one full update instead."""
 
 REPLY_TIMEOUT_S = 30.0
-"""A worker that has not answered by then may have lost the update: it gets a full one."""
+"""A worker that has not answered within this time may have lost the update, so it gets a full one."""
 
 Send = Callable[[UpdateMetadata], None]
 
 
 class MetadataPush:
-    """One worker's updates in order, and the task that sends them: the next goes out when the last is answered."""
+    """One worker's updates in order, and the task that sends them: the next is sent when the last is answered."""
 
     def __init__(self, worker_id: int, worker_epoch: int, send: Send, pusher: MetadataPusher) -> None:
-        """``send`` gets a full update first."""
+        """The first update is a full one."""
         self.worker_epoch = worker_epoch
         self._worker_id = worker_id
         self._send = send
@@ -44,7 +44,7 @@ class MetadataPush:
         self.put_all()
 
     def put(self, partitions: tuple[PartitionUpdate, ...] = ()) -> None:
-        """Send these partition states next, or none: then only the brokers changed. Never waits."""
+        """Queue an update with these partition states; with none, only the brokers changed. Never waits."""
         if len(self._queue) >= QUEUE_MAX:
             log.warning("Worker %d is slow to take metadata; it gets one full update.", self._worker_id)
             self.put_all()
@@ -53,7 +53,7 @@ class MetadataPush:
         self._queued.set()
 
     def put_all(self) -> None:
-        """Send everything next, in place of all that waits."""
+        """Queue a full update, which replaces all that wait."""
         self._queue.clear()
         self._queue.append(self._pusher.full_update(self.worker_epoch))
         self._queued.set()
@@ -89,7 +89,9 @@ class MetadataPush:
 
 
 class MetadataPusher:
-    """Every worker's push, and the state that updates are made of. Belongs to the loop's thread; nothing here waits."""
+    """Every worker's push, and the state from which updates are made. Belongs to the thread of the loop; nothing here
+    waits.
+    """
 
     def __init__(self, controller_id: int, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
         self.reply_timeout_s = reply_timeout_s
@@ -99,15 +101,15 @@ class MetadataPusher:
         self._pushes: dict[int, MetadataPush] = {}
 
     def became_active(self, controller_epoch: int) -> None:
-        """This controller rules under ``controller_epoch``. Its workers join from now on, each with the full state.
+        """Become active under ``controller_epoch``. Workers join from now on, each with the full state.
 
-        None is there yet: a worker ends with its controller, so nobody has to hear of the change.
+        No worker can be there yet, as workers end with their controller, so none needs to be notified.
         """
         assert not self._pushes, "a worker joined before its controller was active"
         self._controller_epoch = controller_epoch
 
     def worker_joined(self, worker_id: int, worker_epoch: int, send: Send) -> None:
-        """A worker is ready: everything to it, the brokers to the others."""
+        """Add a worker that is ready: send everything to it, and the brokers to all others."""
         self.worker_left(worker_id)
         for push in self._pushes.values():
             push.put()
@@ -119,7 +121,7 @@ class MetadataPusher:
             push.close()
 
     def replied(self, worker_id: int, reply: UpdateMetadataReply) -> None:
-        """The worker's answer; one of an earlier incarnation is ignored."""
+        """Take a worker's answer; one of an earlier incarnation is ignored."""
         push = self._pushes.get(worker_id)
         if push is not None and reply.worker_epoch == push.worker_epoch:
             push.replied(reply)
@@ -131,10 +133,10 @@ class MetadataPusher:
         expired: frozenset[str] = frozenset(),
         gone: frozenset[str] = frozenset(),
     ) -> None:
-        """The cluster changed: only what differs goes out, and nothing when nothing does.
+        """Send the differences to the workers, if there are any.
 
-        ``expired`` topics left the controller's list because nobody uses them; workers keep what they know. ``gone``
-        ones had expired and are deleted now.
+        ``expired`` topics were dropped from the controller's list because they are not used; workers keep them.
+        ``gone`` topics had expired and are deleted now.
         """
         self._snapshot = new
         difference = diff_snapshots(old, new, expired, gone)
@@ -143,7 +145,7 @@ class MetadataPusher:
                 push.put(difference.partitions)
 
     def close(self) -> None:
-        """Stop every worker's sending task."""
+        """Stop the sending task of every worker."""
         for worker_id in list(self._pushes):
             self.worker_left(worker_id)
 
@@ -153,7 +155,7 @@ class MetadataPusher:
     def update(
         self, worker_epoch: int, partitions: tuple[PartitionUpdate, ...], *, is_full: bool = False
     ) -> UpdateMetadata:
-        """With the brokers that live now (rule U3)."""
+        """An update with the brokers that are alive now (rule U3)."""
         return UpdateMetadata(
             controller_id=self._controller_id,
             controller_epoch=self._controller_epoch,

@@ -1,4 +1,4 @@
-"""WorkerDeaths: how often each worker was replaced, for which cause, and how it ended last."""
+"""WorkerDeaths: counts how often each worker was replaced, by cause, and keeps how it last ended."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import Any
 
 
 class DeathCause(StrEnum):
-    """Why a worker was replaced: a label of a metric, so the words are few and stay."""
+    """Why a worker was replaced. These are values of a metric's label, so they are few and do not change."""
 
     KILLED = "killed"
-    """By a signal that we did not send: the kernel for want of memory, a crash, an operator."""
+    """Killed by a signal that we did not send: from the kernel for lack of memory, by a crash, by an operator."""
     SILENT = "silent"
-    """Its heartbeat stood still, and we ended it."""
+    """Its heartbeat stopped, and we ended it."""
     CHANNEL = "channel"
     """Its messages to the controller could not be read, and we ended it."""
     EXITED = "exited"
-    """By itself, with an exit status."""
+    """It ended with an exit status."""
     NOT_STARTED = "not_started"
-    """The host gave no process."""
+    """The host could not start a process."""
 
 
 class WorkerDeaths:
-    """Of the workers of one daemon, by index. Belongs to the controller's loop."""
+    """The deaths of one daemon's workers, by index. Belongs to the controller's loop."""
 
     def __init__(self, workers: int) -> None:
         self._counts: list[Counter[DeathCause]] = [Counter() for _ in range(workers)]
         self._last: list[dict[str, Any] | None] = [None] * workers
         self.last: dict[str, Any] | None = None
-        """How the last worker that was replaced ended, and when (Unix time); None: none was."""
+        """How the last replaced worker ended, and when (Unix time); None if none was."""
 
     @property
     def total(self) -> int:
         return sum(counts.total() for counts in self._counts)
 
     def note(self, index: int, cause: DeathCause, sentence: str) -> None:
-        """Worker ``index`` is to be replaced."""
+        """Note that worker ``index`` will be replaced."""
         self._counts[index][cause] += 1
         self.last = self._last[index] = {
             "sentence": sentence,
@@ -46,7 +46,7 @@ class WorkerDeaths:
         }
 
     def of(self, index: int) -> dict[str, Any]:
-        """Fields of the worker's row in ``status``."""
+        """The fields of the worker's row in ``status``."""
         counts, last = self._counts[index], self._last[index]
         return {
             "restarts": counts.total(),

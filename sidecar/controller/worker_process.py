@@ -1,5 +1,4 @@
-"""One worker as the controller sees it: its process, its control channel, its state, the meaning of its
-exit."""
+"""The controller's view of one worker: its process, its control channel, its state, and the meaning of its exit."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """The identity of this start of a worker: no part of it is ever used again."""
+    """The identity of one start of a worker. The incarnation and the epoch are never used again."""
 
     index: int
     slot: int
@@ -43,14 +42,15 @@ FATAL_EXITS = {
         ExitStatus.WORKER_SEGMENT_VERSION
     ): "cannot read the segment (another version of kafka-sidecar is installed?)",
 }
-"""Exits that would only repeat themselves: the daemon stops instead of restarting for ever."""
+"""Exits that would only be repeated: the daemon stops instead of restarting the worker without end."""
 
 
 class WorkerProcess:
-    """``standby`` gets its identity by the constructor and is ours from then on. Belongs to the controller's loop.
+    """A worker. The constructor gives ``standby`` its identity and takes ownership of it. Belongs to the controller's
+    loop.
 
-    The supervisor hears each control message, and once, after the process has been reaped (its pidfd became readable),
-    that it has ended, with ``exit_code`` set as subprocess tells it.
+    The supervisor is called for each control message, and once after the process has been reaped (its pidfd became
+    readable); ``exit_code`` is then set as in subprocess.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ class WorkerProcess:
         slots: SlotStore,
         supervisor: Supervisor,
     ) -> None:
-        """OSError: the process cannot be given its work. It is ended then, and nothing of it is left."""
+        """Raises OSError when the process cannot be given its work; it is then ended and reaped."""
         self.identity = identity
         self.state = WorkerState.STARTING
         self.cpu = cpu
-        """None: it is not pinned."""
+        """The CPU to which it is pinned, or None."""
         self.exit_code: int | None = None
         self.is_warm = False
-        """It has said that everything is imported."""
+        """Whether it has reported that everything is imported."""
         self.last_words = ""
-        """The last line of one that ended before."""
+        """The last line of its output, if it ended before that."""
         self._cause: tuple[DeathCause, str] | None = None
-        """Why we end it, with the words for it; None: we do not."""
+        """Why we end it, with a phrase; None if we do not."""
         self.left: int | None = None
-        """Records not delivered when its drain ended; None before."""
+        """The number of records not delivered when its drain ended; None before."""
         self.config_serial = 0
-        """Of the last settings that it has confirmed."""
+        """The serial number of the last settings that it has confirmed."""
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._standby = standby
@@ -87,7 +87,7 @@ class WorkerProcess:
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
         self.moved_ms = self.started_ms
-        """When its heartbeat was last seen to change, or it was started."""
+        """When its heartbeat was last seen to change, or when it was started."""
         self.process = standby.process
         self.pid = standby.pid
         self.start_time = standby.start_time
@@ -108,13 +108,13 @@ class WorkerProcess:
         self.channel.send(start)
 
     def _pin(self, cpu: int) -> None:
-        """Before START, so that all its threads inherit it."""
+        """Pin the process before START, so that all its threads inherit it."""
         try:
             os.sched_setaffinity(self.pid, {cpu})
         except ProcessLookupError:
-            return  # its pidfd tells
+            return  # its pidfd shows that it is dead
         except OSError as error:
-            # EINVAL: the CPU was taken from this process's cpuset, or went offline, since the daemon started.
+            # EINVAL: the CPU was removed from this process's cpuset, or went offline, since the daemon started.
             self.cpu = None
             log.warning(
                 "Worker %d runs without a CPU of its own: CPU %d cannot be had (%s). See which CPUs the cgroup of this "
@@ -129,30 +129,32 @@ class WorkerProcess:
         return self.state is WorkerState.READY
 
     def move(self, event: WorkerEvent) -> bool:
-        """Take the step of the table. True when the state is another one now."""
+        """Take the transition of the table. Returns True when the state has changed."""
         before, self.state = self.state, TRANSITIONS[self.state][event]
         return self.state is not before
 
     def note_cause(self, cause: DeathCause, words: str) -> None:
-        """Why it is ended: status and metrics tell it. The first cause counts."""
+        """Note why we end it, for status and metrics. The first cause is kept."""
         if self._cause is None and self.exit_code is None:
             self._cause = cause, words
 
     @property
     def death_cause(self) -> DeathCause:
-        """Of one that has ended."""
+        """The cause of its death, once it has ended."""
         if self._cause is not None:
             return self._cause[0]
         return DeathCause.KILLED if (self.exit_code or 0) < 0 else DeathCause.EXITED
 
     def end(self, number: signal.Signals) -> None:
-        """End it by our own will: first that is noted, so that what it has in work is not blamed for its death."""
+        """End it deliberately. That is noted in its slot first, so that the submissions it works on are not blamed for
+        its death.
+        """
         if self.exit_code is None:
             self._slots.spare(self.identity.slot, self.identity.incarnation)
             self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal by pidfd; no error when it is dead already."""
+        """Send a signal by pidfd. No error when it is dead already."""
         if self.exit_code is None:
             try:
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -160,7 +162,7 @@ class WorkerProcess:
                 return
 
     def exit_sentence(self) -> str:
-        """How it ended, for log and status."""
+        """A sentence on how it ended, for log and status."""
         code = self.exit_code
         who = f"Worker {self.identity.index} (pid {self.pid})"
         if code is None:
@@ -178,8 +180,7 @@ class WorkerProcess:
         return f"{who} exited with status {code}{words}."
 
     def _channel_closed(self, error: str | None) -> None:
-        # EOF comes with its death, which the pidfd tells. A broken stream from a live worker cannot be
-        # repaired.
+        # EOF comes with its death, which the pidfd shows. A broken stream from a live worker cannot be repaired.
         if error is not None:
             self.note_cause(DeathCause.CHANNEL, f"its messages could not be read ({error.rstrip('.')})")
             self.end(signal.SIGKILL)
@@ -192,15 +193,14 @@ class WorkerProcess:
         self._loop.call_soon(self._finish)
 
     def _finish(self) -> None:
-        # One turn later: its last messages (Drained) are in the socket and are heard first.
+        # One turn later: its last messages (Drained) are in the socket and are handled first.
         if not self.channel.is_closed:
             self.channel.close()
         words = self._standby.take_words()
         if not self.is_warm:
             self.last_words = last_line(words)
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # nobody reads it, its disk is full, or it is closed
+            # stderr has no reader, its disk is full, or it is closed.
+            with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(words)
                 sys.stderr.flush()
         self._supervisor.worker_ended(self)

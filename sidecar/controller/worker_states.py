@@ -1,4 +1,4 @@
-"""The states of a worker's process and what moves it between them (docs/states.md is printed from this table)."""
+"""The states of a worker's process, and the events that change them (docs/states.md is printed from this table)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TRANSITIONS: Final[Mapping[WorkerState, Mapping[WorkerEvent, WorkerState]]] = {
         WorkerEvent.EXIT: WorkerState.DEAD,
     },
     WorkerState.DRAINING: {
-        # Its adoption ended while DRAIN was on the way: it takes no clients.
+        # Its adoption ended while DRAIN was under way: it takes no clients.
         WorkerEvent.READY: WorkerState.DRAINING,
-        # A second SIGTERM drains again, with less time.
+        # A second SIGTERM drains again with less time.
         WorkerEvent.DRAIN: WorkerState.DRAINING,
         WorkerEvent.EXIT: WorkerState.DEAD,
     },
     # Its last messages are read after its exit.
     WorkerState.DEAD: {WorkerEvent.READY: WorkerState.DEAD},
 }
-"""State × event → state. An event that a state lacks is an error of ours."""
+"""State × event → state. An event that a state lacks is a bug."""
