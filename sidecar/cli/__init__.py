@@ -1,4 +1,4 @@
-"""The ``kafka-sidecar`` command: one file a command, each a thin front of another room.
+"""The ``kafka-sidecar`` command: one file per command, each a thin layer over another room.
 
-Above all other rooms: nothing imports it. Heavy imports stand inside the commands, so that --help is quick.
+No other room imports it. Heavy imports are inside the commands, so that --help is fast.
 """

@@ -1,4 +1,4 @@
-"""``kafka-sidecar bench``: side by side with the clients it replaces, on this machine."""
+"""``kafka-sidecar bench``: compares the sidecar with the clients it replaces, on this machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bench(
 ) -> None:
     """Measure this machine: the sidecar and the clients it replaces, same broker, records and guarantees.
 
-    Starts daemons of its own on temporary run dirs. Runs alternate between the sides; medians are shown with their
+    Starts its own daemons on temporary run dirs. Runs alternate between the sides; medians are shown with their
     spread. On your own cluster the records stay in the topic you name. A failed part is named at the end, and the
     command exits 1; the other results are printed and written anyway.
 

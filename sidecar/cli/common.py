@@ -18,8 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def run_dir_option(command: Command) -> Command:
-    """``--run-dir`` of a command; passed as ``run_dir`` (RunDir), the root's --run-dir when not given
-    here."""
+    """``--run-dir`` of a command, passed as ``run_dir`` (RunDir); the root's --run-dir if it is not given here."""
 
     def chosen(ctx: click.Context, _: click.Parameter, value: Path | None) -> RunDir:
         root = ctx.find_root().obj
@@ -37,14 +36,14 @@ def run_dir_option(command: Command) -> Command:
 
 
 def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:
-    """Say one sentence on stderr and end with ``status``."""
+    """Print one sentence on stderr and end with ``status``."""
     sys.stdout.flush()
     print(sentence, file=sys.stderr)
     raise SystemExit(int(status))
 
 
 def holder_of(run_dir: RunDir) -> int | None:
-    """Pid of the live daemon on ``run_dir``, None without one; ends with 69 when this user may not know."""
+    """The pid of the running daemon of ``run_dir``; None without one. Ends with 69 when this user may not know."""
     try:
         return run_dir.holder()
     except RunDirError as error:
@@ -52,7 +51,9 @@ def holder_of(run_dir: RunDir) -> int | None:
 
 
 def _left_behind(run_dir: RunDir) -> str:
-    """``the last one (pid 4711) is dead, and 500 records wait …; `` or nothing. For who may read its segment."""
+    """A text such as ``the last one (pid 4711) is dead, and 500 records wait …; ``, or empty; only for users that may
+    read its segment.
+    """
     from sidecar.shm.segment import Segment, SegmentError
     from sidecar.telemetry.collector import read_counters, sum_counters
 
@@ -74,7 +75,7 @@ def _left_behind(run_dir: RunDir) -> str:
 
 
 def daemon_info(run_dir: RunDir) -> dict[str, Any]:
-    """daemon.json of the live daemon on ``run_dir``; ends with 69 and the sentence when there is none."""
+    """daemon.json of the running daemon of ``run_dir``. Ends with 69 and a sentence when there is none."""
     holder = holder_of(run_dir)
     if holder is None:
         fail(
@@ -84,15 +85,16 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             ExitStatus.DAEMON_UNREACHABLE,
         )
     info = read_json(run_dir.daemon_json)
-    if info is None or info.get("pid") != holder:  # what a killed daemon left says nothing of this one
+    # The file of a killed daemon says nothing about this one.
+    if info is None or info.get("pid") != holder:
         fail(
             f"The daemon on run dir {run_dir.path} (pid {holder}) is only starting; try again.",
             ExitStatus.DAEMON_UNREACHABLE,
         )
     now_ms = time.time() * 1e3
-    age_s = max(now_ms - info.get("reported_ms", now_ms), 0.0) / 1e3  # an older build does not say
+    age_s = max(now_ms - info.get("reported_ms", now_ms), 0.0) / 1e3  # missing in older versions
     for broker in info["brokers"]:
-        # daemon.json is written on changes only, and a broker's state lasts meanwhile.
+        # daemon.json is written only on changes, but the time in a state grows meanwhile.
         broker["since_seconds"] = round(broker["since_seconds"] + age_s, 1)
     if process_state(int(info["pid"])) in {"T", "t"}:
         info["state"], info["takes_records"] = "stopped", False

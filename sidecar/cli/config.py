@@ -1,4 +1,4 @@
-"""``kafka-sidecar config check|show``: check a configuration, show the values in force."""
+"""``kafka-sidecar config check|show``: checks a configuration, or shows the effective values."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _without_secrets(keys: Any) -> dict[str, Any]:
 
 
 def to_toml(concluded: SidecarConfig) -> str:
-    """The configuration as TOML: every value, commented out where it is unset; secrets are hidden."""
+    """The configuration as TOML: every value, commented out if it is unset; secrets are hidden."""
     lines: list[str] = []
     for table in _TABLES:
         lines += [f"[{table}]"]
@@ -118,5 +118,5 @@ def to_toml(concluded: SidecarConfig) -> str:
 
 
 def _toml(value: object) -> str:
-    # JSON's strings, numbers, booleans and arrays are TOML's too.
+    # JSON's strings, numbers, booleans and arrays are valid TOML, too.
     return json.dumps(value)

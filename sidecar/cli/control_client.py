@@ -1,4 +1,4 @@
-"""One question to the daemon's control endpoint and its answer."""
+"""Sends one question to the daemon's control endpoint and returns its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
         fail(info["sentence"], ExitStatus.TIMED_OUT)
     try:
         answer = _exchange(run_dir, message, timeout_s)
-    except UnicodeEncodeError as error:  # a word of the command line, whose bytes Python keeps as they are
+    except UnicodeEncodeError as error:  # an argument whose bytes are not UTF-8
         fail(f"The name {ascii(error.object)[:80]} is not UTF-8, as all names are here.", ExitStatus.USAGE)
     if answer is None:
         fail(
@@ -38,12 +38,12 @@ def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:
 
 
 def is_answering(run_dir: RunDir, timeout_s: float) -> bool:
-    """A sign of the controller's loop."""
+    """Whether the controller's loop answers."""
     return _exchange(run_dir, [Kind.PING], timeout_s) is not None
 
 
 def _exchange(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any] | None:
-    """The whole answer; None when there is none in time. Raises UnicodeEncodeError."""
+    """The whole answer; None without one in time. Raises UnicodeEncodeError."""
     question = msgpack.packb(message)
     context = zmq.Context(io_threads=1)
     asking: zmq.Socket[bytes] = context.socket(zmq.DEALER)

@@ -1,4 +1,4 @@
-"""``kafka-sidecar demo``: the main job on real input, judged by an independent consumer."""
+"""``kafka-sidecar demo``: the main use on real input, checked by an independent consumer."""
 
 from __future__ import annotations
 

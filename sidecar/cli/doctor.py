@@ -1,4 +1,4 @@
-"""``kafka-sidecar doctor``: check host, installation, configuration and daemon; suggest a remedy."""
+"""``kafka-sidecar doctor``: checks host, installation, configuration and daemon, and suggests remedies."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], topic
 def _running_configuration(
     run_dir: RunDir, overrides: tuple[str, ...]
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """The file that a running daemon was started with, and its servers; what -X or variables changed is its own."""
+    """(file, overrides): the configuration file and the servers of a running daemon. Its -X and variables are not
+    known.
+    """
     with contextlib.suppress(RunDirError):
         if run_dir.holder() is None:
             return None, overrides
@@ -123,11 +125,11 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 
 
 def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
-    """A worker process is started as the daemon would, and ended once it has imported everything."""
+    """Start a worker process as the daemon would, and end it once it has imported everything."""
     try:
         from sidecar.controller.standby_worker import StandbyWorker, last_line
     except ImportError:
-        return  # said above, with the missing package
+        return  # reported above, with the missing package
     try:
         standby = StandbyWorker()
     except OSError as error:
@@ -228,7 +230,7 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 
 
 def _over_tcp(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
-    """Where clients come with CURVE, by which key they know the daemon, and whether the ports can be had."""
+    """Check daemon.listen: the key by which clients know the daemon, and whether the ports can be opened."""
     listen, key_file = config.text("daemon.listen"), config.text("daemon.curve_key_file")
     if not listen:
         return
@@ -278,7 +280,7 @@ CHECKS: tuple[Check, ...] = (_installation, _worker, _memory, _cgroup, _limits, 
 
 
 def _kafka(config: SidecarConfig, topics: Sequence[str]) -> Iterator[Finding]:
-    """The steps to Kafka, each as it is done."""
+    """The steps to Kafka, each shown as it is done."""
     if "bootstrap.servers" not in config.sources:
         yield Finding(
             "skip", "Brokers were not tried: no daemon runs, and no bootstrap.servers is given (-c or -X)."

@@ -1,4 +1,4 @@
-"""``kafka-sidecar explain``: what waits on what, since when, and what is left of its time."""
+"""``kafka-sidecar explain``: shows which records wait, why, since when, and how much time they have left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
 
 
 def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same from daemon.json and the segment: as far as the daemon had come when it began to hang."""
+    """The same facts from daemon.json and the segment, as of the moment when the daemon began to hang."""
     from sidecar.shm.segment import Segment, SegmentError
     from sidecar.telemetry.flows import Flows
 
@@ -72,7 +72,7 @@ def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
     try:
         segment = Segment.attach(info["segment"])
     except (SegmentError, OSError):
-        pass  # another user's: the report is all there is
+        pass  # another user's segment: only the report is left
     else:
         try:
             flows = Flows(segment).look(time.monotonic())
@@ -123,7 +123,7 @@ def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def describe(found: dict[str, Any], name: str) -> list[str]:
-    """A line for each wait, each client and each error, for people."""
+    """A line for each wait, each client and each error, for the terminal."""
     lines = []
     if not found["is_answered"]:
         lines.append("The daemon does not answer. This is its last report, and its segment as it is now:")
@@ -140,7 +140,7 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     clients = [each for each in found["clients"] if name or each["records"] or each["held_streams"]]
     lines += [client_line(each) for each in clients]
     more = found.get("client_count", 0) - len(clients)
-    if more > 0 and len(clients) == len(found["clients"]):  # else only idle ones are left out
+    if more > 0 and len(clients) == len(found["clients"]):  # otherwise only idle clients are left out
         lines.append(f"and {counted(more, 'more client')}")
     for each in found["failures"][:FAILURES_SHOWN]:
         ago = duration(time.time() - each["last_ms"] / 1000.0)
@@ -153,20 +153,22 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     if more > 0:
         lines.append(f"and {counted(more, 'more kind')} of failure: --json has them")
     lines += [f"worker {index} did not answer in time" for index in found["silent_workers"]]
-    return [printable(line) for line in lines]  # a name from the segment is as its client gave it
+    return [printable(line) for line in lines]  # names in the segment are as clients gave them
 
 
 def waiting_line(row: dict[str, Any], *, names_worker: bool = False) -> str:
-    """``orders-1  unanswered  1,200 records, 118,400 bytes, for 12 s, 1 min 48 s left: they are in flight ...``.
+    """The line of one wait, such as ``orders-1 unanswered 1,200 records, 118,400 bytes, for 12 s, 1 min 48 s left:
+    they are in flight ...``.
 
-    ``names_worker``: other workers hold records of the same partition, with lines of their own."""
+    ``names_worker``: other workers hold records of the same partition, with their own lines.
+    """
     where = f"{row['topic']}-{row['partition']}" if "partition" in row else row["topic"]
     if names_worker and "partition" in row and "worker" in row:
         where += f" (worker {row['worker']})"
     if row.get("client"):
         where += f" of client {row['client']}"
     amounts = [counted(row[f"{one}s"], one) for one in ("record", "submission") if row.get(f"{one}s")]
-    if row.get("bytes"):  # without a partition nobody has counted those of the records
+    if row.get("bytes"):  # without a partition the bytes are not known
         amounts.append(f"{row['bytes']:,} bytes" + ("" if row.get("records") else " of the pool"))
     times = [f"for {duration(row['since_seconds'])}"] if "since_seconds" in row else []
     if "left_seconds" in row:
@@ -179,7 +181,7 @@ def waiting_line(row: dict[str, Any], *, names_worker: bool = False) -> str:
 
 
 def client_line(row: dict[str, Any]) -> str:
-    """One client: records without an outcome, held topics, and whether it is there."""
+    """The line of one client: records without an outcome, held topics, and whether it is connected."""
     parts = [f"{counted(row['records'], 'record')} without an outcome", counted(row["streams"], "topic")]
     if row["held_streams"]:
         parts.append(f"{row['held_streams']:,} of them held")

@@ -1,4 +1,4 @@
-"""Needs of a command beside the daemon's packages. They are looked for before anything is started or sent."""
+"""Checks the requirements of a command beyond the daemon's packages, before anything is started or sent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PACKAGES: Final = {
     "sidecar.chaos": "kafka-sidecar-tools",
     "sidecar.demo": "kafka-sidecar-tools",
 }
-"""Package by module, where their names differ."""
+"""Module → its package, where their names differ."""
 
 
 def need_packages(what: str, extra: str, *modules: str) -> None:
-    """End with one sentence that names all missing packages of ``extra``, when ``what`` needs ``modules``."""
+    """End with one sentence that names all missing packages of ``extra`` if ``what`` needs ``modules``."""
     missing = dict.fromkeys(PACKAGES.get(each, each) for each in modules if not _is_there(each))
     if missing:
         fail(
@@ -41,5 +41,5 @@ def need_java(what: str, *, embedded_kafka: bool) -> None:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent of it
+    except ModuleNotFoundError:  # a parent package is missing
         return False

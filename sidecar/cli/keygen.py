@@ -1,4 +1,4 @@
-"""``kafka-sidecar keygen``: a key pair of CURVE, for a daemon's tcp:// endpoint or one of its clients."""
+"""``kafka-sidecar keygen``: makes a CURVE key pair, for a daemon's tcp:// endpoint or for one of its clients."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def keygen(path: Path, server_key: str | None) -> None:
             os.fchmod(fd, 0o600)
             file.write(key_file_text(keys.secret, keys.public, server))
     except OSError as error:
-        path.unlink(missing_ok=True)  # else the next try would take a part of a file for a key
+        path.unlink(missing_ok=True)  # otherwise the next try would find a partial key file
         fail(f"{path} cannot be written ({error.strerror}).")
     click.echo(keys.public.hex())

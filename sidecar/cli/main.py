@@ -1,4 +1,4 @@
-"""The command line's root: commands are imported when they are used, so that each starts quickly."""
+"""The root of the command line. Commands are imported only when used, so that each starts quickly."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's; an unknown command gets the nearest one."""
+        """As click's method, but suggests the nearest command for an unknown one."""
         near = get_close_matches(args[0], COMMANDS, 1) if args and args[0] not in COMMANDS else []
         if near:
             ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's; Ctrl-C ends every command with the status that shells give it."""
+        """As click's method, but Ctrl-C ends every command with the status that shells use."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -71,7 +71,7 @@ class LazyGroup(click.Group):
             raise SystemExit(int(ExitStatus.INTERRUPTED)) from None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """As click's; a stdout that takes no more is one sentence, not a traceback."""
+        """As click's method, but an error of stdout is one sentence and no traceback."""
         try:
             return super().main(*args, **kwargs)
         except OSError as error:
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
             raise SystemExit(int(ExitStatus.FAILED)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, with the first sentence of each command uncut."""
+        """As click's method, with the whole first sentence of each command."""
         rows = []
         for name in self.list_commands(ctx):
             command = self.get_command(ctx, name)

@@ -1,4 +1,4 @@
-"""Options that several commands have: one spelling, one meaning and one help for each."""
+"""Options of several commands: one spelling, one meaning and one help text for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_TIMEOUT_S: Final = 86_400.0
 
 
 class NumberRange(click.FloatRange):
-    """A range of numbers; nan, which compares with nothing, is in none."""
+    """A range of numbers that refuses nan, which compares with nothing."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -25,7 +25,7 @@ class NumberRange(click.FloatRange):
 
 
 class RenamedOption(click.Option):
-    """An option that also takes the names it once had: the names behind the first. Help shows the first alone."""
+    """An option that also accepts its former names, given after the first. Help shows only the first name."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         names = self.opts
@@ -55,7 +55,7 @@ def settings_option(command: Command) -> Command:
 
 
 def timeout_option(default_s: float, what: str, least_s: float = 0.0) -> Callable[[Command], Command]:
-    """``--timeout SECONDS``, passed as ``timeout_s``; ``what`` goes on behind "Seconds to wait"."""
+    """``--timeout SECONDS``, passed as ``timeout_s``; ``what`` continues the help "Seconds to wait"."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -67,7 +67,7 @@ def timeout_option(default_s: float, what: str, least_s: float = 0.0) -> Callabl
 
 
 def bootstrap_servers_option(*old_names: str) -> Callable[[Command], Command]:
-    """``--bootstrap-servers`` of a tool that has a Kafka of its own without it."""
+    """``--bootstrap-servers`` of a tool that starts its own Kafka without this option."""
     return click.option(
         "--bootstrap-servers",
         *old_names,

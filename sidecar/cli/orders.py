@@ -1,4 +1,4 @@
-"""``kafka-sidecar pause``, ``resume`` and ``drain``: an operator stops and starts a running daemon's work."""
+"""``kafka-sidecar pause``, ``resume`` and ``drain``: stop and restart the work of a running daemon."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
 
 
 def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:
-    """Ends the command unless the daemon has taken the order. Returns its pauses."""
+    """Send an order. Ends the command unless the daemon has accepted it. Returns the daemon's pauses."""
     pauses, late = ask(run_dir, message, ANSWER_S)
     for sentence in late:
         click.echo(f"Warning: {sentence}", err=True)

@@ -1,4 +1,4 @@
-"""``kafka-sidecar produce``: records from a file or stdin through the daemon."""
+"""``kafka-sidecar produce``: sends records from a file or stdin through the daemon."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 REASONS_SHOWN = 3
 MISSING_AFTER_S = 2.0
-"""A topic that Kafka does not have is said after this time; the records go on waiting for it."""
+"""After this time a topic that Kafka does not have is reported; the records still wait for it."""
 INTERRUPTED_S = 2.0
-"""After Ctrl-C, or when the daemon takes no more, pending outcomes are awaited this long."""
+"""How long pending outcomes are awaited after Ctrl-C, or when the daemon takes no more records."""
 
 
 class Fields(NamedTuple):
-    """Parts that every record of a call has in common."""
+    """The parts that all records of a call have in common."""
 
     key: bytes | None
     headers: list[tuple[str, bytes]] | None
@@ -52,12 +52,12 @@ class Fields(NamedTuple):
 
 
 class _Outcomes:
-    """Outcomes of the records; counted on the stub's thread, read after flush()."""
+    """Counts the outcomes of the records on the stub's thread; read after flush()."""
 
     def __init__(self, *, are_shown: bool) -> None:
         self._are_shown = are_shown
         self.unwritable: OSError | None = None
-        """stdout took no more places."""
+        """Set when stdout failed."""
         self.delivered = 0
         self.failed = 0
         self.reasons: Counter[str] = Counter()
@@ -69,7 +69,7 @@ class _Outcomes:
                 self._show(metadata)
         else:
             self.failed += 1
-            if not isinstance(error, DeliveryCancelled):  # our own close(0), which says nothing new
+            if not isinstance(error, DeliveryCancelled):  # caused by our own close(0)
                 self.reasons[str(error)] += 1
 
     def _show(self, metadata: RecordMetadata) -> None:
@@ -200,7 +200,7 @@ def _fields(
 
 def _delimiter(text: str) -> bytes:
     try:
-        ends = codecs.escape_decode(text.encode())[0]  # of bytes, so UTF-8 stays
+        ends = codecs.escape_decode(text.encode())[0]  # decodes bytes, so UTF-8 is kept
     except ValueError as error:
         raise click.UsageError(f"--delimiter {text!r}: {error}.") from None
     if not ends:
@@ -231,7 +231,9 @@ def _header(text: str) -> tuple[str, bytes]:
 
 
 def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) -> None:
-    """As producer.flush(timeout_s); says in time, or at its end, what the records wait for. Raises TimeoutError."""
+    """As producer.flush(timeout_s), but after MISSING_AFTER_S, or at the end, prints why records wait. Raises
+    TimeoutError.
+    """
     first_s = min(MISSING_AFTER_S, timeout_s)
     try:
         producer.flush(timeout=first_s)
@@ -265,7 +267,7 @@ def _say_topic(producer: Producer, topic: str) -> None:
 
 
 def _stdin() -> IO[bytes]:
-    if sys.stdin is None:  # closed by our parent
+    if sys.stdin is None:  # closed by the parent process
         fail("stdin is closed: name a file.", ExitStatus.USAGE)
     return sys.stdin.buffer
 

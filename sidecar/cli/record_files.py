@@ -1,6 +1,6 @@
-"""Files of records for ``produce``: lines, jsonl, csv, parquet as (key, value) pairs, read as a stream.
+"""Reads files of records for ``produce``: lines, jsonl, csv and parquet as a stream of (key, value) pairs.
 
-Nothing is changed or left out on the way: a value that JSON cannot express is refused, naming its place.
+Nothing is changed or left out: a value that JSON cannot express is refused, and the error names its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINE_BYTES_MAX: Final = MESSAGE_BYTES_MAX
 
 
 class BadInput(ValueError):
-    """A record of the file cannot be used; the text names the file, the place and the fault."""
+    """A record of the file cannot be used. The text names the file, the place and the fault."""
 
 
 def read_records(
@@ -38,12 +38,15 @@ def read_records(
     binary: str = "text",
     delimiter: bytes | None = None,
 ) -> Iterator[Pair]:
-    """Yield the records of ``stream`` (called ``name`` in errors); raises BadInput at the first bad one.
+    """Yield the records of ``stream`` (called ``name`` in errors). Raises BadInput at the first bad one.
 
-    ``lines``: value = the line without its end. ``jsonl``: value = the line as it stands. ``csv``, ``parquet``:
-    value = a JSON object by column. ``key`` names the field whose text becomes the key (null: no key; bytes: as they
-    are). ``binary``: form of Parquet bytes in JSON: text, which must be UTF-8, or base64. ``whole``: the file is one
-    record, as it stands. ``delimiter`` ends the values of ``lines``, in place of a line's end.
+    - ``lines``: the value is the line without its end; ``delimiter`` replaces the line's end
+    - ``jsonl``: the value is the line unchanged
+    - ``csv``, ``parquet``: the value is a JSON object by column
+    - ``whole``: the whole file is one record
+
+    ``key`` names the field whose text becomes the key (null: no key; bytes are used unchanged). ``binary`` is the form
+    of Parquet bytes in JSON: text, which must be UTF-8, or base64.
     """
     readers: dict[str, Callable[[], Iterator[Pair]]] = {
         "lines": lambda: (
@@ -60,7 +63,7 @@ def read_records(
 
 
 def split_keys(pairs: Iterator[Pair], name: str, separator: str) -> Iterator[Pair]:
-    """Keys and values of lines ``key SEPARATOR value``; raises BadInput for a line without the separator."""
+    """Keys and values of lines ``key SEPARATOR value``. Raises BadInput for a line without the separator."""
     mark = separator.encode()
     for number, (_, line) in enumerate(pairs, 1):
         key, found, value = line.partition(mark)
@@ -70,13 +73,15 @@ def split_keys(pairs: Iterator[Pair], name: str, separator: str) -> Iterator[Pai
 
 
 def format_of(path: Path) -> str:
-    """The format that the file's name suggests."""
+    """The format that the suffix of the file's name suggests."""
     suffix = path.suffix.lower().lstrip(".")
     return {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet"}.get(suffix, "lines")
 
 
 def _bounded(stream: IO[AnyStr], name: str) -> Iterator[tuple[int, AnyStr]]:
-    """Lines with their numbers; a file that has none would be read into memory whole."""
+    """(number, line) of each line. Lines are limited, as a file without line ends would be read into memory as a
+    whole.
+    """
     number = 0
     while line := stream.readline(LINE_BYTES_MAX + 1):
         number += 1
@@ -88,7 +93,9 @@ def _bounded(stream: IO[AnyStr], name: str) -> Iterator[tuple[int, AnyStr]]:
 
 
 def _delimited(stream: IO[bytes], name: str, delimiter: bytes) -> Iterator[bytes]:
-    """Values between delimiters; one behind the last only if it is not empty. Typed text goes at once."""
+    """The values between delimiters; the rest after the last one only if it is not empty. Values of an interactive
+    input are yielded at once.
+    """
     read = getattr(stream, "read1", stream.read)
     rest, number = b"", 0
     while chunk := read(CHUNK_BYTES):
@@ -120,7 +127,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 class _Number(str):
-    """A number as the line has it: its text becomes the key, not Python's repr."""
+    """A number as written in the line: the key is this text and not Python's repr."""
 
     __slots__ = ()
 
@@ -151,7 +158,7 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
             raise BadInput(f'{place}: no JSON object, so it has no field "{key}" for the key.')
         field = found.get(key)
         if isinstance(field, dict | list):
-            found = json.loads(value)  # with numbers for what is inside
+            found = json.loads(value)  # with real numbers inside
         yield _key_of(found, key, place), value
 
 
@@ -159,7 +166,7 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
 
 
 def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
-    # One limit for the whole process: importlib.metadata reads by csv, too. _bounded() has the limit of a line.
+    # The limit is global, and importlib.metadata uses csv, too. _bounded() limits the line.
     csv.field_size_limit(max(LINE_BYTES_MAX, csv.field_size_limit()))
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
     reader = csv.DictReader((line for _, line in _bounded(text, name)), strict=True)
@@ -236,7 +243,7 @@ def _check_nested(kind: Any, column: str, name: str) -> None:
 def _rows(batch: Any, place: str) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
-    except (ValueError, OverflowError) as error:  # text that is no UTF-8, a time that Python does not have
+    except (ValueError, OverflowError) as error:  # text that is not UTF-8, or a time out of Python's range
         raise BadInput(f"{place}: {error}.") from None
     return rows
 
@@ -253,9 +260,7 @@ def _key_of(row: dict[str, Any], key: str, place: str, binary: str = "text") -> 
     if isinstance(value, bool | int | float | dict | list):
         return _to_json(value, place, binary)
     try:
-        return str(
-            _plain(value)
-        ).encode()  # a decimal or a date is text, without the quotes that JSON gives it
+        return str(_plain(value)).encode()  # a decimal or a date becomes text without JSON's quotes
     except UnicodeEncodeError:
         raise BadInput(
             f'{place}: field "{key}" has half a character (a lone surrogate), which no key can have.'

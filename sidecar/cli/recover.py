@@ -1,4 +1,4 @@
-"""``kafka-sidecar recover``: list or deliver the records of a segment that no daemon uses."""
+"""``kafka-sidecar recover``: lists or delivers the records of a segment that no daemon uses."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def recover(
 
 
 def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> bool:
-    """Replay just these letters; False when some failed. Without a daemon they wait."""
+    """Replay only these letters. Returns False when some failed. Without a daemon the letters stay."""
     if holder_of(run_dir) is None:
         click.echo(
             f"No daemon runs on run dir {run_dir.path}: start one, then `kafka-sidecar replay` sends them."
@@ -134,7 +134,7 @@ def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> boo
 
 def _remove(file: Path, *, is_whole: bool) -> None:
     if is_whole:
-        forget_log(file)  # first: without the segment it would count
+        forget_log(file)  # first: without the segment the log would be restored
         file.unlink()
         click.echo(f"{file} is removed.")
     else:
@@ -185,7 +185,9 @@ def _listed(run_dir: RunDir, clients_max: int | None) -> str:
 
 
 def _candidates(run_dir: RunDir) -> list[Path]:
-    """Segments of this run dir: the one recorded, those under their usual name, and what was set aside beside them."""
+    """Segments of this run directory: the recorded one, those with the default name, and the renamed ones
+    beside them.
+    """
     usual = run_dir.default_segment_path("*")
     found = set(usual.parent.glob(f"{usual.name}*"))
     recorded = _recorded(run_dir)
@@ -200,7 +202,9 @@ def _candidates(run_dir: RunDir) -> list[Path]:
 
 
 def _owner(path: Path) -> int | None:
-    """The uid of a file or folder; None for a link, a pipe and what is gone: anybody may plant those in /dev/shm."""
+    """The uid of a file or folder. None for links, pipes and missing files, as any user may create those in
+    /dev/shm.
+    """
     try:
         found = path.lstat()
     except OSError:
@@ -219,7 +223,7 @@ def _is_next(run_dir: RunDir, file: Path) -> bool:
 
 
 def _folder(run_dir: RunDir) -> Path:
-    """The daemon's folder of dead letters; the usual one when none runs."""
+    """The daemon's folder of dead letters; the default one when no daemon runs."""
     if holder_of(run_dir) is None:
         return run_dir.dead_letters
     return Path(daemon_info(run_dir)["dead_letters"])

@@ -1,4 +1,4 @@
-"""``kafka-sidecar reload``: the running daemon reads its configuration again."""
+"""``kafka-sidecar reload``: makes the running daemon read its configuration again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _signal(info: dict[str, Any]) -> int:
         pidfd = os.pidfd_open(pid)
     except OSError:
         pidfd = -1
-    # Compared with the pidfd in hand: the number cannot have been given to another since.
+    # Compared while holding the pidfd: the pid cannot have been reused since.
     if pidfd < 0 or process_start_time(pid) != info["start_time"]:
         fail(
             f"The daemon with pid {pid} cannot be named from here (another container?): reload it where it runs.",

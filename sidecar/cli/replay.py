@@ -1,4 +1,4 @@
-"""``kafka-sidecar replay``: dead letters, sent again through the daemon."""
+"""``kafka-sidecar replay``: sends dead letters again through the daemon."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def replay(
             and not (certain_only and letter.possibly_persisted)
         )
 
-    # A look needs no daemon where it is known which folder.
+    # Listing needs no daemon when the folder is known.
     where = folder
-    if folder is None and holder_of(run_dir) is None:  # ends here for who may not look into the run dir
+    if folder is None and holder_of(run_dir) is None:  # ends here for users that may not read the run dir
         where = _left_folder(run_dir)
     if where is None or not dry_run:
         info = daemon_info(run_dir)
@@ -101,7 +101,7 @@ def replay(
 
 
 def _left_folder(run_dir: RunDir) -> Path | None:
-    """Where the daemon before has left its letters; None where nothing says."""
+    """The folder of the previous daemon's dead letters; None if it is not known."""
     left = (read_json(run_dir.daemon_json) or {}).get("dead_letters")
     if left:
         return Path(left)
@@ -109,7 +109,7 @@ def _left_folder(run_dir: RunDir) -> Path | None:
 
 
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
-    """Run ``work`` with the stub on ``run_dir``; ends the command when the daemon cannot be reached or is too slow."""
+    """Run ``work`` with the stub on ``run_dir``. Ends the command when the daemon cannot be reached or is too slow."""
     from client_stub import Producer
     from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
     from client_stub.wire import Persistence
@@ -121,7 +121,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
             hand_over(letters, outcomes)
             producer.flush(timeout=timeout_s)
         except BaseException:
-            # Nothing leaves from here on, and records under way complete as such: the outcomes are final.
+            # No record is sent after this, and records under way complete as cancelled, so the outcomes are final.
             producer.close(0)
             raise
 
@@ -174,7 +174,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
 
 @contextmanager
 def _stop_between_chunks() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end the replay where nothing is under way."""
+    """Make Ctrl-C and SIGTERM end the replay between two chunks, when nothing is under way."""
     asked: list[int] = []
     before = {
         number: signal.signal(number, lambda got, _frame: asked.append(got))
@@ -188,7 +188,7 @@ def _stop_between_chunks() -> Iterator[Callable[[], bool]]:
 
 
 def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
-    """The table for people."""
+    """The table for the terminal."""
     letters, files = counted(tally.total("found"), "dead letter"), counted(tally.files, "file")
     lines = [f"{letters} in {files} of {folder}"]
     rows: list[list[str]] = []

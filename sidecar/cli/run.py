@@ -1,4 +1,4 @@
-"""``kafka-sidecar run``: the daemon in the foreground."""
+"""``kafka-sidecar run``: runs the daemon in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kafka-sidecar status``: is the daemon accepting records, and how many does it hold?"""
+"""``kafka-sidecar status``: shows whether the daemon accepts records, and how many it holds."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ LEDGER = (
     "records_dead_lettered_total",
     "records_held",
 )
-"""The first is the sum of the others."""
+"""The first is the sum of all others."""
 FAILURES_SHOWN = 5
-"""Of the latest pairs of topic and error; --json has more."""
+"""How many of the latest pairs of topic and error are shown; --json has more."""
 POOL_NAMED = 3
-"""Topics, and clients, with most of the pool."""
+"""How many topics and how many clients with most of the pool are named."""
 DISCARDS_SHOWN = 5
-"""Topics with the most discarded records."""
+"""How many of the topics with the most discarded records are shown."""
 WATCH_S = 1.0
 STATE_EXITS = {
     **{"running": 0, "degraded": 10, "starting": 11, "unreachable": 12},
     **{"draining": 13, "refusing": 14, "stopped": 15},
 }
-"""Of --by-state."""
+"""The exit statuses of --by-state."""
 ALIVE_S = 3.0
 """How long a health check waits for the controller's answer."""
 
@@ -97,13 +97,13 @@ def _read(run_dir: RunDir) -> dict[str, Any]:
     by_slot = counters_of(report)
     info = with_counters(report, sum_counters(by_slot) if by_slot else {})
     for worker in info["workers"] if by_slot else ():
-        # daemon.json is written on changes only; live figures are read from the segment.
+        # daemon.json is written only on changes; live figures come from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)
     return info
 
 
 def _watch(run_dir: RunDir, info: dict[str, Any]) -> dict[str, Any]:
-    """Show it until Ctrl-C, and return what was shown last. Ends with 69 when the daemon ends."""
+    """Show the state until Ctrl-C, and return the last one shown. Ends with 69 when the daemon ends."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             if sys.stdout.isatty():
@@ -115,7 +115,7 @@ def _watch(run_dir: RunDir, info: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask_for_a_sign(run_dir: RunDir, info: dict[str, Any]) -> None:
-    """Ends with a status other than 0 unless the controller answers and a worker is ready."""
+    """Ends the command with a status other than 0 unless the controller answers and a worker is ready."""
     from sidecar.cli.control_client import ask
 
     if not any(worker["state"] == "ready" for worker in info["workers"]):
@@ -124,7 +124,7 @@ def ask_for_a_sign(run_dir: RunDir, info: dict[str, Any]) -> None:
 
 
 def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:
-    """Counters by slot from the daemon's segment; empty when it cannot be read (the daemon is just ending)."""
+    """Slot → its counters, from the daemon's segment; empty when it cannot be read (the daemon is just ending)."""
     from sidecar.shm.segment import Segment, SegmentError
     from sidecar.telemetry.collector import read_counters
 
@@ -139,7 +139,7 @@ def counters_of(info: dict[str, Any]) -> dict[int, dict[str, int]]:
 
 
 def http_url(address: str) -> str:
-    """The place to open: a URL, or the socket's path behind ``unix:``."""
+    """The address to open: a URL, or ``unix:`` and the path of the socket."""
     if not address:
         return "none"
     if address.startswith("unix:"):
@@ -148,7 +148,9 @@ def http_url(address: str) -> str:
 
 
 def pool_line(info: dict[str, Any]) -> str:
-    """Pages in use, now, and who held most of them at the last report."""
+    """The line about the pool: pages in use now, and the topics and clients that held most of them at the last
+    report.
+    """
     pool = info["pool"]
     used = info["counters"].get("buffer_pages_taken", pool["pages_used"])
     named = [f"topic {each['topic']} {each['pages']:,}" for each in pool["by_topic"][:POOL_NAMED]]
@@ -161,7 +163,7 @@ def pool_line(info: dict[str, Any]) -> str:
 
 
 def condition_lines(info: dict[str, Any]) -> list[str]:
-    """Advice, brokers that are no good, and who waits for what."""
+    """Lines with advice, brokers in a bad state, and clients that wait."""
     from sidecar.telemetry.page import oldest_held
 
     lines = [f"  do        {info['advice']}"] if info["advice"] else []
@@ -173,7 +175,7 @@ def condition_lines(info: dict[str, Any]) -> list[str]:
 
 
 def _is_worth_a_line(broker: dict[str, Any]) -> bool:
-    """It is no good, or it was when somebody last tried."""
+    """Whether the broker is in a bad state, or was when it was last tried."""
     return broker["state"] != "up" and (broker["state"] != "known" or bool(broker["last_error"]))
 
 
@@ -195,7 +197,7 @@ def _broker_line(broker: dict[str, Any]) -> str:
 
 
 def life_lines(info: dict[str, Any]) -> list[str]:
-    """Restarts of workers with the cause of the last one, and the daemon before."""
+    """Lines about restarts of workers, with the cause of the last one, and about the previous daemon."""
     from sidecar.telemetry.page import duration
 
     lines = []
@@ -204,13 +206,13 @@ def life_lines(info: dict[str, Any]) -> list[str]:
         ago = duration(time.time() - last["at_ms"] / 1000.0)
         lines.append(f"  restarts  {info['restarts']} of workers, the last {ago} ago: {last['sentence']}")
     before = info["predecessor"]
-    if before is not None and "sentence" in before:  # a daemon of an earlier version does not say
+    if before is not None and "sentence" in before:  # missing in earlier versions
         lines.append(f"  before    {before['sentence']}")
     return lines
 
 
 def tcp_lines(info: dict[str, Any]) -> list[str]:
-    """Where clients come over TCP, and the public key by which they know the daemon."""
+    """Lines about the TCP address, and the public keys by which clients know the daemon."""
     if not info.get("listen"):
         return []
     first, *others = info["curve_public_keys"] or ["none"]
@@ -219,8 +221,8 @@ def tcp_lines(info: dict[str, Any]) -> list[str]:
 
 
 def _restarts(worker: dict[str, Any]) -> str:
-    """``, restarts 3 (silent 2, killed 1)``; nothing of one that was never replaced."""
-    causes = worker.get("restarts_by_cause", {})  # a daemon of an earlier version does not say
+    """A text such as ``, restarts 3 (silent 2, killed 1)``; empty for a worker that was never replaced."""
+    causes = worker.get("restarts_by_cause", {})  # missing in earlier versions
     named = [
         f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda pair: -pair[1]) if count
     ]
@@ -228,7 +230,7 @@ def _restarts(worker: dict[str, Any]) -> str:
 
 
 def describe(info: dict[str, Any]) -> str:
-    """Some lines for people."""
+    """The lines for the terminal."""
     from sidecar.telemetry.page import brokers, duration
 
     counters = info["counters"]

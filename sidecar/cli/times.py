@@ -1,4 +1,4 @@
-"""Times as people type and read them."""
+"""Times as users type and read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Since(click.ParamType[int]):
-    """``90m``, ``2h``, ``1d`` ago, or a local time such as ``2026-11-21T03:00``; wall-clock milliseconds."""
+    """A time: ``90m``, ``2h`` or ``1d`` ago, or a local time such as ``2026-11-21T03:00``. Converted to Unix time in
+    ms.
+    """
 
     name = "time"
 
@@ -44,7 +46,9 @@ def shown_bytes(count: int) -> str:
 
 
 def table(head: list[str], rows: list[list[str]], *, left: int = 1) -> str:
-    """Columns under their heads; the first ``left`` and the last are flush left, numbers flush right."""
+    """A table with column titles. The first ``left`` columns and the last are left-aligned, and numbers are
+    right-aligned.
+    """
     every = [head, *rows]
     widths = [max(len(row[column]) for row in every) for column in range(len(head))]
     lines = []

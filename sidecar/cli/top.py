@@ -1,4 +1,4 @@
-"""``kafka-sidecar top``: state, rates, brokers, topics and clients, again and again, read from the segment."""
+"""``kafka-sidecar top``: repeatedly shows state, rates, brokers, topics and clients, read from the segment."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def top(
 
 
 def _looker(run_dir: RunDir) -> Callable[[], Look]:
-    """A function whose each call is one look, with rates since the last one."""
+    """A function that reads one sample per call, with rates since the previous call."""
     info = daemon_info(run_dir)
     try:
         segment = Segment.attach(info["segment"])
@@ -103,7 +103,7 @@ def _looker(run_dir: RunDir) -> Callable[[], Look]:
 
 
 def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, sort: str, rows: int) -> None:
-    """In a terminal: one screen that is drawn again, and keys."""
+    """Show a screen that is redrawn in the terminal, and handle keys."""
     from rich.live import Live
 
     is_reversed = False
@@ -126,12 +126,12 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
                     seen = look()
                 live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
     finally:
-        # Why it ended: said behind the screen, which goes with all that was written to it.
+        # Print why it ended after the screen is gone, as everything written to the screen is lost.
         sys.stderr.write(last_words.getvalue())
 
 
 def _key(wait_s: float) -> str:
-    """The next key, empty when none came in time. Read without a buffer, of which select() would know nothing."""
+    """The next key; empty when none came in time. Read unbuffered, as select() does not see a buffer."""
     terminal = sys.stdin.fileno()
     if not select.select([terminal], [], [], wait_s)[0]:
         return ""
@@ -143,7 +143,7 @@ def _key(wait_s: float) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
-    """The terminal gives each key at once, and does not show it."""
+    """Switch the terminal to pass each key at once and not to show it."""
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:

@@ -1,4 +1,4 @@
-"""The tables of ``kafka-sidecar top``: facts of one look, sorted, as a screen or as plain rows."""
+"""The tables of ``kafka-sidecar top``: the facts of one sample, sorted, as a screen or as plain rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RATES: Final = (
     ("holds_total", "streams held back"),
 )
 _ALWAYS: Final = ("records accepted", "records delivered")
-"""Shown on a screen though nothing was counted."""
+"""Shown on a screen even if nothing was counted."""
 LEVELS: Final = (
     ("records_held", "records held"),
     ("clients_connected", "clients connected"),
@@ -38,7 +38,7 @@ LEVELS: Final = (
     ("broker_connections", "broker connections"),
 )
 _TEXTS: Final = frozenset({"last error", "text", "last death"})
-"""Columns whose cells may take several lines of a terminal."""
+"""Columns whose cells may wrap to several lines."""
 _BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
 
 Cell = str | int | float
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 
 class Look(NamedTuple):
-    """One look at a daemon. ``rates``: (label, a second, total), ``levels``: (label, now)."""
+    """One sample of a daemon. ``rates``: (label, per second, total), ``levels``: (label, present value)."""
 
     info: Mapping[str, Any]
     rates: list[tuple[str, float, int]]
@@ -54,10 +54,10 @@ class Look(NamedTuple):
     topics: list[Row]
     clients: list[Row]
     counts: tuple[int, int]
-    """Of all topics and clients."""
+    """The number of all topics and of all clients."""
 
     def to_json(self) -> dict[str, Any]:
-        """The line of ``--json``: the daemon's last report, and the facts that were read from the segment now."""
+        """The line of ``--json``: the daemon's last report, and the present facts from the segment."""
         return {
             **self.info,
             "rates": {label: round(rate, 1) for label, rate, _ in self.rates},
@@ -68,7 +68,7 @@ class Look(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``word`` begins each plain row; numbers stand on the right."""
+    """A table. ``word`` begins each plain row; numbers are right-aligned."""
 
     word: str
     title: str
@@ -83,7 +83,9 @@ def look_of(
     seconds: float,
     flows: Mapping[str, Any],
 ) -> Look:
-    """``now`` and ``before`` are counters by name, ``seconds`` apart; ``flows`` as of ``Flows.look``."""
+    """Make a sample. ``now`` and ``before`` are counters by name, read ``seconds`` apart; ``flows`` is from
+    ``Flows.look``.
+    """
     waiting: dict[str, list[Row]] = {}
     for hold in info.get("holds", ()):
         waiting.setdefault(hold["client"], []).append(hold)
@@ -104,7 +106,7 @@ def look_of(
 def _sorted(
     rows: list[Row], keys: Mapping[str, Callable[[Row], Any]], sort: str, *, flips: bool
 ) -> list[Row]:
-    """Most first, names from a to z; ``flips``: the other way round."""
+    """Sorted with the largest first, names from a to z; ``flips`` reverses the order."""
     return sorted(rows, key=keys[sort], reverse=(sort != "name") is not flips)
 
 
@@ -123,7 +125,7 @@ _CLIENT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
 
 
 def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
-    """Those with something in them."""
+    """The tables that are not empty."""
     info, now_s = look.info, time.time()
     topics = _sorted(look.topics, _TOPIC_KEYS, sort, flips=flips)
     clients = _sorted(look.clients, _CLIENT_KEYS, sort, flips=flips)
@@ -231,7 +233,7 @@ def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
 
 
 def head(look: Look) -> list[str]:
-    """State, what to do, the pool, and the oldest record."""
+    """The first lines: state, advice, the pool, and the oldest record."""
     info = look.info
     notices = [str(each) for each in info["notices"]]
     lines = [
@@ -249,7 +251,7 @@ def head(look: Look) -> list[str]:
 
 
 def plain(look: Look, sort: str, rows: int) -> str:
-    """Rows of words without borders; the first word of each names its table. An empty line ends the look."""
+    """Rows without borders; the first word of each names its table. An empty line ends the sample."""
     lines = [f"state  {line}" for line in head(look)]
     for table in _tables(look, sort, rows, flips=False):
         cells = [[_cell(cell, "") for cell in (table.word, *row)] for row in table.rows]
@@ -264,7 +266,9 @@ def plain(look: Look, sort: str, rows: int) -> str:
 
 
 def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> RenderableType:
-    """For a terminal, which may be small: without empty columns, and without rates of what never happened."""
+    """The tables for a terminal, which may be small: without empty columns, and without rates of events that never
+    happened.
+    """
     from rich.columns import Columns
     from rich.console import Group
     from rich.table import Table as RichTable
@@ -301,7 +305,7 @@ def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> Renderable
 
 
 def _cell(cell: Cell, separator: str = ",") -> str:
-    """Names and texts as one line, whatever is in them; numbers of a screen with separators."""
+    """A cell as one line, whatever it contains; numbers with ``separator``."""
     if isinstance(cell, str):
         return printable(cell) or "-"
     return f"{cell:{separator}.0f}"

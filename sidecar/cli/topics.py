@@ -1,4 +1,4 @@
-"""``kafka-sidecar topics``: topics of the cluster, as the daemon sees them."""
+"""``kafka-sidecar topics``: lists the cluster's topics as the daemon sees them."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def _error_name(code: int) -> str | None:
 
 
 class _Partition(NamedTuple):
-    """A partition as TOPICS_REPLY has it. Earlier daemons name no replicas."""
+    """A partition in TOPICS_REPLY. Earlier daemons send no replicas."""
 
     partition: int
     leader: int
     isr: list[int]
-    replicas: list[int] = []  # noqa: RUF012 (a default of a tuple, never changed)
+    replicas: list[int] = []  # noqa: RUF012 (a tuple's default is never changed)
     offline: list[int] = []  # noqa: RUF012
 
     @property

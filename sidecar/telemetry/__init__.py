@@ -1,4 +1,4 @@
-"""/metrics, /healthz and the page, made of the segment's counters.
+"""/metrics, /healthz and the page, made from the segment's counters.
 
-It only reads: it changes nothing in the segment and asks no worker.
+It only reads: it changes nothing in the segment and sends nothing to workers.
 """

@@ -1,4 +1,4 @@
-"""Prometheus collector over the counters of the shared segment; a dead worker's counters stay."""
+"""Prometheus collector of the counters in the shared segment. A dead worker's counters stay."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from sidecar.telemetry.process_rows import read_processes
 from sidecar.telemetry.state_rows import Samples, Status
 
 _GAUGES: Final = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name != "records_held"]
-"""Gauges that a dead worker no longer has. Its records stay held: they are in the segment, for its successor."""
+"""Gauges that are 0 for a dead worker. Its held records stay, as they are in the segment for its successor."""
 
 
 def read_counters(segment: Segment) -> dict[int, dict[str, int]]:
-    """Counter values by slot, for every slot that ever had a worker. Reads only; works on a dead daemon's
-    too."""
+    """Slot → its counter values, for every slot that ever had a worker. Only reads, also a dead daemon's segment."""
     found: dict[int, dict[str, int]] = {}
     for index in segment.prepared_slots():
         slot = segment.slot(index)
         if slot.incarnation:
             found[index] = slot.counters.read()
             if not slot.is_owned:
-                # Its worker is dead: what it counted stays true, what it held at that moment does not.
+                # Its worker is dead: its counters stay valid, but its gauges do not.
                 found[index] |= dict.fromkeys(_GAUGES, 0)
     return found
 
 
 def sum_counters(by_slot: dict[int, dict[str, int]]) -> dict[str, int]:
-    """Totals over the slots."""
+    """The totals over all slots."""
     totals = {row.name: 0 for row in COUNTER_ROWS}
     for values in by_slot.values():
         for name, value in values.items():
@@ -52,9 +51,9 @@ def sum_counters(by_slot: dict[int, dict[str, int]]) -> dict[str, int]:
 
 
 class SegmentCollector(Collector):
-    """Families of every row of the metric table.
+    """A collector with a family for every row of the metric table.
 
-    ``status`` and ``failures`` are the controller's: its state, and the failed records by (topic, error).
+    ``status`` returns the controller's state, and ``failures`` the failed records by (topic, error).
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class SegmentCollector(Collector):
         self._failures = failures
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not read the segment."""
+        """Empty, as registering must not read the segment."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -85,7 +84,7 @@ class SegmentCollector(Collector):
             yield _family(metric, samples)
 
     def _histograms(self, slots: Iterable[int]) -> Iterator[Metric]:
-        """Merged over the slots: what dead workers left in theirs is part of it."""
+        """The histograms, merged over the slots; they include the counts of dead workers."""
         merged: dict[tuple[str, str], list[int]] = {}
         for slot in slots:
             for counts in read_histograms(self._segment.slot(slot)):

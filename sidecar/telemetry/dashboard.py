@@ -1,6 +1,6 @@
 """Grafana dashboard: ``python -m sidecar.telemetry.dashboard > deploy/grafana/dashboard.json``.
 
-The first rows are chosen for a look at a host; below, closed, is a panel for every metric of the table.
+The first rows give an overview of a host. Below them, collapsed, is a panel for every metric of the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sidecar.telemetry.metric_table import METRICS, PREFIX, MetricRow
 from sidecar.telemetry.reference import group_of
 
 SCHEMA_VERSION: Final = 39
-"""Of Grafana 10 and later."""
+"""The schema version of Grafana 10 and later."""
 COLUMNS: Final = 24
 _WIDTH: Final = 8
 _HEIGHT: Final = 7
@@ -22,7 +22,9 @@ _RATE_UNITS: Final = {"seconds": "s", "bytes": "Bps"}
 
 
 class Panel(NamedTuple):
-    """A graph: ``queries`` are (expression, legend). ``#name`` in one is a metric of ours with the host chosen."""
+    """A graph. ``queries`` are (expression, legend); ``#name`` in an expression is a metric of ours on the selected
+    host.
+    """
 
     title: str
     unit: str
@@ -157,7 +159,7 @@ _INSTANCE: Final = {
 
 
 def _panel_of(row: MetricRow) -> Panel:
-    """The metric as it is: rates of counters, quantiles of histograms."""
+    """A panel for one metric: the rate of a counter, quantiles of a histogram, the value of a gauge."""
     title = row.name.removeprefix(PREFIX)
     legend = " ".join(f"{label} {{{{{label}}}}}" for label in row.labels) or "{{instance}}"
     if row.kind == "histogram":
@@ -171,7 +173,7 @@ def _panel_of(row: MetricRow) -> Panel:
 
 
 def _place(panels: list[dict[str, Any]], shown: Any, y: int) -> None:
-    """Add them as graphs, three in a line from ``y`` on."""
+    """Add panels as graphs, three in a line, from ``y`` on."""
     names = sorted((row.name.removeprefix(PREFIX) for row in METRICS), key=len, reverse=True)
     for place, panel in enumerate(shown):
         panels.append(
@@ -200,7 +202,9 @@ def _place(panels: list[dict[str, Any]], shown: Any, y: int) -> None:
 
 
 def _expression(query: str, names: list[str]) -> str:
-    """``#name`` as a metric of ours with its selector. KeyError for one that the table does not have."""
+    """The query with each ``#name`` replaced by our metric and the host selector. Raises KeyError for a name that the
+    table does not have.
+    """
     parts = query.split("#")
     found = [parts[0]]
     for part in parts[1:]:

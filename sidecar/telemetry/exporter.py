@@ -1,7 +1,8 @@
-"""HTTP of the daemon: metrics, health, the state as JSON, and the page. Reads only, no secrets in it.
+"""The daemon's HTTP server: metrics, health, the state as JSON, and the page. It only reads, and shows no secrets.
 
-A connection gets one answer. It has a second until its first byte and ten in all, and a new one ends the oldest that
-has not asked: idle connections keep nobody out. Those who ask at once share an answer, and so its memory.
+Each connection gets one answer. It has one second until its first byte and ten in all. When the limit is reached, a
+new connection ends the oldest one without a request, so idle connections block no other. Concurrent requests share an
+answer, and so its memory.
 """
 
 from __future__ import annotations
@@ -33,30 +34,36 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 16 << 10
 REQUEST_TIMEOUT_S = 10.0
 FIRST_BYTE_S = 1.0
-"""Until the first byte of a request; with TLS until the end of the handshake, and again until that byte."""
+"""The time until the first byte of a request. With TLS it is the time until the end of the handshake, and again until
+that byte.
+"""
 BACKLOG = 1024
-"""Connections that the kernel holds until the loop takes them: with fewer, a client's connect() is tried again after
-a second."""
+"""How many connections the kernel queues for the loop. With fewer, a client's connect() would be repeated after a
+second.
+"""
 ACCEPT_PAUSE_S = 0.1
 CONNECTIONS_MAX = 64
-"""One more ends the oldest: of those that have not asked yet, else of those that do not take their answer."""
+"""One more connection ends the oldest one without a request, or else the oldest one that does not read its answer."""
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/"})
-"""Answered without a token: probes have none, and learn no more than one sentence. The page is the same for all daemons
-and asks its reader for the token."""
+"""Paths that need no token: probes have none, and learn only one sentence. The page is the same for all daemons and
+asks its reader for the token.
+"""
 SEND_BUFFER_BYTES = 128 << 10
-"""Of a connection, in the kernel: a reader that takes nothing shows by it, and holds no more."""
+"""The kernel's send buffer of one connection. It is small, so that a reader that reads nothing is noticed and holds no
+more.
+"""
 ANSWER_BYTES_MAX = 16 << 20
-"""Of all answers that are not taken yet; beyond it the oldest one is not waited for."""
+"""The limit of all answers that are not read yet; beyond it the oldest connection is ended."""
 
 Health = Callable[[], tuple[bool, str]]
 Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Exporter:
-    """Serves a socket that listens. It is bound early, so that a taken port is refused before anything starts.
+    """Serves a listening socket. The socket is bound early, so that a port in use is refused before anything starts.
 
-    ``allows(token)``: whether a request with this bearer token is answered; None: every request is.
+    ``allows(token)`` returns whether a request with this bearer token is answered; None: every request is.
     """
 
     def __init__(
@@ -71,7 +78,7 @@ class Exporter:
         self._tls = tls
         self._allows = allows
         self.address = _address(sock, "https://" if tls else "")
-        """As daemon.json has it: ``host:port``, ``https://host:port`` or ``unix:PATH``."""
+        """The address as in daemon.json: ``host:port``, ``https://host:port`` or ``unix:PATH``."""
         self._path = Path(sock.getsockname()) if sock.family == socket.AF_UNIX else None
         self._inode = None if self._path is None else _inode(self._path)
         self._segment: Segment | None = None
@@ -92,27 +99,27 @@ class Exporter:
         }
         self._accepting: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
-        # Oldest first. Requests are answered at once; a connection that says nothing must not stand in their way.
+        # Oldest first. Requests are answered at once, and connections without a request must not delay them.
         self._silent: dict[asyncio.Task[None], None] = {}
         self._answered: dict[asyncio.Task[None], int] = {}
-        """With the bytes of each answer."""
+        """Connections being answered → the bytes of the answer."""
 
     @property
     def shown_address(self) -> str:
-        """Where a person finds the metrics, for the log."""
+        """The address of the metrics, for the log."""
         if self._path is not None:
             return self.address
         return f"{'' if self._tls else 'http://'}{self.address}/metrics"
 
     def attach(self, segment: Segment) -> None:
-        """Before :meth:`start`, where there is a segment."""
+        """Set the segment. Called before :meth:`start`, if there is a segment."""
         self._segment = segment
         self._flows = Flows(segment)
 
     def start(
         self, *, health: Health, status: Callable[[], Status], failures: Callable[[], Samples] = list
     ) -> None:
-        """Serve from the running loop. ``failures``: ((topic, error), records) since the daemon's start."""
+        """Serve in the running loop. ``failures``: ((topic, error), records) since the daemon's start."""
         self._health = health
         self._status = status
         if self._segment is not None:
@@ -122,8 +129,9 @@ class Exporter:
         self._sampling = loop.create_task(self._sample())
 
     def close(self) -> None:
-        """Stop listening; after this the segment is not read any more. A socket's path goes first, unless it is another
-        daemon's by now. Repeatable."""
+        """Stop listening; the segment is not read after this. A socket's path is removed first, unless another daemon
+        has it now. May be called again.
+        """
         if self._path is not None:
             with contextlib.suppress(OSError):
                 if _inode(self._path) == self._inode:
@@ -136,7 +144,7 @@ class Exporter:
         self._segment = None
 
     async def _sample(self) -> None:
-        """The history of the page."""
+        """Take samples for the history of the page."""
         while True:
             if self._segment is not None:
                 now_ms = time.time_ns() // 1_000_000
@@ -144,12 +152,12 @@ class Exporter:
             await asyncio.sleep(INTERVAL_S)
 
     async def _accept(self) -> None:
-        """Not by start_server: it would let any number of connections stand in their TLS handshakes."""
+        """Accept connections. Not by start_server, which would not limit the connections in their TLS handshakes."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connected, _ = await loop.sock_accept(self._sock)
-            except OSError as error:  # no descriptor is left, or the peer has gone
+            except OSError as error:  # no descriptor is free, or the peer has gone
                 log.debug("A connection could not be taken: %s.", error)
                 self._make_room(1)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
@@ -164,7 +172,7 @@ class Exporter:
         self._answered.pop(task, None)
 
     async def _connection(self, connected: socket.socket) -> None:
-        """One request and its answer. Cancelled when another needs its place."""
+        """Answer one request. Cancelled when another connection needs its place."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -179,7 +187,7 @@ class Exporter:
                 response = self._respond(head)
                 self._answered[task] = sum(map(len, response))
                 self._shed(task)
-                writer.writelines(response)  # not joined: the body is everybody's
+                writer.writelines(response)  # not joined: connections share the body
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -205,7 +213,7 @@ class Exporter:
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def _make_room(self, most: int) -> None:
-        """End the oldest when there are ``most`` of them."""
+        """End the oldest connection when there are ``most`` of them."""
         if len(self._silent) + len(self._answered) < most:
             return
         for line in (self._silent, self._answered):
@@ -214,11 +222,11 @@ class Exporter:
                 return
 
     def _shed(self, newest: asyncio.Task[None]) -> None:
-        """End the oldest that do not take their answers, while those hold too much."""
+        """End the oldest connections that do not read their answers, while these hold too many bytes."""
         while sum(self._answered.values()) > ANSWER_BYTES_MAX:
             oldest = next(iter(self._answered))
             if oldest is newest:
-                return  # alone it may be as large as it is
+                return  # a single answer may have any size
             self._end(oldest)
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -256,7 +264,7 @@ class Exporter:
 
     def _answer(self, path: str) -> Answer:
         if path == "/livez":
-            return HTTPStatus.OK, "text/plain", b"ok\n"  # the loop runs; what Kafka does is no question here
+            return HTTPStatus.OK, "text/plain", b"ok\n"  # the loop runs, whatever the state of Kafka
         if path == "/":
             return HTTPStatus.OK, "text/html; charset=utf-8", PAGE
         if self._segment is None:
@@ -268,7 +276,7 @@ class Exporter:
             return HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{sentence}\n".encode()
         shared = self._shared.get(path)
         if shared is not None:
-            # Pages ask all the time, and their curves want a second between two looks.
+            # Pages ask continuously, and their curves need a second between two samples.
             return shared.get(is_crowded=path == "/api/status" or len(self._answered) > 1)
         return (
             HTTPStatus.NOT_FOUND,
@@ -292,7 +300,7 @@ class Exporter:
         return HTTPStatus.OK, "application/json", _as_json(shown, indent=1)
 
     def _look(self) -> Answer:
-        """For the page also the history, and the flows of topics and clients."""
+        """The state for the page: also with the history, and the flows of topics and clients."""
         assert self._segment is not None and self._flows is not None
         shown = {
             **with_counters(self._status(), sum_counters(read_counters(self._segment))),
@@ -305,7 +313,7 @@ class Exporter:
 
 
 def _as_json(shown: Status, indent: int | None = None) -> bytes:
-    """Without a character that begins markup, for a reader that takes it for a page."""
+    """JSON without any character that begins markup, for a reader that takes it for a page."""
     return json.dumps(shown, indent=indent).replace("<", "\\u003c").encode()
 
 
@@ -322,7 +330,7 @@ def _address(sock: socket.socket, scheme: str) -> str:
 
 
 def _bearer(head: bytes) -> bytes:
-    """The token of the first Authorization header; empty when there is none, or another kind."""
+    """The bearer token of the first Authorization header; empty without one, or for another scheme."""
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == b"authorization":

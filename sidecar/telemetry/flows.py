@@ -1,4 +1,4 @@
-"""Flows: which topics and clients send how much, read from the segment of a daemon, also of one that hangs."""
+"""Flows: how much each topic and client sends, read from the segment of a daemon, even of one that hangs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from sidecar.shm.client_table import ROW_LIVE
 from sidecar.shm.segment import Segment
 
 SHOWN_MAX: Final = 200
-"""Topics, and clients: the busiest ones; the count of all is beside them."""
+"""How many topics and how many clients are shown: the busiest ones, with the count of all."""
 TOPICS_OF_CLIENT_MAX: Final = 8
-"""Names of topics of one client."""
+"""How many topics of one client are named."""
 _STREAM: Final = struct.Struct("<IIQ")
 
 
 class Flows:
-    """Two looks make a rate: keep one of these for as long as somebody watches. Not thread-safe; reads only."""
+    """Rates are computed between two calls of ``look``, so keep this object while watching. Not thread-safe; only
+    reads.
+    """
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -29,9 +31,9 @@ class Flows:
         self._client_submissions: dict[tuple[int, int], int] = {}
 
     def look(self, now_s: float) -> dict[str, Any]:
-        """``topics`` and ``clients``, the busiest first, with rates since the last look; none at the first look.
+        """``topics`` and ``clients``, the busiest first, with rates since the last call; the first call gives none.
 
-        Bytes of a topic are those of its journal: with the headers of submissions, before compression. ``now_s`` is
+        A topic's bytes are those of its journal: with the headers of submissions, before compression. ``now_s`` is
         monotonic.
         """
         elapsed_s = now_s - self._seconds if self._seconds else 0.0
@@ -61,7 +63,7 @@ class Flows:
         }
 
     def _topics(self) -> tuple[dict[str, dict[str, Any]], dict[tuple[int, int], str]]:
-        """Facts by topic, and the topic of each (slot, chain)."""
+        """(facts by topic, the topic of each (slot, chain))."""
         topics: dict[str, dict[str, Any]] = {}
         names: dict[tuple[int, int], str] = {}
         for slot in self._segment.prepared_slots():
@@ -83,7 +85,7 @@ class Flows:
         return topics, names
 
     def _clients(self, names: dict[tuple[int, int], str]) -> dict[tuple[int, int], dict[str, Any]]:
-        """Facts by (row, generation)."""
+        """(row, generation) → the facts of a client."""
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for index, generation, slot in self._live_rows():
             start = self._segment.layout.client(index)
@@ -108,7 +110,7 @@ class Flows:
         return found
 
     def _live_rows(self) -> Iterator[tuple[int, int, int]]:
-        """(row, generation, slot): words of another state cost no Python."""
+        """(row, generation, slot) of each live row; rows of another state cost no Python."""
         places = self._segment.layout
         words = bytes(self._segment.view[places.client_words :][: 8 * places.clients_max])
         states = words[::8]
@@ -120,7 +122,9 @@ class Flows:
 
 
 class _ChainWords:
-    """The chain table of a slot. Names are read again when one has changed: a thousand cost milliseconds."""
+    """The chain table of a slot. Names are read again only when one has changed, as a thousand names cost
+    milliseconds.
+    """
 
     def __init__(self, segment: Segment, slot: int) -> None:
         self._segment, self._slot = segment, slot

@@ -1,4 +1,4 @@
-"""History: the last quarter of an hour of a daemon's totals and latencies, in a ring of fixed size."""
+"""History: the last 15 minutes of a daemon's totals and latencies, in a ring of fixed size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sidecar.shm.slots import FIRST_ROW_WORD
 
 INTERVAL_S: Final = 5.0
 SAMPLES_MAX: Final = 181
-"""Of a quarter of an hour both ends."""
+"""15 minutes with both ends included."""
 COLUMNS: Final = (
     "records_accepted_total",
     "records_delivered_total",
@@ -30,7 +30,7 @@ _BOUNDS: Final = next(row.bounds for row in HISTOGRAM_ROWS if row.name == "deliv
 
 
 class History:
-    """Totals over all workers, one sample in ``INTERVAL_S``."""
+    """Totals over all workers, with one sample per ``INTERVAL_S``."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, ...]] = deque(maxlen=SAMPLES_MAX)
@@ -38,16 +38,18 @@ class History:
         self._deliveries: list[int] = []
 
     def add(self, wall_ms: int, counters: Mapping[str, int], deliveries: list[int]) -> None:
-        """``counters``: totals by name (``sum_counters``); ``deliveries``: records by delivery time, in the buckets of
-        the histogram (``delivery_counts``)."""
+        """Add a sample. ``counters``: totals by name (``sum_counters``); ``deliveries``: number of records by delivery
+        time, in the buckets of the histogram (``delivery_counts``).
+        """
         self._samples.append((wall_ms, *(counters[name] for name in COLUMNS)))
         before, self._deliveries = self._deliveries or deliveries, deliveries
         since = [max(now - then, 0) for now, then in zip(deliveries, before, strict=True)]
         self._latencies.append((quantile(since, 0.5), quantile(since, 0.99)))
 
     def to_json(self) -> dict[str, Any]:
-        """``columns`` by name, each as long as ``at_ms`` (Unix epoch), oldest first; so are the quantiles in
-        ``latency``, of the records delivered since the sample before."""
+        """``columns`` by name, each as long as ``at_ms`` (Unix time), oldest first. The quantiles in ``latency`` are
+        as long; each is of the records delivered since the previous sample.
+        """
         columns = list(zip(*self._samples, strict=True)) or [()] * (1 + len(COLUMNS))
         return {
             "interval_seconds": INTERVAL_S,
@@ -61,20 +63,22 @@ class History:
 
 
 def column_totals(segment: Segment) -> dict[str, int]:
-    """Totals of COLUMNS over the slots, as ``sum_counters`` has them; without a name for each row of each slot."""
+    """The totals of COLUMNS over the slots, as from ``sum_counters``, but without building a dictionary per slot."""
     totals = dict.fromkeys(COLUMNS, 0)
     for index in segment.prepared_slots():
         slot = segment.slot(index)
         words = slot.counters.read_words()
         for name, place in _PLACES:
-            # A dead worker has no pages any more; an idle one has none either, so that nobody asks whether it lives.
+            # A dead worker has no pages. Whether a worker lives is only checked when it has pages.
             if words[place] and (name != _PAGES or slot.is_owned):
                 totals[name] += words[place]
     return totals
 
 
 def delivery_counts(segment: Segment) -> list[int]:
-    """Records by delivery time, of all workers that ever were: a count for each bound, and one above them."""
+    """The number of records by delivery time, of all present and past workers: a count per bound, and one above the
+    last.
+    """
     totals = [0] * (len(_BOUNDS) + 1)
     for slot in segment.prepared_slots():
         counts = read_delivery_times(segment.slot(slot))
@@ -83,9 +87,10 @@ def delivery_counts(segment: Segment) -> list[int]:
 
 
 def quantile(counts: list[int], part: float) -> float | None:
-    """Seconds in which this part of the records was delivered, by the line between two bounds; None without records.
+    """The time in seconds within which this part of the records was delivered, interpolated between two bounds; None
+    without records.
 
-    Above the last bound it is that bound, as Prometheus has it.
+    Above the last bound it is that bound, as in Prometheus.
     """
     wanted = part * sum(counts)
     if not wanted:

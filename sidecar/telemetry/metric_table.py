@@ -1,4 +1,4 @@
-"""ONE table of all metrics, as Prometheus sees them: docs/metrics.md, the dashboard and the tests read it."""
+"""The single table of all metrics, as Prometheus sees them: docs/metrics.md, the dashboard and the tests read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ PREFIX: Final = "kafka_sidecar_"
 
 
 class MetricRow(NamedTuple):
-    """A metric. ``name`` is whole; counters end in ``_total``; ``worry`` says when to look closer, and at what."""
+    """A metric. ``name`` includes the prefix, and counters end in ``_total``; ``worry`` says when to look closer, and
+    at what.
+    """
 
     name: str
     kind: Kind | Literal["histogram"]
@@ -24,7 +26,7 @@ class MetricRow(NamedTuple):
 
 
 class SegmentMetric(NamedTuple):
-    """A row of the segment's counters as a metric: what is counted in milliseconds is shown in seconds."""
+    """A counter of the segment as a metric; milliseconds are shown in seconds."""
 
     source: str
     metric: MetricRow

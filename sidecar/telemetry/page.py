@@ -1,4 +1,4 @@
-"""The daemon's page: one file without outside resources, which asks ``/api/status`` again and again."""
+"""The daemon's page: one file without external resources, which polls ``/api/status``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 OLDEST_HELD: Final = "oldest held record"
-"""Begins the words about that record, in sentences and notices."""
+"""The first words of a phrase about that record, in sentences and notices."""
 PAGE: Final = (Path(__file__).parent / "page.html").read_bytes()
-"""The same for every daemon: what differs is put in by its script, as text."""
+"""The same for every daemon; its script fills in the data as text."""
 
 
 def _source(tag: str) -> str:
-    """The source in a Content-Security-Policy that lets this page's own ``tag`` in, and no other."""
+    """The source in a Content-Security-Policy that allows only this page's own ``tag``."""
     (content,) = re.findall(rb"<%s>(.*?)</%s>" % (tag.encode(), tag.encode()), PAGE, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
 
@@ -25,12 +25,13 @@ PAGE_POLICY: Final = (
     f"default-src 'none'; script-src {_source('script')}; style-src {_source('style')}; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Its Content-Security-Policy: nothing but its own script and style runs, and it asks nobody but its daemon."""
+"""Its Content-Security-Policy: only its own script and style run, and it connects only to its daemon."""
 
 
 def with_counters(status: Mapping[str, Any], counters: Mapping[str, int]) -> dict[str, Any]:
-    """A status with the counters as they are now. Its workers' reports may be a second old: where nothing is held any
-    more, no oldest record is shown."""
+    """A status with the present counters. The workers' reports in it may be a second old: when nothing is held any
+    more, the oldest record is left out.
+    """
     shown = {**status, "counters": dict(counters)}
     if counters and not counters["records_held"]:
         shown["oldest_held"] = None
@@ -39,7 +40,7 @@ def with_counters(status: Mapping[str, Any], counters: Mapping[str, int]) -> dic
 
 
 def brokers(status: Mapping[str, Any]) -> str:
-    """``3 brokers, 1 connected: broker 2 down``: how many there are, and which of them are no good."""
+    """A text such as ``3 brokers, 1 connected: broker 2 down``: the number of brokers, and those in a bad state."""
     rows = status["brokers"]
     connected = sum(each["state"] == "up" for each in rows)
     named = ", ".join(
@@ -53,7 +54,9 @@ def brokers(status: Mapping[str, Any]) -> str:
 
 
 def oldest_held(status: Mapping[str, Any]) -> str:
-    """``37 s, orders-1, broker 1 silent``; empty without one, and where sentence or notices say it already."""
+    """A text such as ``37 s, orders-1, broker 1 silent``; empty without such a record, and if sentence or notices
+    mention it already.
+    """
     oldest = status["oldest_held"]
     if not oldest or any(OLDEST_HELD in each.lower() for each in (status["sentence"], *status["notices"])):
         return ""
@@ -62,7 +65,7 @@ def oldest_held(status: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``3 d 4 h``, ``5 min 2 s``: the two largest units."""
+    """A duration such as ``3 d 4 h`` or ``5 min 2 s``: the two largest units."""
     whole = max(int(seconds), 0)
     parts = [(whole // 86_400, "d"), (whole // 3_600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     shown = [f"{count} {unit}" for count, unit in parts]

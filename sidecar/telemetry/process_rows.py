@@ -1,4 +1,4 @@
-"""``process_*`` of each daemon process, from /proc: the names that Prometheus' own client libraries use."""
+"""The ``process_*`` metrics of each daemon process, from /proc, with the names of Prometheus' own client libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROCESS_LABELS: Final = ("role", "worker")
 
 
 class ProcessRow(NamedTuple):
-    """A metric of a process; its name has no prefix of ours. The other fields are as in CounterRow."""
+    """A metric of a process; its name has no prefix of ours. The other fields are those of CounterRow."""
 
     name: str
     kind: Kind
@@ -54,14 +54,14 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessSample(NamedTuple):
-    """One process: the values of its rows by name, those that could be read."""
+    """One process: its values by name, as far as they could be read."""
 
     labels: tuple[str, str]
     values: Mapping[str, float]
 
 
 def read_processes(status: Mapping[str, Any]) -> Iterator[ProcessSample]:
-    """The daemon's processes that ``status`` names and that are there."""
+    """The daemon's processes that ``status`` names and that exist."""
     places = [("controller", "", status["pid"])]
     places += [("worker", str(worker["index"]), worker["pid"]) for worker in status["workers"]]
     if status.get("standby"):
@@ -78,7 +78,7 @@ def _proc_values(place: Path) -> dict[str, float]:
         fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return {}
-    # proc(5): the 14th and 15th of all fields are CPU ticks, the 22nd the start; two stand before those of the list.
+    # proc(5): fields 14 and 15 are CPU ticks, and 22 is the start time; the list lacks the first two fields.
     values = {
         "process_cpu_seconds_total": (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
         "process_start_time_seconds": _boot_time() + int(fields[19]) / _TICKS_PER_SECOND,
@@ -91,7 +91,7 @@ def _proc_values(place: Path) -> dict[str, float]:
             if line.startswith("Max open files"):
                 values["process_max_fds"] = float(line.split()[3].replace("unlimited", "inf"))
     except OSError:
-        pass  # another user's process, which a container may forbid to look into
+        pass  # another user's process, which a container may not be allowed to read
     return values
 
 

@@ -60,7 +60,7 @@ _GROUPS: Final = (
     ("Memory, metadata and the worker's loop", "slot", r""),
     ("Processes", "role", r""),
 )
-"""Title, a label of its metrics or their kind, and how names begin; a row is shown in the first group that fits."""
+"""(title, a label or the kind of its metrics, how names begin). A row is shown in the first group that fits."""
 
 
 def reference_markdown() -> str:
@@ -72,7 +72,7 @@ def reference_markdown() -> str:
 
 
 def group_of(row: MetricRow) -> str:
-    """Title of the group that the metric is shown in, here and on the dashboard."""
+    """The title of the group in which the metric is shown, here and on the dashboard."""
     kinds = {"slot", "role", "histogram"} & {*row.labels, row.kind} or {""}
     name = row.name.removeprefix(PREFIX)
     return next(title for title, label, start in _GROUPS if label in kinds and re.match(start, name))

@@ -1,4 +1,6 @@
-"""SharedAnswer: what many ask for at once is made once, and making answers never takes more than a part of the loop."""
+"""SharedAnswer: concurrent requests share one answer, and making answers never takes more than a share of the loop's
+time.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,26 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 LOOK_S: Final = 1.0
-"""All who ask for the page's state within this time get the same answer; of other answers those who ask at once do."""
+"""Requests for the page's state within this time get the same answer; other answers are shared only by concurrent
+requests.
+"""
 RENDER_SHARE: Final = 0.05
-"""Of the loop's time at most goes into answers, in the long run."""
+"""The greatest share of the loop's time for answers in the long run."""
 RENDER_BURST_S: Final = 0.5
-"""So much of it may be taken at once: a reader that asks now and then gets an answer of this moment."""
+"""How much of that time may be used at once: a reader that asks rarely gets a new answer."""
 
 Made = TypeVar("Made")
 
 
 class RenderBudget:
-    """The CPU time that went into answers, for all of them together. Sans-IO, not thread-safe.
+    """The CPU time spent on all answers together. Sans-IO, not thread-safe.
 
-    Not the time that passed: on a busy machine that would make answers old which cost next to nothing.
+    It is not elapsed time: on a busy machine that would make cheap answers stale.
     """
 
     def __init__(self) -> None:
         self._paid_s = 0.0
-        """When all that was taken will be paid for."""
+        """The time at which the CPU time spent will be paid for."""
 
     def allows(self, now_s: float) -> bool:
         return self._paid_s - now_s < RENDER_BURST_S / RENDER_SHARE
@@ -33,7 +37,7 @@ class RenderBudget:
 
 
 class SharedAnswer(Generic[Made]):
-    """One kind of answer. ``now_s`` reads a monotonic clock, ``cpu_s`` that of the loop's thread."""
+    """One kind of answer. ``now_s`` reads a monotonic clock, ``cpu_s`` the CPU clock of the loop's thread."""
 
     def __init__(
         self,
@@ -48,10 +52,10 @@ class SharedAnswer(Generic[Made]):
         self._now_s = now_s
         self._cpu_s = cpu_s
         self._last: tuple[float, Made] | None = None
-        """When the last one was made, and that one."""
+        """(when the last answer was made, that answer)."""
 
     def get(self, *, is_crowded: bool) -> Made:
-        """The answer of this moment, or the last one while it will do. ``is_crowded``: others are being answered."""
+        """A new answer, or the last one while it is good enough. ``is_crowded``: other requests are being answered."""
         now_s = self._now_s()
         if self._last is not None:
             made_s, made = self._last

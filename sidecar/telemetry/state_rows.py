@@ -1,4 +1,4 @@
-"""Metrics of the daemon's state: what ``status()`` of the controller says, as samples."""
+"""Metrics of the daemon's state: samples from the controller's ``status()``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Samples = Sequence[tuple[tuple[str, ...], float]]
 
 
 class StateRow(NamedTuple):
-    """A metric that is read from ``status()``. The other fields are as in CounterRow."""
+    """A metric that is read from ``status()``. The other fields are those of CounterRow."""
 
     name: str
     kind: Kind
@@ -28,7 +28,7 @@ def _by_broker(status: Status, value: Callable[[dict[str, Any]], float]) -> Samp
 
 
 def _brokers_up(status: Status) -> Samples:
-    """Of a broker that is known or connecting nobody can say it."""
+    """Whether each broker is up; without a sample for brokers that are only known or connecting."""
     known = {"up": 1.0, "down": 0.0, "silent": 0.0}
     return [
         ((str(each["id"]),), known[each["state"]]) for each in status["brokers"] if each["state"] in known
