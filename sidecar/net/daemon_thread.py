@@ -1,7 +1,7 @@
-"""Work in a thread of its own that nothing waits for at the end, because it may never return.
+"""Runs work in a thread of its own. The end of the process does not wait for it, as it may never return.
 
-Reading a file of an NFS server that is away may take for ever, and so may a FIFO. The loop's own executor is joined
-before the loop is closed, and its threads once more when the interpreter ends: the daemon would stay until they return.
+Reading a FIFO, or a file of an NFS server that is away, may block for ever. The loop's own executor is joined before
+the loop is closed, and its threads again when the interpreter ends. So the daemon could not end before they return.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Result = TypeVar("Result")
 
 
 class NoThread(OSError):
-    """The host gives no thread."""
+    """The host could not start a thread."""
 
 
 async def in_daemon_thread(work: Callable[[], Result], name: str) -> Result:
-    """The result of ``work()``. Raises what it raises, and NoThread.
+    """The result of ``work()``. Raises its errors, and NoThread.
 
-    Cancelled, it leaves the thread behind.
+    When cancelled, it leaves the thread running.
     """
     loop = asyncio.get_running_loop()
     found: list[Result] = []
@@ -34,7 +34,7 @@ async def in_daemon_thread(work: Callable[[], Result], name: str) -> Result:
             found.append(work())
         except Exception as error:
             failure.append(error)
-        with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             loop.call_soon_threadsafe(ended.set)
 
     try:

@@ -1,8 +1,9 @@
-"""PartitionSchedule: when the next batch of each partition is due, and where its queue stands until then (rule A4).
+"""PartitionSchedule: decides when the next batch of each partition is due, and where its queue waits until then (rule
+A4).
 
 A queue is in one place at a time: a timer (it lingers or backs off), the line of its leader, the line of queues
-without a leader, or none. In its leader's line it is due, or lingers until a request goes there anyway; in none it
-has nothing to send. The cost of a call depends on what is due, not on how many partitions there are.
+without a leader, or none. In its leader's line it is due, or lingers until a request is sent there anyway. In no place
+it has nothing to send. The cost of a call depends on the due queues, not on the number of partitions.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from sidecar.producer.next_batch import NextBatch
 
 FULL_MS: Final = 1_000.0
-"""For so long after its last full batch the small batches of a topic stand behind the backlog of others."""
+"""For this time after a topic's last full batch its small batches wait behind the backlog of others."""
 _OPEN: Final = BatchState.OPEN
-"""An attribute of an enum's class costs as much as a call, and this one is asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and this one is used for each batch."""
 
 
 class PartitionSchedule:
@@ -35,14 +36,14 @@ class PartitionSchedule:
         self.timers = PartitionTimers()
         self.lines = BrokerLines()
         self.full_ms: dict[str, float] = {}
-        """By topic, when it last had a full batch: its small batches after that are the rest of its own load."""
+        """Topic → when it last had a full batch: its small batches soon after that are the rest of its own load."""
         self.is_exhausted = False
-        """A client waits for room in the buffer pool."""
+        """Whether a client waits for room in the buffer pool."""
         self._backing_off: set[PartitionQueue] = set()
         self._closing = False
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Put the partition where it belongs now; call whenever something about it has changed."""
+        """Move the partition's queue to its present place. Call it after every change of the queue."""
         batch = self.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
         if batch is None:
             queue.timer_serial = 0
@@ -63,7 +64,7 @@ class PartitionSchedule:
         if queue.is_quick is not is_quick:
             queue.is_quick = is_quick
             queue.leave_line()
-        # A batch that a flush waits for need not be asked: see due_ms.
+        # A batch that a flush waits for needs no check: see due_ms.
         due_ms = batch.retry_at_ms if batch.expedited else self.due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
@@ -79,7 +80,7 @@ class PartitionSchedule:
         self.timers.set(queue, due_ms)
 
     def due_ms(self, batch: ProducerBatch) -> float:
-        """When the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
+        """The time in ms at which the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
         if batch.full or batch.expedited or batch.state is not _OPEN or self.is_exhausted or self._closing:
             return batch.retry_at_ms
         lingered_ms = batch.created_ms + batch.queue.settings.linger_ms
@@ -97,21 +98,23 @@ class PartitionSchedule:
         self._retry_elsewhere(snapshot, now_ms)
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """A retry whose leader has changed need not wait any longer (KIP-951)."""
+        """Send retries at once whose leader has changed (KIP-951)."""
         for queue in list(self._backing_off):
             leader = snapshot.leader(queue.topic, queue.partition)
             batch = self.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif batch.retry_at_ms == inf:
-                continue  # it waits for what its broker says
+                continue  # it waits for its broker's answer
             elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
                 batch.retry_at_ms = 0.0
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
 
     def has_next_with_descriptor(self, broker: int) -> bool:
-        """The next batch of one of the broker's partitions has a descriptor: it goes now, or when its backoff ends."""
+        """Whether the next batch of one of the broker's partitions has a descriptor; it is sent now or when its
+        backoff ends.
+        """
         lines = self.lines
         if any(lines.again(broker)) or any(lines.again(second_of(broker))):
             return True
@@ -124,14 +127,14 @@ class PartitionSchedule:
         return False
 
     def set_exhausted(self, exhausted: bool, now_ms: float) -> None:
-        """Somebody waits for the buffer pool: while that is so nothing lingers (rule A4)."""
+        """Set whether a client waits for the buffer pool; while one does, nothing lingers (rule A4)."""
         if exhausted and not self.is_exhausted:
             self.is_exhausted = True
             self._touch_lingering(now_ms)
         self.is_exhausted = exhausted
 
     def begin_close(self, now_ms: float) -> None:
-        """From now on nothing lingers; what is still appended goes out as well (rule S2)."""
+        """Stop lingering from now on; records appended later are sent as well (rule S2)."""
         self._closing = True
         self._touch_lingering(now_ms)
 

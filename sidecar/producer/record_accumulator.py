@@ -1,7 +1,7 @@
-"""RecordAccumulator: accepted records on their way into batches, and batches on their way out (rules A1, A5–A9).
+"""RecordAccumulator: collects accepted records into batches, and drains batches to brokers (rules A1, A5–A9).
 
-An index over the journal in the worker's own memory: it holds references to records, never their bytes. Which queue
-may send next, and when, is PartitionSchedule's (partition_schedule.py).
+It is an index over the journal in the worker's own memory: it holds references to records, never their bytes.
+PartitionSchedule (partition_schedule.py) decides which queue may send next, and when.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.producer_id import ProducerIds
 _OPEN: Final = BatchState.OPEN
-"""An attribute of an enum's class costs as much as a call: these are asked for each batch."""
+"""Cached: reading an enum member through its class costs as much as a call, and this one is used for each batch."""
 
 
 class RecordAccumulator:
-    """Queues of ProducerBatch per (lane, topic, partition). Single-threaded: the worker's loop.
+    """Queues of ProducerBatch by (lane, topic, partition). Single-threaded: the worker's loop.
 
-    ``rules`` tell what holds for each topic. ``records_factory`` makes the kernel's empty BatchRecords; tests may
-    give their own.
+    ``rules`` gives the settings of each topic. ``records_factory`` makes the kernel's empty BatchRecords; tests may
+    pass their own.
     """
 
     def __init__(
@@ -61,20 +61,24 @@ class RecordAccumulator:
         self._rules = rules or TopicRules(config)
         self._growth_bytes = min(config.batch_growth_bytes, config.max_request_size)
         self._growth_by_topic: dict[str, int] = {}
-        """Topics whose broker found a grown batch too large: how far theirs may grow."""
+        """Topic → the size in bytes up to which its batches may grow, after its broker refused a grown batch as too
+        large.
+        """
         self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
         self._opened: tuple[dict[str, dict[PartitionQueue, None]], ...] = tuple({} for _ in LANES)
-        """By topic, partitions in which a batch that is to linger was opened since the topic's last flush."""
+        """By topic, the partitions in which a lingering batch was opened since the topic's last flush."""
         self.incomplete = IncompleteBatches()
         self.under_way: defaultdict[int, int] = defaultdict(int)
-        """By broker, batches that were last drained for it, hold a descriptor and have no fate yet."""
+        """Broker → the number of batches last drained for it that hold a descriptor and have no outcome yet."""
         self._partitioners: dict[tuple[int, str], StickyPartitioner] = {}
         self.held_back_bytes = 0
-        """Size of the batch at the head of the line that was too large for the last drain; 0: there was none."""
+        """The size in bytes of the batch at the head of the line that was too large for the last drain; 0 if
+        none was.
+        """
         self._small_first: dict[int, bool] = {}
-        """By connection: whether its last drain of both kinds began with small ones."""
+        """By connection: whether its last drain of both kinds began with small batches."""
         self._followed: list[PartitionQueue] = []
-        """Queues that another lane's waits for and that may be empty since the last look."""
+        """Queues that a queue of another lane waits for, and that may have become empty since the last check."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -91,14 +95,19 @@ class RecordAccumulator:
         since_ms: float | None = None,
         accepted_ms: Callable[[int], float] | None = None,
     ) -> None:
-        """Take the partitioned records of one submission (kernel ``index`` made ``block``) into open batches.
+        """Append the partitioned records of one submission (kernel ``index`` made ``block``) to open batches.
 
-        A batch of batch.size is full: it may be sent. Until it is drained it goes on taking records, up to
-        batch_growth_bytes. An open batch here costs no memory, and one large batch instead of many that wait their
-        turn keeps up under a backlog. ``groups`` names a part of the block's own. ``expedited`` records are about to
-        be flushed: a batch that they open does not linger. Nor does one opened by records that pass by ``express``:
-        the line that they pass would linger. ``accepted_ms`` says when a reference of the block was accepted, where
-        that is not now: a batch is as old as its first record. ``since_ms`` is that for histograms.
+        A batch of batch.size is full: it may be sent. Until it is drained it still takes records, up to
+        batch_growth_bytes. An open batch costs no memory here, and under a backlog one large batch is faster than many
+        that wait for their turn.
+
+        - ``groups``: a part of the block's own groups
+        - ``expedited``: the records are about to be flushed, so a batch that they open does not linger
+        - ``express``: the records pass a line of batches; their batch does not linger either, as that line would wait
+          for it
+        - ``accepted_ms``: when a reference of the block was accepted, if not now; a batch is as old as its first
+          record
+        - ``since_ms``: the same time for histograms
         """
         since_ms = now_ms if since_ms is None else since_ms
         expedited = expedited or express
@@ -122,7 +131,7 @@ class RecordAccumulator:
                 if batch is None or batch.state is not _OPEN:
                     born_ms = now_ms if accepted_ms is None else since_ms
                     records, deadline_ms = self._new_records(), born_ms + settings.delivery_timeout_ms
-                    # By place: by name it costs a dictionary for each batch.
+                    # Positional arguments: keywords would cost a dictionary for each batch.
                     batch = ProducerBatch(
                         queue, records, block.chain, born_ms, deadline_ms, NOT_DRAINED, express
                     )
@@ -154,11 +163,11 @@ class RecordAccumulator:
             self.incomplete.add(opened)
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
-        """Take over a batch that a dead worker sent and got no answer for; its order says where it belongs.
+        """Take over a batch that a dead worker sent without getting an answer; its order gives its place in the queue.
 
-        It keeps its identity and is sent again, oldest first, when :meth:`resume` says so. Its ``count`` records are
-        still being put into it. Records of its chain without a number before it are left by a refused batch. The
-        broker lacks those, and has this one only if it had forgotten the producer id.
+        It keeps its identity and is sent again, oldest first, after :meth:`resume`. Its ``count`` records are still
+        being added to it. Records of its chain without a number before it come from a refused batch. The broker lacks
+        those, and has this batch only if it had forgotten the producer id.
         """
         queue = batch.queue
         follows_a_gap = queue.place_behind_a_gap(batch)
@@ -173,8 +182,9 @@ class RecordAccumulator:
                 self._ids.request_renumbering(batch)
 
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
-        """An adopted batch that turned out not to be whole: as if it had never been here. Records accepted for its
-        partition go on under a new identity, once the other adopted batches are settled."""
+        """Remove an adopted batch that is not complete, as if it had never been here. Records accepted for its
+        partition are sent under a new identity, once the other adopted batches are settled.
+        """
         self.forget((batch,))
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
@@ -183,17 +193,19 @@ class RecordAccumulator:
         self.schedule.touch(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
-        """A batch that waited for what its broker says may be sent from now on."""
+        """Allow a batch to be sent that waited for its broker's answer."""
         batch.retry_at_ms = 0.0
         self.schedule.touch(batch.queue, now_ms)
 
     def put_behind(self, queue: PartitionQueue, first: PartitionQueue) -> None:
-        """Nothing of ``queue`` is sent before all of ``first`` has ended: the same partition, in another lane."""
+        """Send nothing of ``queue`` before everything in ``first`` has ended: the same partition in another lane."""
         queue.behind = first
         first.follower = queue
 
     def _let_followers_go(self, now_ms: float) -> None:
-        """Let the other lane go where the first has ended: a batch that left the wire may be queued again."""
+        """Release the other lane's queues whose first queue has ended; a batch that left the wire may be
+        queued again.
+        """
         for first in self._followed:
             follower = first.follower
             if follower is not None and first.head is None and not first.wire_count:
@@ -202,12 +214,12 @@ class RecordAccumulator:
         self._followed.clear()
 
     def limit_growth(self, topic: str, size_bytes: int) -> None:
-        """The topic's broker refused a batch as too large: later ones grow no further than this."""
+        """Limit the growth of the topic's later batches, as its broker refused one of this size."""
         known = self._growth_by_topic.get(topic, self._growth_bytes)
         self._growth_by_topic[topic] = min(known, size_bytes)
 
     def queue(self, topic: str, lane: int, partition: int) -> PartitionQueue:
-        """The queue of a partition, made when it is not there yet."""
+        """The queue of a partition, created if needed."""
         queues = self._topics[lane].setdefault(topic, {})
         queue = queues.get(partition)
         if queue is None:
@@ -216,10 +228,10 @@ class RecordAccumulator:
         return queue
 
     def use_rules(self, rules: TopicRules, now_ms: float) -> None:
-        """From now on these hold for all topics, also for partitions and open batches that are here.
+        """Use these rules for all topics from now on, also for the present partitions and open batches.
 
-        A batch keeps the deadline it was made with. A pause holds what was never in a request: a batch that waits to be
-        sent again has a descriptor, and nothing but its answer gives it back.
+        A batch keeps the deadline that it was made with. A pause holds only batches that were never in a request: a
+        batch that waits to be sent again has a descriptor, which only its answer frees.
         """
         self._rules = rules
         for topics in self._topics:
@@ -230,7 +242,7 @@ class RecordAccumulator:
                     self.schedule.touch(queue, now_ms)
 
     def follow_loads(self, topic: str, lane: int, partitioner: StickyPartitioner) -> None:
-        """From now on the topic's partitioner gets the load of each partition at each change.
+        """Report each change of a partition's load to the topic's partitioner from now on.
 
         (KIP-794. Kafka counts all queues in each ``ready()``: ``updatePartitionLoadInfo``.)
         """
@@ -240,7 +252,9 @@ class RecordAccumulator:
             partitioner.set_queue_length(queue.partition, queue.load)
 
     def forget_topic(self, topic: str, lane: int) -> None:
-        """It has no records here, and its partitioner is gone. The numbers of its partitions last longer."""
+        """Forget a topic without records here, whose partitioner is gone. The sequence numbers of its partitions are
+        kept longer.
+        """
         self.schedule.full_ms.pop(topic, None)
         self._growth_by_topic.pop(topic, None)
         self._opened[lane].pop(topic, None)
@@ -251,7 +265,7 @@ class RecordAccumulator:
     # --- time and metadata ----------------------------------------------------------------------------------
 
     def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """Let time and metadata act: due timers fire, and a new snapshot moves partitions to their new leaders."""
+        """Handle elapsed time and new metadata: fire due timers, and move partitions to their new leaders."""
         if self._followed:
             self._let_followers_go(now_ms)
         schedule, before = self.schedule, self.lines.snapshot
@@ -275,17 +289,20 @@ class RecordAccumulator:
         new_batches: float = inf,
         quick: bool | None = None,
     ) -> list[ProducerBatch]:
-        """At most one batch per partition and ``max_bytes`` in all, on from where the last drain stopped
-        (rule A5). All are of topics with the same acks, as one request has one.
+        """Drain at most one batch per partition and ``max_bytes`` in all, beginning where the last drain stopped (rule
+        A5). All are of topics with the same acks, as a request has only one. The batches count as on the wire from
+        here on.
 
-        A request takes along batches that only linger for the same broker, as Kafka's ``drainBatchesForOneNode``
-        does. Partitions would else send a request each as their lingers end one by one. Not when a batch goes because
-        it is full: under such load the others fill up soon, and go as large ones. Topics that are to linger longer
-        than any that is due stay. The batches count as on the wire from here on. A larger single batch is held back
-        only if it is beyond ``single_bytes``: then :attr:`held_back_bytes` says its size.
+        A request also takes batches for the same broker that only linger, as Kafka's ``drainBatchesForOneNode`` does.
+        Otherwise each partition would send its own request when its linger ends. It does not take them when a batch is
+        sent because it is full: under such load the others soon fill up, and are sent as large ones. Topics that
+        linger longer than any due one stay.
 
-        No more than ``new_batches`` of them have no descriptor yet. A batch with one goes also when there are none
-        left: nothing else could ever free one. ``quick``: only of partitions that are quick, or only of the others.
+        - ``single_bytes``: a single batch may exceed ``max_bytes`` up to this; a larger one is held back, and
+          :attr:`held_back_bytes` is its size
+        - ``new_batches``: how many of them may have no descriptor yet; batches with a descriptor are sent even at 0,
+          as only their answers free one
+        - ``quick``: True for only quick partitions, False for only the others
         """
         self.held_back_bytes = 0
         batches: list[ProducerBatch] = []
@@ -318,13 +335,15 @@ class RecordAccumulator:
                 batch.failed_node = broker
             queue.link_id = node_id
             if queue.batches or queue.express:
-                self.schedule.touch(queue, now_ms)  # more of the partition goes to the end of the line
+                self.schedule.touch(queue, now_ms)  # the rest of the partition goes to the end of the line
         return batches
 
     def _lines_of(
         self, node_id: int, ready: tuple[Line, ...], lane: int, quick: bool | None
     ) -> tuple[Line, ...]:
-        """Where both kinds may go they take turns to be first: topics with other acks wait for the next request."""
+        """When both kinds may be sent, they take turns to be first: topics with other acks wait for the next
+        request.
+        """
         bulk, small = ready[lane], ready[QUICK + lane]
         if quick is not None:
             return (small,) if quick else (bulk,)
@@ -343,10 +362,11 @@ class RecordAccumulator:
         now_ms: float,
         longest_linger_ms: float | None = None,
     ) -> tuple[int, float]:
-        """Move what may go from the head of ``line`` to ``batches``; the bytes of all of these, and how many
-        ``new_batches`` are left. ``limits``: bytes of all, and of a single one.
+        """Move batches that may be sent from the head of ``line`` to ``batches``. Returns (the bytes of all of these,
+        how many ``new_batches`` are left). ``limits``: bytes of all, and of a single batch.
 
-        ``longest_linger_ms``: the partitions linger; those whose topics linger for longer stay. None: they are due.
+        ``longest_linger_ms``: the partitions linger, and those whose topics linger longer stay; None: the partitions
+        are due.
         """
         max_bytes, single_bytes = limits
         for _ in range(len(line)):
@@ -381,7 +401,7 @@ class RecordAccumulator:
         return size, new_batches
 
     def release(self, batches: Iterable[ProducerBatch]) -> None:
-        """The request of these batches has ended, however."""
+        """Note that the request of these batches has ended, with any result."""
         for batch in batches:
             batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
             batch.queue.wire_count -= 1
@@ -389,7 +409,7 @@ class RecordAccumulator:
                 self._followed.append(batch.queue)
 
     def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
-        """Back into its place, to be sent again not before ``retry_at_ms``."""
+        """Put a batch back into its place, to be sent again at ``retry_at_ms`` or later."""
         batch.retry_at_ms = retry_at_ms
         batch.queue.insert(batch)
         self.schedule.touch(batch.queue, now_ms)
@@ -405,13 +425,13 @@ class RecordAccumulator:
     # --- the end of a batch ---------------------------------------------------------------------------------
 
     def back_to_start(self, batch: ProducerBatch) -> None:
-        """The batch needs a descriptor again, or none any more: it does not count as under way to a broker."""
+        """Note that a batch needs a descriptor again, or none any more, so it is no longer under way to a broker."""
         if batch.failed_node is not None:
             self.under_way[batch.failed_node] -= 1
             batch.failed_node = None
 
     def forget(self, batches: Sequence[ProducerBatch]) -> None:
-        """The fates of these are decided, or their pieces take their place: they are incomplete no more."""
+        """Remove these batches from the incomplete ones: their outcomes are known, or their pieces replace them."""
         self.incomplete.discard(batches)
         for batch in batches:
             if batch.failed_node is not None:
@@ -423,8 +443,9 @@ class RecordAccumulator:
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 
     def expedite(self, topic: str, lane: int, now_ms: float) -> None:
-        """End linger for what one topic holds now (a FLUSH of one stream); costs per partition that was used since
-        the last one."""
+        """End linger for the present records of one topic (a FLUSH of one stream). The cost grows with the partitions
+        used since the last flush.
+        """
         for queue in self._opened[lane].pop(topic, ()):
             if not queue.batches:
                 continue
@@ -434,14 +455,14 @@ class RecordAccumulator:
                 self.schedule.touch(queue, now_ms)
 
     def touch_all(self, lane: int, now_ms: float) -> None:
-        """Something all partitions of a lane wait for has changed (a producer id has come)."""
+        """Touch all partitions of a lane, as something they wait for has changed (a producer id has come)."""
         for queues in self._topics[lane].values():
             for queue in queues.values():
                 if queue.batches or queue.express:
                     self.schedule.touch(queue, now_ms)
 
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
-        """Batches that wait in the deques of a topic, in all lanes; none that is on the wire."""
+        """Batches that wait in the queues of a topic, in all lanes, without those on the wire."""
         found: list[ProducerBatch] = []
         for topics in self._topics:
             queues = topics.get(topic, {})
