@@ -65,8 +65,8 @@ class Outbox(OutboxCore):
         self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
         """The largest payload in bytes of one submission that the daemon reads, from its last WELCOME."""
         self.submission_bytes = SUBMISSION_BYTES_MAX
-        """The size in bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before
-        the first.
+        """The bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before the
+        first.
         """
         self.columns_readable = False
         self.attached_once = False
@@ -82,14 +82,11 @@ class Outbox(OutboxCore):
         self.io: dict[str, Any] = {}
         """The only io thread, once it exists. In a dict, because its setdefault() is atomic."""
         self.listeners: dict[Callable[[], bool], None] = {}
-        """Callbacks of event loops, which wait without a thread. The io thread and close() call them after each
-        change. They must neither wait nor raise, and return False when their loop is gone. Single operations on the
-        dict are atomic.
+        """Callbacks of event loops, called by the io thread and close() after each change. They must neither wait nor
+        raise, and return False when their loop is gone. Single operations on the dict are atomic.
         """
         self._waiters: deque[Any] = deque()
-        """A locked lock for each thread that waits for room, attachment or outcomes. A change of any of these releases
-        them all.
-        """
+        """A locked lock per waiting thread; a change of room, attachment or outcomes releases them all."""
         self._acceptance_awaited = False
         """Whether some of them wait for ACCEPTED and not for room or outcomes."""
         self._room_awaited = False
@@ -134,8 +131,8 @@ class Outbox(OutboxCore):
     def add_plain(
         self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
     ) -> BulkPart | None:
-        """Append all records of a call, not yet checked, to the open submission. Returns None if that was not
-        possible; then nothing was done.
+        """Append all records of a call unchecked to the open submission. None if that is not possible; nothing is done
+        then.
         """
         submission = stream.open
         if submission is None:
@@ -208,8 +205,8 @@ class Outbox(OutboxCore):
         return self.closed_bytes - self._released_bytes < self.buffer_bytes
 
     def wait_for_room(self, stream: OpenStream) -> None:
-        """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon
-        refused the topic.
+        """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error that refused the
+        topic.
         """
         if (
             self.attached_once
@@ -354,9 +351,7 @@ class Outbox(OutboxCore):
         return ""
 
     def expedite(self) -> None:
-        """Request that open submissions are sent and that the daemon does not linger. If there is nothing to flush,
-        the io thread sends nothing.
-        """
+        """Request that open submissions are sent, and that the daemon does not linger."""
         self.flush_requested = True
         self.wake()
 
