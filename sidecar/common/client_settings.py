@@ -25,7 +25,7 @@ CLIENT_KEYS: Final[Mapping[str, Setting]] = {
             ValueKind.LIST,
             None,
             "Public keys of clients that may use this name over `daemon.listen`; with it and neither `uids` nor "
-            "`gids`, nobody on this host may.",
+            "`gids`, no user of this host may.",
         ),
         Setting(
             "topics.allow", ValueKind.LIST, None, "Topics that it may send to, as names or globs; unset: all."

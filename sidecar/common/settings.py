@@ -207,8 +207,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         None,
         -1,
         LONG_MAX,
-        "Old producer's dial, in place of metadata.max.age.ms when set: refresh that often while records are "
-        "sent; -1: only on failures; 0: after each send (costly).",
+        "A setting of Kafka's old producer that replaces metadata.max.age.ms when set: refresh this often while "
+        "records are sent; -1: only on failures; 0: after each send (costly).",
     ),
     *DAEMON_SETTINGS,
     *LOG_SETTINGS,

@@ -56,7 +56,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "counter",
         "records",
         "Failed records that a broker may have appended.",
-        "Any growth: a client that sends such a record again may double it.",
+        "Any growth: a client that sends such a record again may duplicate it.",
     ),
     CounterRow(
         "record_errors_total",
@@ -78,8 +78,8 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "submissions_refused_total",
         "counter",
         "submissions",
-        "Submissions whose records failed at the daemon's door: larger than max.request.size or the pool allows, or "
-        "struck by an error of the daemon.",
+        "Submissions that the daemon could not accept, so their records failed: larger than max.request.size or the "
+        "pool allows, or because of an error of the daemon.",
         "Any growth: the client's error says which; with `accept_errors_total` growing as well it is a bug.",
     ),
     CounterRow(
@@ -238,7 +238,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "counter",
         "adoptions",
         "Times a worker took over the slot of a dead one.",
-        "Any growth that no restart of yours explains: the log has the exit status.",
+        "Any growth without a planned restart: the log has the exit status.",
     ),
     CounterRow("records_adopted_total", "counter", "records", "Records taken over in adoptions."),
     CounterRow(
@@ -246,13 +246,13 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "counter",
         "records",
         "Records sent again although their broker no longer knew whether it has them.",
-        "Any growth: a few of them may be doubled (`recover.unknown`).",
+        "Any growth: a few of them may be duplicated (`recover.unknown`).",
     ),
     CounterRow(
         "records_held",
         "gauge",
         "records",
-        "Records accepted and not ended: accepted = delivered + failed + dead lettered + held.",
+        "Accepted records without an outcome: accepted = delivered + failed + dead lettered + held.",
         "It grows for minutes: records come in faster than brokers take them, or not at all.",
     ),
     CounterRow(
@@ -301,14 +301,14 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "poison_submissions_total",
         "counter",
         "submissions",
-        "Submissions and batches set aside because they were in work at three deaths of a worker.",
-        "Any growth: a bug that some content finds. A copy is in the spool.",
+        "Submissions and batches set aside because a worker died three times while it processed them.",
+        "Any growth: a bug that some content triggers. A copy is in the spool.",
     ),
     CounterRow(
         "accept_errors_total",
         "counter",
         "messages",
-        "Messages that the worker failed to take by an error of its own.",
+        "Messages that the worker could not take because of an internal error.",
         "Any growth: a bug. The worker's log has the traceback.",
     ),
     CounterRow(
@@ -336,15 +336,15 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "records_discarded_total",
         "counter",
         "records",
-        "Records that failed at the daemon's door because their client was over its rate (`over.limit = discard`).",
+        "Records that were discarded on arrival because their client was over its rate (`over.limit = discard`).",
         "Any growth: `status` names the topics, the log the clients.",
     ),
     CounterRow(
         "requests_saved_total",
         "counter",
         "requests",
-        "Produce requests that one Kafka client in each process would have sent more, at least: for each request "
-        "the clients with records in it, less one.",
+        "Additional Produce requests, at least, that one Kafka client in each process would have sent: for each "
+        "request the clients with records in it, less one.",
     ),
 )
 """All rows in the order of the slot's block."""

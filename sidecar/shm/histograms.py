@@ -48,8 +48,8 @@ HISTOGRAM_ROWS: Final = (
     HistogramRow(
         "delivery_seconds",
         "seconds",
-        "Time from a record's acceptance to its acknowledgement by the broker, of delivered records. The time in which "
-        "no worker was there does not count.",
+        "Time from a record's acceptance to its acknowledgement by the broker, of delivered records. Time without a "
+        "worker does not count.",
         _LATENCIES,
         _TENTHS_OF_MS,
         "Its 99th percentile is far above that of `request_seconds`: records wait in the sidecar; see `queue_seconds`.",

@@ -47,8 +47,8 @@ CONNECTIONS_SAVED: Final = MetricRow(
     PREFIX + "connections_saved",
     "gauge",
     "connections",
-    "Connections to brokers that one Kafka client in each process would have more: clients times brokers that are up, "
-    "less the connections of the workers.",
+    "Additional connections to brokers that one Kafka client in each process would need: clients times brokers that "
+    "are up, less the connections of the workers.",
 )
 
 

@@ -82,8 +82,8 @@ STATE_ROWS: Final = (
         "broker_up",
         "gauge",
         "0 or 1",
-        "1 while a connection to the broker stands and it answers; 0 while it is down or silent (requests without an "
-        "answer for 5 s). No sample while nothing is connected to it and nothing needs it, or the first attempt lasts.",
+        "1 while the broker is connected and answers; 0 while it is down or silent (requests without an answer for 5 "
+        "s). No sample while no connection to it exists or is needed, and during the first attempt.",
         ("broker",),
         _brokers_up,
         "0: the log and `kafka-sidecar status` have its last error.",
@@ -109,7 +109,7 @@ STATE_ROWS: Final = (
         "broker_throttle_seconds",
         "gauge",
         "seconds",
-        "The last silence that the broker asked for by a quota, in the last 30 s.",
+        "The last throttle time that the broker asked for because of a quota, in the last 30 s.",
         ("broker",),
         lambda status: _by_broker(status, lambda each: each["throttle_ms"] / 1000.0),
         "Above 0 for long: send less, or raise the quota of the daemon's user or client.id.",
@@ -118,7 +118,7 @@ STATE_ROWS: Final = (
         "oldest_held_record_seconds",
         "gauge",
         "seconds",
-        "Age of the oldest record that is held, and why; nothing while all go out at once.",
+        "Age of the oldest held record, with the cause; no sample while all records are sent at once.",
         ("cause",),
         lambda status: (
             [((status["oldest_held"]["cause"],), status["oldest_held"]["seconds"])]
@@ -190,7 +190,7 @@ STATE_ROWS: Final = (
         "certificate_ends_timestamp_seconds",
         "gauge",
         "seconds",
-        "End of a certificate of the connections to Kafka, Unix time: ours, the CA's, and those that brokers showed.",
+        "Expiry of a certificate of the connections to Kafka, Unix time: ours, the CA's, and those of brokers.",
         ("certificate",),
         lambda status: [((each["certificate"],), each["ends_seconds"]) for each in status["certificates"]],
         "Less than 14 days ahead: renew it; the log names it once a day.",
@@ -211,7 +211,7 @@ STATE_ROWS: Final = (
         "Time in which the controller did not run, in pieces of 5 s or more: it was stopped, or the machine was.",
         (),
         lambda status: [((), status["stalled_seconds"])],
-        "Any growth: somebody stops the process, or the host has far too little CPU.",
+        "Any growth: the process was stopped, or the host has far too little CPU.",
     ),
     StateRow(
         "worker_ready",
@@ -260,7 +260,8 @@ STATE_ROWS: Final = (
         "Refusals at the control socket (HELLO and TOPICS), by code.",
         ("code",),
         lambda status: [((code,), float(count)) for code, count in sorted(status["refused"].items())],
-        "NOT_ADMITTED or MALFORMED_FRAME: a client with a wrong token, or none of ours; the log names its process.",
+        "NOT_ADMITTED or MALFORMED_FRAME: a client with a wrong token, or a foreign program; the log names its "
+        "process.",
     ),
     StateRow(
         "slots_held",
@@ -269,7 +270,7 @@ STATE_ROWS: Final = (
         "Slots that hold records of a dead worker.",
         (),
         lambda status: [((), float(len(status["held_slots"])))],
-        "Above 0 for minutes: a worker cannot adopt them, or a dead one does not go (state D).",
+        "Above 0 for minutes: a worker cannot adopt them, or a killed one cannot end (state D).",
     ),
     StateRow(
         "info",
@@ -286,6 +287,6 @@ STATE_ROWS: Final = (
         "Start of the daemon, Unix time.",
         (),
         lambda status: [((), status["started_ms"] / 1000.0)],
-        "It changes without a restart of yours.",
+        "It changes without a planned restart.",
     ),
 )
