@@ -86,13 +86,17 @@ class ShareRow(NamedTuple):
 
 
 class HoldRow(NamedTuple):
-    """Streams of one client and topic held for one reason. ``since_ms``: start of the longest hold (monotonic)."""
+    """Streams of one client and topic held for one reason. ``since_ms``: start of the longest hold (monotonic).
+
+    ``text``: the rate that is used up, the client's or the topic's; empty for other causes.
+    """
 
     client: str
     cause: str
     topic: str
     since_ms: float
     streams: int
+    text: str = ""
 
 
 class WaitRow(NamedTuple):

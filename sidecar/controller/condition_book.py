@@ -17,7 +17,7 @@ from sidecar.telemetry.page import OLDEST_HELD, duration
 log = logging.getLogger(__name__)
 
 WAITS_NAMED: Final = 3
-"""How many of the clients that wait for the same reason a notice names."""
+"""How many clients that wait for the same reason, and how many reasons, a notice names."""
 SHOWN_MAX: Final = 20
 """How many topics and clients (those with most of the pool) and held streams (those held longest) status shows."""
 OLDEST_SHOWN_MS: Final = 1_000.0
@@ -53,7 +53,6 @@ _HOLD_WORDS: Final = {
 _HOLD_WORDS_OF_MANY: Final = {
     HoldCause.RING: "they do not read their outcomes",
     HoldCause.UNKNOWN_TOPIC: "their topics are not known and such topics hold their share of the buffer pool",
-    HoldCause.RATE: "they are at their rates",
     HoldCause.EXPRESS: "they are about to pass another client's backlog",
     HoldCause.ERROR: "the daemon fails to take their records on",
 }
@@ -263,23 +262,28 @@ class ConditionBook:
         return found
 
     def _hold_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:
-        by_reason: dict[HoldCause, list[dict[str, Any]]] = {}
+        by_reason: dict[tuple[HoldCause, str], list[dict[str, Any]]] = {}
         for hold in holds:
-            by_reason.setdefault(HoldCause(hold["reason"]), []).append(hold)
+            by_reason.setdefault((HoldCause(hold["reason"]), hold["text"]), []).append(hold)
         words = []
-        if by_reason.keys() & _OF_THE_POOL:
+        if any(cause in _OF_THE_POOL for cause, _ in by_reason):
             words.append(f"pool {100 * pages_used // self._page_count} %")
             words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
             words += [
                 f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
             ]
-        for cause, held in by_reason.items():
+        for (cause, text), held in [*by_reason.items()][:WAITS_NAMED]:
             # The topics and clients at their share are already listed.
             why = "" if cause is HoldCause.SHARE else self._why_held(held[0])
-            words.append(_who_waits(held, why, _HOLD_WORDS_OF_MANY.get(cause, why)))
+            words.append(_who_waits(held, why, text or _HOLD_WORDS_OF_MANY.get(cause, why)))
+        if len(by_reason) > WAITS_NAMED:
+            more = {each["client"] for held in [*by_reason.values()][WAITS_NAMED:] for each in held}
+            words.append(f"and {counted(len(more), 'more client waits', 'more clients wait')}")
         return f"{', '.join(words)}. {_HOLD_ADVICE[HoldCause(holds[0]['reason'])]}"
 
     def _why_held(self, hold: dict[str, Any]) -> str:
+        if hold["text"]:
+            return str(hold["text"])
         cause = HoldCause(hold["reason"])
         if cause is HoldCause.SHARE and any(
             each["share_full"] and each["topic"] == hold["topic"] for each in self._topics()
@@ -328,6 +332,7 @@ class ConditionBook:
                 "topic": masked(row.topic),
                 "since_seconds": round((now_ms - row.since_ms) / 1e3, 1),
                 "streams": row.streams,
+                "text": masked(row.text),
             }
             for row in rows[:SHOWN_MAX]
         ]

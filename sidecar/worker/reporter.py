@@ -114,19 +114,20 @@ class Reporter:
             for stream in streams
             if stream.hold_cause is HoldCause.SHARE
         }
-        holds: dict[tuple[str, str, str], tuple[float, int]] = {}
+        holds: dict[tuple[str, str, str], tuple[float, int, str]] = {}
         for stream in streams:
             key = stream.session.name, str(stream.hold_cause), stream.topic_queue.topic
-            since_ms, count = holds.get(key, (inf, 0))
-            holds[key] = min(since_ms, stream.hold_since_ms), count + 1
+            since_ms, count, _ = holds.get(key, (inf, 0, ""))
+            rate = (stream.hold_reason or "") if stream.hold_cause is HoldCause.RATE else ""
+            holds[key] = min(since_ms, stream.hold_since_ms), count + 1, rate
         for session in self._sessions:
             if session.unwritten and session.ring_full_since_ms is not None:
                 # It may be sending nothing, so none of its streams is held.
                 key = session.name, str(HoldCause.RING), ""
-                holds.setdefault(key, (session.ring_full_since_ms, len(session.streams)))
+                holds.setdefault(key, (session.ring_full_since_ms, len(session.streams), ""))
         for place, wait in self._intake.openings.line.waiting.items():
             key = place.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
-            holds.setdefault(key, (wait.since_ms, 1))
+            holds.setdefault(key, (wait.since_ms, 1, ""))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
         return Condition(
             brokers=brokers,

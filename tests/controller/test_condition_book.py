@@ -278,7 +278,14 @@ def test_a_full_share_names_topic_and_client(caplog: pytest.LogCaptureFixture) -
     assert shown["pool"]["by_topic"] == [{"topic": "orders", "pages": 45, "share_full": True, "share": 0.9}]
     assert shown["pool"]["by_client"] == [{"client": "bulk", "pages": 20, "share_full": False, "share": 0.4}]
     assert shown["holds"] == [
-        {"client": "bulk", "reason": "share", "topic": "orders", "since_seconds": 6.0, "streams": 1}
+        {
+            "client": "bulk",
+            "reason": "share",
+            "topic": "orders",
+            "since_seconds": 6.0,
+            "streams": 1,
+            "text": "",
+        }
     ]
     (notice,) = stage.book.notices(48, stage.now_ms)
     advice = "Look at what keeps the topic from being delivered, send less, or raise buffer.memory."
@@ -304,11 +311,24 @@ def test_a_client_at_its_share_is_named_once_for_all_its_topics() -> None:
 
 def test_a_client_at_its_rate_says_nothing_of_the_pool() -> None:
     stage = Stage()
-    stage.hear(0, holds=(HoldRow("web", "rate", "clicks", NOW_MS - 6_000.0, 1),))
+    rate = "topic clicks is at its rate of 1,000 bytes per second"
+    stage.hear(0, holds=(HoldRow("web", "rate", "clicks", NOW_MS - 6_000.0, 1, rate),))
     assert stage.book.notices(3, stage.now_ms) == [
-        "client web waits for 6 s: it is at its rate. "
+        f"client web waits for 6 s: {rate}. "
         "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`."
     ]
+
+
+def test_clients_at_rates_of_their_own_are_named_up_to_a_bound() -> None:
+    stage = Stage()
+    stage.hear(
+        0, holds=tuple(HoldRow(f"c{n}", "rate", "t", NOW_MS - 6_000.0, 1, f"rate {n}") for n in range(5))
+    )
+    (notice,) = stage.book.notices(0, stage.now_ms)
+    assert notice.startswith(
+        "client c0 waits for 6 s: rate 0, client c1 waits for 6 s: rate 1, client c2 waits for 6 s: rate 2, "
+        "and 2 more clients wait. "
+    )
 
 
 def test_a_drained_daemon_has_one_line_for_all_its_clients(caplog: pytest.LogCaptureFixture) -> None:

@@ -65,7 +65,7 @@ def test_the_stricter_of_both_counts_and_is_named() -> None:
     both.charge(10, 10, 5_000.0)
     refusal = both.refusal(5_000.0)
     assert refusal is not None
-    assert refusal[0] == "topic t is at its records.per.second of 10 records per second"
+    assert refusal[0] == "topic t is at its records.per.second of 10"
     assert refusal[1] == pytest.approx(6_000 - BURST_MS)
 
 
@@ -298,9 +298,7 @@ def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> N
     scene.submit(1)  # four records at 5 ms: paid for at 205 ms
     assert scene.intake.holds.next_timed_ms == float("inf")
     scene.submit(2)
-    assert scene.take_sent() == [
-        [Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20 records per second"]
-    ]
+    assert scene.take_sent() == [[Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20"]]
     scene.submit(1, stream=2, topic="other")
     assert len(scene.chain("other").appended) == 1
     due_ms = scene.intake.holds.next_timed_ms

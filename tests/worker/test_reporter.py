@@ -173,6 +173,9 @@ def test_a_topic_without_leader_and_one_that_is_not_known(stage: Stage) -> None:
     ]
 
 
+RATE_TEXT = "topic slow is at its records.per.second of 1"
+
+
 def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
     stage.know("slow")
     peer = stage.client("bulk")
@@ -181,7 +184,7 @@ def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
     stage.submit(peer, 2, "slow")
     condition = stage.report()
     assert condition is not None
-    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),)
+    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1, RATE_TEXT),)
     stage.scene.rooms.stubs.intake.holds.resume(next(iter(stage.scene.rooms.stubs.intake.holds.held)))
     condition = stage.report()
     assert condition is not None
@@ -189,7 +192,9 @@ def test_a_held_stream_is_reported_since_its_first_hold(stage: Stage) -> None:
     stage.submit(peer, 2, "slow")
     condition = stage.report()
     assert condition is not None
-    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1),), "the same record waits on"
+    assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1, RATE_TEXT),), (
+        "the same record waits on"
+    )
 
 
 def test_a_client_with_a_full_ring_is_shown_though_it_sends_nothing(stage: Stage) -> None:

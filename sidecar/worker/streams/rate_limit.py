@@ -80,11 +80,11 @@ class _Buckets(NamedTuple):
     workers: int
     find_clock: FindClock
 
-    def make(self, key: str, rate: int | None, unit: str) -> _Bucket | None:
-        """Bucket of one setting; None without a rate."""
+    def make(self, key: str, rate: int | None, unit: str = "") -> _Bucket | None:
+        """Bucket of one setting; None without a rate. ``unit`` where the setting's name does not say it."""
         if rate is None:
             return None
-        text = f"{self.owner} is at its {key} of {rate} {unit}"
+        text = f"{self.owner} is at its {key} of {rate:,}{unit}"
         # The rate is part of the name, because a debt at one rate means nothing at another.
         return _Bucket(
             self.find_clock, f"{self.clock_prefix}{key} {rate} {self.name}", rate, self.workers, text
@@ -154,8 +154,8 @@ class RateLimit:
     def _of(
         cls, buckets: _Buckets, *, rate_bytes: tuple[str, int | None], rate_records: tuple[str, int | None]
     ) -> RateLimit | None:
-        of_bytes = buckets.make(*rate_bytes, "bytes per second")
-        of_records = buckets.make(*rate_records, "records per second")
+        of_bytes = buckets.make(*rate_bytes, " bytes per second" if rate_bytes[0] == "rate" else "")
+        of_records = buckets.make(*rate_records)
         if of_bytes is None and of_records is None:
             return None
         return cls(rate_bytes=of_bytes, rate_records=of_records)
