@@ -93,9 +93,7 @@ class AckWindow:
         return bytes_back
 
     def not_taken(self) -> None:
-        """Mark what is still in ``queue`` as not sent: the daemon has said that it has none of it and will never have
-        it.
-        """
+        """Mark the submissions still in ``queue`` as not sent: the daemon has none of them and will never have them."""
         for submission in self.queue:
             submission.sent = False
 

@@ -47,7 +47,7 @@ def script_name() -> str:
 
 
 def shortened(name: str) -> str:
-    """As much of ``name`` as a client's name may have bytes."""
+    """``name`` cut to the bytes that a client's name may have."""
     return name.encode("utf-8", "replace")[:CLIENT_NAME_BYTES_MAX].decode("utf-8", "ignore")
 
 

@@ -83,7 +83,7 @@ class AnyBulkDelivery(Protocol):
 
 
 def awaited(delivery: AnyBulkDelivery) -> Generator[Any, None, int]:
-    """The ``__await__`` of ``delivery``."""
+    """The implementation of ``delivery.__await__``."""
     delivery.watch()
     if not delivery.done():
         loop = asyncio.get_running_loop()

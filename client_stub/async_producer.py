@@ -283,7 +283,7 @@ class AsyncProducer:
 
 
 async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> str:
-    """The answer of ``question``; no thread waits for it."""
+    """The answer of ``question``; awaited without blocking a thread."""
     try:
         while (said := question.step(loop.time() * 1e3, 0.0)) is None:
             await _readable(loop, question.lookup, question.ends_ms)

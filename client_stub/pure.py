@@ -294,7 +294,7 @@ class OpenStream:
     def __init__(self, topic: str, outbox: Any) -> None:
         self.topic = topic
         self.outbox = outbox
-        """The outbox of this stream. A call that a fork interrupts goes on with its parent's outbox, and gets an
+        """The outbox of this stream. A call that a fork interrupts still uses its parent's outbox, and gets an
         error.
         """
         self.open: Submission | None = None

@@ -140,7 +140,7 @@ class QueuedOutbox(Outbox):
             try:
                 self._inbox.remove(entry)
             except ValueError:
-                return  # taken in with the last of it
+                return  # the io thread has taken it in
             call()  # the records before it are taken in, too
             return
         self.wake()

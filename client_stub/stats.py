@@ -25,7 +25,7 @@ class ProducerStats:
     sent: int
     """Records that calls have queued."""
     accepted: int
-    """Those of them that the daemon has accepted. It delivers them even if this process ends."""
+    """How many of them the daemon has accepted. It delivers them even if this process ends."""
     delivered: int
     failed: int
     waiting: int

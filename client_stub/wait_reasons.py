@@ -14,7 +14,7 @@ ASKS_FROM_S: Final = 1.0
 
 
 def topics_text(topics: Collection[str]) -> str:
-    """The first one's name, and how many others there are."""
+    """A phrase with the first topic's name, and the number of the others."""
     others = len(topics) - 1
     behind = f" and {others} other{'s' if others > 1 else ''}" if others > 0 else ""
     return f"topic {next(iter(topics))}{behind}"

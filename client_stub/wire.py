@@ -39,7 +39,7 @@ frames.
 
 
 class Kind(IntEnum):
-    """Frame 0 is ``[kind, field, ...]``; the field order of each kind stands beside it."""
+    """Frame 0 is ``[kind, field, ...]``; the comment at each kind gives the order of its fields."""
 
     # Control endpoint ({run_dir}/control.sock).
     HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags]

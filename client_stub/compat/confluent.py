@@ -90,7 +90,7 @@ class Message:
         return self._error
 
     def leader_epoch(self) -> int | None:
-        """None, as for each message of a producer."""
+        """Always None, as for every message of a producer."""
         return None
 
     def set_topic(self, value: Any) -> None:
@@ -100,7 +100,7 @@ class Message:
         self._sent = self._sent._replace(key=value)
 
     def set_value(self, value: Any) -> None:
-        """Any object, as a deserializer gives it back."""
+        """Set the value to any object, as a deserializer would."""
         self._sent = self._sent._replace(value=value)
 
     def set_headers(self, value: Any) -> None:

@@ -71,7 +71,7 @@ class FutureRecordMetadata:
         return self.is_done and self.exception is not None
 
     def retriable(self) -> bool:
-        """The record has failed, and the same record may succeed later."""
+        """Whether the record has failed with an error that may pass, so that sending it again may succeed."""
         error = self.exception
         return error is not None and error.retriable
 

@@ -40,7 +40,7 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(client_id: str) -> str:
-    """``client.id`` as a client's name here. Kafka takes longer ones."""
+    """``client.id`` as a client's name, shortened if needed, as Kafka allows longer ones."""
     name = shortened(client_id)
     if name != client_id:
         log.warning(

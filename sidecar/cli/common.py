@@ -94,7 +94,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     now_ms = time.time() * 1e3
     age_s = max(now_ms - info.get("reported_ms", now_ms), 0.0) / 1e3  # missing in older versions
     for broker in info["brokers"]:
-        # daemon.json is written only on changes, but the time in a state grows meanwhile.
+        # daemon.json is written only on changes, but the time in a state still grows.
         broker["since_seconds"] = round(broker["since_seconds"] + age_s, 1)
     if process_state(int(info["pid"])) in {"T", "t"}:
         info["state"], info["takes_records"] = "stopped", False

@@ -105,7 +105,7 @@ def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:
 
 
 def _topics_here(run_dir: RunDir) -> set[str]:
-    """Those that the journal has chains of; empty when the segment cannot be read."""
+    """The topics for which the journal has chains; empty when the segment cannot be read."""
     try:
         segment = Segment.attach(daemon_info(run_dir)["segment"])
     except (SegmentError, OSError):

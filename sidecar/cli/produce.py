@@ -248,7 +248,9 @@ def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) ->
 
 
 def _say_state(run_dir: RunDir) -> bool:
-    """The daemon may take nothing, or reach nobody. False where it may know no topic yet."""
+    """Print the daemon's state if it takes no records or cannot reach Kafka. Returns False if it may not know any
+    topic yet.
+    """
     info = read_json(run_dir.daemon_json) or {}
     if info.get("state") != "running" and info.get("sentence"):
         click.echo(info["sentence"], err=True)
@@ -257,7 +259,7 @@ def _say_state(run_dir: RunDir) -> bool:
 
 
 def _say_topic(producer: Producer, topic: str) -> None:
-    """Within a shorter time than that after which the stub says it."""
+    """Print that the topic is missing, if the timeout is shorter than the time after which the stub reports it."""
     try:
         producer.partitions_for(topic, timeout=0)
     except MetadataTimeout:

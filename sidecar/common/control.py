@@ -70,7 +70,7 @@ class FailureRow(NamedTuple):
     code: int
     text: str
     persistence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls here
+    count: int  # type: ignore[assignment]  # shadows tuple.count
     client: str
 
 

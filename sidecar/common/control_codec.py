@@ -88,7 +88,7 @@ def encode_message(message: ControlMessage) -> bytes:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Mapping):  # MappingProxyType and the like
+    if isinstance(value, Mapping):  # MappingProxyType and other mappings
         return dict(value)
     raise TypeError(f"a control message cannot carry {type(value).__name__}: {value!r}")
 

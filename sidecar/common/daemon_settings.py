@@ -1,4 +1,4 @@
-"""The daemon's own settings, one row each. They stand in tables of their own and have dotted names."""
+"""The daemon's own settings, one row each. They are in separate tables and have dotted names."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ NAME_CHARACTERS_MAX: Final = 300
 
 
 class OwnCause(StrEnum):
-    """Causes beside those of WaitCause and HoldCause."""
+    """Causes other than those of WaitCause and HoldCause."""
 
     OUT_OF_RANGE = "out_of_range"
     DISK_SYNC = "disk_sync"

@@ -62,7 +62,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     *TLS_SETTINGS,
     *SASL_SETTINGS,
-    # Promises of a send
+    # Guarantees of a send
     choice(
         "acks",
         "all",

@@ -124,7 +124,7 @@ class ConditionBook:
             self._log_wait(is_unknown, now_ms)
         holds = [each for each in self.holds(now_ms) if each["since_seconds"] * 1e3 >= TROUBLE_MS]
         drained = [each for each in holds if each["reason"] == HoldCause.PAUSED]
-        if drained:  # an operator's order holds every client
+        if drained:  # a drain by the operator holds every client
             self._holds_log.warning(
                 HoldCause.PAUSED,
                 "%s. %s",

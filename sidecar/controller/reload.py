@@ -25,7 +25,7 @@ RELOAD_SIGNAL: Final = signal.SIGHUP
 WORKERS_ANSWER_S: Final = 5.0
 """How long a reload waits for its workers. A worker that is replaced meanwhile starts with the new settings anyway."""
 READ_S: Final = 10.0
-"""How long a reload waits for its files. The command waits 30 s."""
+"""How long a reload waits for the reading of its files. The command waits 30 s."""
 
 ReadConfig = Callable[[], SidecarConfig]
 UseConfig = Callable[[SidecarConfig], Awaitable[list[str]]]
@@ -69,7 +69,7 @@ class Reload:
         self._is_running = False
         self._is_asked = False
         self._reading: asyncio.Future[SidecarConfig] | None = None
-        """The last one, which may hang for ever; no second thread hangs with it."""
+        """The last reading, which may hang for ever; then no second thread is started."""
 
     def ask(self) -> None:
         """Handle the signal."""
@@ -160,6 +160,8 @@ class Reload:
 
 
 def _note_failure(reading: asyncio.Future[SidecarConfig]) -> None:
-    """A late one is nobody's to hear, and asyncio would complain of it."""
+    """Take the failure of a late reading, which has no waiter any more, as asyncio would otherwise complain
+    about it.
+    """
     if not reading.cancelled():
         reading.exception()

@@ -68,9 +68,8 @@ def take_run_dir_lock(path: Path) -> int | None:
 
 def release_run_dir_lock(fd: int) -> None:
     """Release the lock and clear the name in the file. The file stays, as deleting it would race."""
-    with contextlib.suppress(
-        OSError
-    ):  # a file system that has become read-only: no lock is held there either
+    # On a file system that has become read-only, close() still releases the lock.
+    with contextlib.suppress(OSError):
         os.pwrite(fd, b" " * _TEXT_BYTES, 0)
     os.close(fd)
 

@@ -109,7 +109,7 @@ class TokenKeeper:
         self._on_token(message)
 
     async def _in_thread(self) -> OAuthToken:
-        # A thread of its own: an endpoint that hangs must not hold up the daemon's end.
+        # A daemon thread: an endpoint that hangs must not delay the daemon's end.
         fetching = asyncio.get_running_loop().create_task(in_daemon_thread(self._fetch, "token"))
         try:
             # A source that never returns is not asked by a second thread, but it is logged.

@@ -62,7 +62,7 @@ class SpoolWriter:
         self.bound(max_bytes, drop_oldest=drop_oldest)
         self._path: Path | None = None
         self._fd = -1
-        """Descriptor of the current file. It holds a lock, so that nobody takes the file for a dead writer's."""
+        """Descriptor of the current file. It holds a lock, so that the file is not taken for a dead writer's."""
         self.written = 0
         """Number of letters of the last append() that are on disk, even if it raised."""
         self.dropped: list[tuple[Path, int]] = []

@@ -113,7 +113,7 @@ class Metadata:
 
     @property
     def topic_errors(self) -> Mapping[str, TopicError]:
-        """Topics in use for which the last answer had an error (M9: each topic by itself)."""
+        """Topics in use for which the last answer had an error (M9: each topic separately)."""
         return dict(self._errors)
 
     # Wishes

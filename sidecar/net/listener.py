@@ -124,7 +124,7 @@ class Listener:
 
     def close(self) -> None:
         """Close all doors. The path is removed first, so that stubs are refused at once and do not wait."""
-        with contextlib.suppress(OSError):  # the file system has become read-only: our end goes on
+        with contextlib.suppress(OSError):  # the file system has become read-only: continue to close
             Path(self._path).unlink(missing_ok=True)
         for timer in self._shut.values():
             timer.cancel()

@@ -133,7 +133,7 @@ class TlsContexts:
         self._context: ssl.SSLContext | None = None
         self._fault: TlsFault | None = None
         self._renewal: tuple[tuple[object, ...], asyncio.Future[None]] | None = None
-        """The last time that files were read, and by which signature."""
+        """(signature of the files, the reading of them): the last reading."""
         self.has_certificate = False
         self.expiries: list[tuple[str, float]] = []
         """(description, Unix time of expiry) of the certificates in use."""
@@ -151,7 +151,8 @@ class TlsContexts:
         if signature != self._signature:
             # Off the loop: reading a PKCS12 takes a tenth of a second of CPU, and a file may be on a slow disk.
             if self._renewal is None or self._renewal[0] != signature or self._renewal[1].done():
-                # A connection that gives up leaves it behind: files that cannot be read hold up one thread, not many.
+                # A connection that gives up does not cancel the reading: files that cannot be read block one thread,
+                # not many.
                 self._renewal = signature, asyncio.ensure_future(self._renew(values, signature))
             await asyncio.shield(self._renewal[1])
         if self._context is None:

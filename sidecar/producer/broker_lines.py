@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_queue import Line, PartitionQueue
 
 QUICK: Final = len(LANES)
-"""Added to a lane, this gives the index of its quick line: partitions that need not stand behind a backlog."""
+"""Added to a lane, this gives the index of its quick line: partitions that need not wait behind a backlog."""
 
 
 class BrokerLines:

@@ -98,7 +98,7 @@ class PartitionQueue:
         self.has_descriptor = False
         """Its next batch was sent before, so it needs no new descriptor."""
         self.is_quick = False
-        """Its next batch is small and new, or express: it need not stand behind a backlog."""
+        """Its next batch is small and new, or express: it need not wait behind a backlog."""
         self.lingers = False
         """It belongs into the line of lingering partitions, as soon as it has a leader."""
         self.link_id = 0

@@ -30,7 +30,9 @@ class TopicSettings:
     """Payload bytes per second that may be accepted, over all workers."""
     rate_records: int | None = None
     is_paused: bool = False
-    """An operator paused the topic: its records that were never in a request wait. Their delivery timeout goes on."""
+    """An operator paused the topic: its records that were never in a request wait. Their delivery timeout
+    still runs.
+    """
 
     @classmethod
     def of(cls, config: ProducerConfig, own: Mapping[str, Any]) -> TopicSettings:

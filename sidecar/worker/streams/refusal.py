@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 class Refusal(NamedTuple):
-    """Code and text with which all records of a submission fail. Its sequence number is used, so later ones go on."""
+    """Code and text with which all records of a submission fail. Its sequence number is used, so later ones are not
+    affected.
+    """
 
     code: LocalCode
     text: str

@@ -1,7 +1,7 @@
 """MissingTopics: topics whose records wait for metadata, and those that the controller was not asked for yet.
 
 A turn asks only for new names. Comparing all names in each turn would slow down every client of the worker, if there
-are a thousand topics that nobody ever creates.
+are a thousand topics that are never created.
 """
 
 from __future__ import annotations
