@@ -354,9 +354,8 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
     run_dir = Path(start.extra["run_dir"])
     try:
         close_leftovers(folder, writers_of(run_dir))
-    except (
-        OSError
-    ) as error:  # the disk has become read-only: the pool, which is elsewhere, is still delivered
+    except OSError as error:
+        # The disk has become read-only. The pool, which is elsewhere, is still delivered.
         log.warning("Dead letters in %s that dead workers had open cannot be closed: %s.", folder, error)
     return SpoolWriter(
         folder,
