@@ -17,7 +17,7 @@ from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
-from sidecar.controller.health import Health, disk_sentence
+from sidecar.controller.health import Health, disk_sentence, workers_missing
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import Overview
 from sidecar.controller.run_dir import RunDir
@@ -94,9 +94,7 @@ class DaemonStatus:
             servers = ", ".join(self.config.words("bootstrap.servers"))
             return Health("starting", f"The daemon waits for {what} (bootstrap.servers {servers}).")
         if ready < wanted:
-            return Health(
-                "degraded", f"{wanted - ready} of {wanted} workers are down. {self._supervisor.last_death}"
-            )
+            return workers_missing(wanted - ready, wanted, self._supervisor.last_death)
         trouble = self._overview.trouble()
         if trouble is not None:
             return Health("degraded", *trouble)

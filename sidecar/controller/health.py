@@ -39,6 +39,20 @@ class Health(NamedTuple):
         return self.state in {"running", "degraded"}
 
 
+def workers_missing(missing: int, wanted: int, last_death: str) -> Health:
+    """Some workers are ready and ``missing`` ones are not. ``last_death`` is empty while none has died."""
+    are = "is" if missing == 1 else "are"
+    who = f"{missing} of {wanted} workers {are}"
+    if last_death:
+        return Health("degraded", f"{who} down. {last_death}")
+    advice = (
+        "It is starting; the log says when it is ready."
+        if missing == 1
+        else "They are starting; the log says when each is ready."
+    )
+    return Health("degraded", f"{who} not ready yet.", advice)
+
+
 def disk_sentence(code: int, pool_path: str) -> str:
     """Why no record is accepted while the log beside ``pool.path`` cannot be written (pool.sync = accept)."""
     if code in {errno.ENOSPC, errno.EDQUOT}:

@@ -158,8 +158,11 @@ class SegmentStore:
     def _say_what_is_found(self, page_bytes: int, buffer_memory_bytes: int, clients_max: int) -> None:
         left = describe_undelivered(self.segment)
         self.inherited = describe(left) if left else "clients and no undelivered records"
-        log.warning(
-            "Going on with the segment %s of the previous daemon: it holds %s.", self.path, self.inherited
+        log.log(
+            logging.WARNING if left else logging.INFO,
+            "Going on with the segment %s of the previous daemon: it holds %s.",
+            self.path,
+            self.inherited,
         )
         sizes = {
             "buffer.memory": (self.buffer_memory_bytes, buffer_memory_bytes // page_bytes * page_bytes),
