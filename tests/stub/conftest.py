@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import threading
@@ -27,6 +28,18 @@ def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
             return value
         assert time.monotonic() < deadline, "the condition did not come true in time"
         tick.wait(0.002)
+
+
+@pytest.fixture(autouse=True)
+def lines_of_this_test_only(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A future of an earlier test's loop may be collected in this one, and asyncio then logs that nobody asked it."""
+
+    def is_not_asyncios(record: logging.LogRecord) -> bool:
+        return record.name != "asyncio"
+
+    caplog.handler.addFilter(is_not_asyncios)
+    yield
+    caplog.handler.removeFilter(is_not_asyncios)
 
 
 @pytest.fixture
