@@ -107,6 +107,22 @@ def test_each_dependency_is_imported(extra: str) -> None:
     assert not declared()[extra] - used, f"asked for by {extra}, and never imported"
 
 
+STARTED: Final = frozenset({"ruff", "mypy", "coverage", "pytest-xdist", "pytest-timeout"})
+"""Of "dev": programs and plugins, which nobody imports."""
+TYPES: Final = re.compile(r"types-|.*-(?:types|stubs)$")
+
+
+def test_each_development_dependency_is_used() -> None:
+    used = {name for names in imported().values() for name in names}
+    for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*.py")):
+        used |= {name for _, name in third_party("tests", path)}
+        used |= {_name(name) for name in re.findall(r"importorskip\(\s*\"([\w.]+)\"", path.read_text())}
+    known = {_name(each) for names in distributions().values() for each in names}
+    used |= {_name(each) for top in used for each in distributions().get(top, ())} & known
+    left = {each for each in declared()["dev"] if not TYPES.match(each)} - used - STARTED
+    assert not left, f"asked for by dev, and neither imported nor started: {left}"
+
+
 def test_each_import_is_asked_for() -> None:
     missing = [
         f"{place} imports {name}, which the extra {room} does not bring"
