@@ -1,6 +1,6 @@
-"""Found by Spark because of its name: makes ``format("kafka_sidecar")`` known with no registration.
+"""Spark finds this package by its name, which makes ``format("kafka_sidecar")`` known without registration.
 
-It names the data source of ``client_stub.spark`` and knows nothing else.
+It only names the data source of ``client_stub.spark``.
 """
 
 from client_stub.spark.datasource import KafkaSidecarDataSource as DefaultSource

@@ -1,7 +1,7 @@
-"""How long nobody's records flow after a worker was killed, by how many submissions of one record were in its slot.
+"""Measures how long no records flow after a worker was killed, by the number of submissions of one record in its slot.
 
-A real daemon goes on with a segment full of them, before a broker that takes requests and does not answer. Then its
-worker is killed with SIGKILL; what counts is the time until the broker has the first Produce request of the next one.
+A real daemon starts on a segment full of them, with a broker that takes requests and does not answer. Then its worker
+is killed with SIGKILL. The result is the time until the broker has the first Produce request of the next worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sidecar.testing.waiting import wait_until
 
 SECTION: Final = "adoption"
 SUBMISSIONS: Final = (250_000, 1_000_000, 4_200_000)
-"""The last are a full pool of 1 GiB."""
+"""The last number fills a pool of 1 GiB."""
 ENTRY_BYTES: Final = 256
 PAGE_BYTES: Final = 16_384
 RUN_ENTRIES: Final = 65_536
@@ -49,7 +49,7 @@ PLACE_BYTES_MAX: Final = 1 << 20
 def fill_slot(
     path: Path, submissions: int, topic: str, partitions: int, *, is_placed: bool = True
 ) -> Segment:
-    """A segment as a worker left it that died with so many submissions, of which none was sent.
+    """Make the segment of a worker that died with this many submissions, none of them sent.
 
     Without ``is_placed`` their topic was not known yet.
     """
@@ -93,7 +93,7 @@ def fill_slot(
 
 
 def measure_adoption(steps: Steps, results: Results) -> None:
-    """For each size: seconds from the kill to the first request, and the private memory of a submission."""
+    """For each size: the seconds from the kill to the first request, and the private memory per submission."""
     idle = _private_bytes_of_an_idle_worker()
     for submissions in SUBMISSIONS:
         with (
@@ -117,7 +117,7 @@ def _left_behind(submissions: int) -> Iterator[Path]:
 
 
 def _kill(path: Path) -> tuple[float, int]:
-    """Seconds without a request, and private bytes of the worker that goes on."""
+    """(seconds without a request, private bytes of the next worker)."""
     with (
         FakeBroker({TOPIC: PARTITIONS}) as kafka,
         SidecarDaemon(

@@ -1,4 +1,4 @@
-"""The bed of the bench: a real broker, one that answers at once, daemons, and where each side finds them."""
+"""The environment of the bench: a real broker, one that answers at once, daemons, and the addresses for each side."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Site:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Errors inside the block carry the last warnings of the daemon, which a caller does not see."""
+        """Add the daemon's last warnings, which a caller does not see, to errors inside the block."""
         try:
             yield
         except RuntimeError as error:
@@ -71,9 +71,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Bed:
-    """``topic`` has six partitions on ``site``'s broker. ``rounds`` runs of everything that is compared.
+    """``topic`` has six partitions on ``site``'s broker. There are ``rounds`` runs of everything that is compared.
 
-    ``is_embedded``: the broker is on this machine, and so is the memory that its log takes.
+    ``is_embedded``: the broker is on this machine, and so is the memory of its log.
     """
 
     steps: Steps
@@ -84,7 +84,7 @@ class Bed:
     is_embedded: bool = False
 
     def before_run(self, log_bytes: int) -> None:
-        """The broker's log of the next run gets used memory, whichever side it is of."""
+        """Give the broker's log of the next run used memory, for either side."""
         if self.is_embedded:
             use_memory(log_bytes)
 
@@ -98,7 +98,7 @@ def daemon_before(
 ) -> Iterator[Site]:
     """A daemon with the bench's pool in front of that broker; ``environment`` is added to ours.
 
-    ``config``: a file for what settings cannot say, as tables of clients.
+    ``config``: a file for configuration that -X cannot express, such as tables of clients.
     """
     with SidecarDaemon(
         bootstrap_servers,
@@ -111,7 +111,7 @@ def daemon_before(
 
 @contextlib.contextmanager
 def null_broker(topics: Mapping[str, int]) -> Iterator[str]:
-    """A null broker in a process of its own; yields its address."""
+    """A null broker in its own process; yields its address."""
     process = subprocess.Popen(
         python_command("sidecar.bench.null_broker", json.dumps(dict(topics))),
         stdin=subprocess.PIPE,

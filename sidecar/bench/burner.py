@@ -1,6 +1,6 @@
-"""A neighbour that takes CPU and speaks to nobody: ``python -m sidecar.bench.burner SHARE``, until it is killed.
+"""A neighbour that only takes CPU: ``python -m sidecar.bench.burner SHARE``, until it is killed.
 
-It works in pieces of 4 ms and sleeps between them, so that it has SHARE of one core over time.
+It works in pieces of 4 ms and sleeps between them, so that it takes SHARE of one core on average.
 """
 
 from __future__ import annotations

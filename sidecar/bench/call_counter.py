@@ -22,9 +22,10 @@ Calls = dict[str, int]
 
 
 class CallCounter:
-    """Counts since the last ``clear``. Each method is safe in any thread: a deque's methods are atomic.
+    """Counts calls since the last ``clear``. Every method may be called in any thread, as a deque's methods are
+    atomic.
 
-    A generator's resumption is a call. So is a comprehension before Python 3.12, where it is a function.
+    A generator's resumption counts as a call. So does a comprehension before Python 3.12, where it is a function.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """One calling process of the bench: ``python -m sidecar.bench.caller '{"mode": …}'``.
 
-It connects, delivers one record, says ``ready`` and waits for a line on its stdin, so that several callers start at
-once. Then it runs and prints one line of JSON. CPU is that of this whole process, threads included, so a library's
-own threads count too.
+It connects, delivers one record, prints ``ready`` and waits for a line on its stdin, so that several callers start at
+once. Then it runs and prints one line of JSON. CPU time is that of the whole process, so it includes a library's own
+threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sidecar.testing.process_stats import own_rss_mb
 FLOOD_VALUE_BYTES = 1_000
 FLOOD_CALL_RECORDS = 500
 FLOOD_BLOCK_MS = 100
-"""How long a call waits before it goes on with the next topic."""
+"""How long a call waits before it continues with the next topic."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def _one_by_one(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flood(words: dict[str, Any]) -> dict[str, Any]:
-    """Records to topics that nobody made, as many as the daemon takes, until the time is over."""
+    """Send records to topics that do not exist, as many as the daemon takes, until the time is over."""
     from client_stub import Producer, errors
 
     records = [(None, b"x" * FLOOD_VALUE_BYTES)] * FLOOD_CALL_RECORDS

@@ -1,7 +1,7 @@
-"""The cost of surviving kill -9, for one record: every step that is only there for that, measured alone.
+"""The cost of surviving kill -9 for one record: every step that is needed only for that, measured alone.
 
-The steps run on a real segment under /dev/shm by the worker's own code, without network, sockets and peers. Their sum
-is compared with the time that a record takes end to end.
+The steps run on a real segment under /dev/shm in the worker's own code, without network, sockets and peers. Their sum
+is compared with the time of a record end to end.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ COST_MAX: Final = 0.10
 RECORDS: Final = 1_000
 SUBMISSIONS: Final = 100
 RECORD_BYTES: Final = 128
-"""About what a record of 100 + 16 bytes takes in a batch."""
+"""About the bytes of a record of 100 + 16 bytes in a batch."""
 PAGE_BYTES: Final = 16_384
 INDEX_BYTES_MAX: Final = 1 << 20
 
 
 class CrashSafetyWalk:
-    """The steps over one segment, in the worker's order. A new one for every round."""
+    """The steps over one segment, in the worker's order. Each round makes a new one."""
 
     def __init__(self, segment: Segment, batch_bytes: int) -> None:
         self._batch_bytes = batch_bytes
         segment.prepare_slot(0)
         segment.slot(0).claim(incarnation=1)
-        # A daemon's pages were touched long ago: their first mapping is no record's cost.
+        # A daemon's pages were touched long ago, so their first mapping is not a record's cost.
         segment.pages[::4096] = bytes(len(segment.pages[::4096]))
         for page in range(segment.page_count):
             struct.pack_into("<II", segment.owners, 8 * page, PAGE_TAKEN, 1)
@@ -68,7 +68,7 @@ class CrashSafetyWalk:
         self._taken: list[int] = []
 
     def run(self) -> dict[str, float]:
-        """Nanoseconds a record of each step."""
+        """Nanoseconds per record of each step."""
         spent = {"copy": _timed(self._accept)}
         self._gather()
         spent["descriptors"] = _timed(self._publish)
@@ -99,7 +99,7 @@ class CrashSafetyWalk:
             )
 
     def _gather(self) -> None:
-        """Not crash-safety: any producer finds the partition and fills its batch."""
+        """Not part of crash safety: any producer finds the partition and fills its batch."""
         partitioner = StickyPartitioner(PARTITIONS, range(PARTITIONS), self._batch_bytes, 1)
         open_batches: dict[int, BatchRecords] = {}
         for entry in self._entries:
@@ -139,7 +139,7 @@ class CrashSafetyWalk:
             self._descriptors.settle(number, code=0, base_offset=0, append_time_ms=-1)
 
     def _pack_outcomes(self) -> None:
-        """Not crash-safety: a client needs its outcomes, wherever they are kept."""
+        """Not part of crash safety: a client needs its outcomes, wherever they are kept."""
         first = self._row.next_number
         for partition, batch in self._batches:
             for piece in range(batch.slice_count):
@@ -157,7 +157,7 @@ class CrashSafetyWalk:
                 )
 
     def _tell(self) -> None:
-        """Outcomes into the client's ring, out of it into a frame, and acknowledged."""
+        """Put the outcomes into the client's ring, take them out into a frame, and acknowledge them."""
         for outcome in self._outcomes:
             if not self._row.ring_append(outcome):
                 self._acknowledge()
@@ -180,9 +180,9 @@ class CrashSafetyWalk:
 
 
 def measure_crash_safety(bed: Bed, results: Results) -> None:
-    """The steps alone, and their share of the time of a record of send_many(), our quickest way end to end.
+    """Measure the steps alone, and their share of a record's time with send_many(), our fastest way end to end.
 
-    Costs of a batch are shared by as many records as a batch had in that very run.
+    The costs of a batch are divided by the number of records that a batch had in the same run.
     """
     before = _sent(bed)
     measure_throughput(bed, results, section=SECTION, kinds=(KIND,))
@@ -209,7 +209,7 @@ def measure_crash_safety(bed: Bed, results: Results) -> None:
 
 
 def measure_steps(rounds: int, batch_bytes: int) -> list[dict[str, float]]:
-    """Nanoseconds a record by step, one a round."""
+    """Nanoseconds per record by step, one entry per round."""
     found = []
     for _ in range(rounds):
         with _segment() as segment:
@@ -218,7 +218,7 @@ def measure_steps(rounds: int, batch_bytes: int) -> list[dict[str, float]]:
 
 
 def _sent(bed: Bed) -> tuple[float, float]:
-    """Records delivered and batches sent so far, as the daemon counts them; it publishes the latter once a second."""
+    """(records delivered, batches sent) so far by the daemon's counters; it publishes the latter once a second."""
     daemon = bed.site.daemon
     seen: tuple[float, float] | None = None
 
@@ -254,7 +254,7 @@ def _segment() -> Iterator[Segment]:
 
 
 def _timed(work: Callable[[], Any]) -> float:
-    """CPU seconds: nothing in a step waits, and other processes on the machine are not its cost."""
+    """CPU seconds of ``work``: no step waits, and other processes on the machine must not count."""
     start = time.thread_time()
     work()
     return time.thread_time() - start

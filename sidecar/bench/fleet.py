@@ -1,4 +1,4 @@
-"""Many small processes: what each costs its host, and what all of them cost the broker."""
+"""Many small processes: the cost of each for its host, and of all of them for the broker."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SECTION = "50 processes"
 FIRST_ACK = "first ack in a new process"
 PROCESSES = 50
 RECORDS_PER_S = 5_000.0
-"""Of all processes together: what a fleet of web workers does, far from any limit."""
+"""The records per second of all processes together: as a fleet of web workers sends, far from any limit."""
 SECONDS = 10.0
 SETTLE_S = 4.0
-"""From the go until connections are counted; everybody is at work by then."""
+"""The time from the start until connections are counted; all processes are working by then."""
 _PRODUCE_REQUESTS = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,*"
 
 
@@ -42,7 +42,7 @@ def jmx_options(port: int) -> tuple[str, ...]:
 
 
 def produce_requests(jmx_port: int) -> float:
-    """Produce requests that the broker has had so far, by its own count (Kafka's JmxTool)."""
+    """The Produce requests that the broker has had so far, by its own counter (Kafka's JmxTool)."""
     done = subprocess.run(
         [
             java_command(),
@@ -70,7 +70,7 @@ def produce_requests(jmx_port: int) -> float:
 
 
 def measure_fleet(bed: Bed, jmx_port: int | None, results: Results) -> None:
-    """Connections, Produce requests a second and memory, at the same total rate on both sides."""
+    """Measure connections, Produce requests per second and memory, at the same total rate on both sides."""
     port = int(bed.site.bootstrap_servers.rpartition(":")[2])
     with bed.steps.step(f"{PROCESSES} processes that send {RECORDS_PER_S:,.0f} records/s together"):
         for _ in range(bed.rounds):
@@ -111,7 +111,7 @@ def _one_fleet(bed: Bed, side: str, port: int, jmx_port: int | None) -> Iterator
 
 
 def measure_first_ack(bed: Bed, results: Results) -> None:
-    """From the fork of a process that had the library imported to its first acknowledgement."""
+    """Measure the time from the fork of a process, with the library imported, to its first acknowledgement."""
     with bed.steps.step(f"The first ack in a new process, {bed.rounds} times"):
         for side in SIDES:
             seconds = [
@@ -128,7 +128,7 @@ def measure_first_ack(bed: Bed, results: Results) -> None:
 
 
 def measure_memory(bed: Bed, results: Results) -> None:
-    """A fresh process that has sent 100 records and waits: what the library adds to a bare Python, and in all."""
+    """Measure the memory of a new process that has sent 100 records: in all, and in addition to a bare Python."""
     with bed.steps.step(f"Memory of a small client, {bed.rounds} times"):
         bare = [_small_client("none", "") for _ in range(bed.rounds)]
         for side in SIDES:

@@ -1,10 +1,11 @@
 """Latency of a good client beside six hostile processes, and beside six that only take the same CPU.
 
 The attackers share the cores with the good client, as any busy neighbour would. So there is a control: six processes
-that take the same CPU and never speak to the daemon. Beyond the control it is what the daemon does for the attackers.
+that take the same CPU and never connect to the daemon. The difference to the control is the daemon's work for the
+attackers.
 
-Each attack comes once before anything is measured. A broker that meets an attack for the first time compiles the code
-for it, some seconds of the JVM's C2 threads on the same cores. A broker that has been up for a minute does not.
+Each attack runs once before anything is measured. A broker that meets it for the first time compiles code for it,
+which takes some seconds of the JVM's C2 threads on the same cores. A broker that has been up for a minute does not.
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ SHARE_MIN: Final = 0.001
 class Beside:
     latencies_us: list[float]
     shares: list[float]
-    """Of one core, by each neighbour."""
+    """The share of one core taken by each neighbour."""
     daemon_share: float
 
 
 def measure_hostile(bed: Bed, results: Results) -> None:
-    """Each attack with daemons of its own and the defaults; not on a foreign cluster: floods may make topics there."""
+    """Measure each attack with its own daemons and default settings. Not on a foreign cluster, where floods may create
+    topics.
+    """
     for attack, kinds in ATTACKS.items():
         section = f"a quiet client beside six hostile processes: {attack}"
         with bed.steps.step(f"A quiet client beside six hostile processes ({attack}), {bed.rounds} rounds"):
@@ -77,7 +80,7 @@ def measure_hostile(bed: Bed, results: Results) -> None:
 
 
 def _round(bed: Bed, results: Results, section: str, kinds: Sequence[str], number: int) -> None:
-    """Alone and beside the attack, then on another daemon, without its leavings, beside the control."""
+    """Measure alone and beside the attack, then on a fresh daemon beside the control."""
     with daemon_before(bed.site.bootstrap_servers, SETTINGS) as site:
         alone = _beside(site, bed.topic, [])
         hostile = _beside(site, bed.topic, _attackers(site, kinds, number))
@@ -121,7 +124,7 @@ def _beside(site: Site, topic: str, neighbours: Sequence[tuple[str, ...]]) -> Be
 
 @contextlib.contextmanager
 def _running(neighbours: Sequence[tuple[str, ...]]) -> Iterator[list[int]]:
-    """Processes that say a line when they are at work, and go on until they are killed."""
+    """Processes that print a line when they are working, and work until they are killed."""
     with contextlib.ExitStack() as stack:
         processes = []
         for module, *words in neighbours:

@@ -13,7 +13,7 @@ WINDOW_S = 5.0
 
 
 def measure_idle(bed: Bed, results: Results) -> None:
-    """CPU of all its processes together, and the memory of each beyond the pool."""
+    """Measure the CPU of all its processes together, and the memory of each in addition to the pool."""
     pids = bed.site.pids
     with bed.steps.step(f"An idle daemon, {WINDOW_S:g} s"):
         before, start = cpu_seconds(pids), time.monotonic()

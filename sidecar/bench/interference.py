@@ -1,4 +1,4 @@
-"""The latency of one client beside others that send in bulk, or to topics that nobody made, on the same daemon."""
+"""The latency of one client beside others on the same daemon that send in bulk, or to topics that do not exist."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ OTHER_TOPIC = "bench-runaway"
 FLOODS = 6
 FLOOD_TOPICS = 3
 FLOOD_SETTINGS = {"daemon.shutdown_timeout_s": 1}
-"""The floods' records cannot be delivered: the daemon need not try for long when it ends."""
+"""The floods' records cannot be delivered, so the daemon need not try for long when it ends."""
 
 
 def measure_interference(bed: Bed, results: Results) -> None:
-    """Latency of a quiet client alone, and beside one that sends 100 MB/s, on either side; rounds alternate."""
+    """Measure the latency of a quiet client alone, and beside one that sends 100 MB/s, on either side; rounds
+    alternate.
+    """
     with bed.steps.step(f"A quiet client beside one that sends {BULK_MB_PER_S:g} MB/s, {bed.rounds} rounds"):
         for _ in range(bed.rounds):
             for side in SIDES:
@@ -61,10 +63,11 @@ def measure_interference(bed: Bed, results: Results) -> None:
 
 
 def measure_runaway(bed: Bed, results: Results) -> None:
-    """Latency of a quiet client alone, and beside one whose ``send_many()`` knows no limit, to its topic and another.
+    """Measure the latency of a quiet client alone, and beside one whose ``send_many()`` has no limit, to its topic and
+    to another.
 
-    One worker, so that both have the same. A confluent-kafka client as the quiet one shows what the brokers and the
-    cores are for everybody under that load.
+    There is one worker, so that both clients use the same. A confluent-kafka client as the quiet one shows the latency
+    of the brokers and the cores alone under that load.
     """
     create_topics(bed.site.bootstrap_servers, {OTHER_TOPIC: PARTITIONS})
     with bed.steps.step(f"{RUNAWAY.capitalize()}, {bed.rounds} rounds"):
@@ -104,9 +107,9 @@ def _beside_runaway(bed: Bed, results: Results, side: str, name: str, topic: str
 
 
 def measure_floods(bed: Bed, results: Results) -> None:
-    """Latency of a quiet client alone, and while six others fill the pool with what nobody can deliver.
+    """Measure the latency of a quiet client alone, and while six others fill the pool with undeliverable records.
 
-    Each round has a daemon of its own with the defaults. Not on somebody's cluster, which might make those topics.
+    Each round has its own daemon with default settings. Not on a foreign cluster, which might create those topics.
     """
     alone = f"{ALONE}, two workers"
     with bed.steps.step(f"A quiet client beside {FLOODS} that flood topics nobody made, {bed.rounds} rounds"):
@@ -155,7 +158,7 @@ def _alone(bed: Bed, side: str) -> list[float]:
 
 
 def _beside_bulk(bed: Bed, side: str) -> tuple[list[float], float]:
-    """The quiet client's latencies, and MB/s of the other, which starts before it and ends after it."""
+    """(the quiet client's latencies, MB/s of the other client, which starts before it and ends after it)."""
     record_bytes = BULK_VALUE_BYTES + KEY_BYTES
     rate = BULK_MB_PER_S * 1e6 / record_bytes
     probe = _words(bed, side, 100, PROBE_RECORDS_PER_S, SECONDS)

@@ -1,4 +1,6 @@
-"""Kafka's own ProducerPerformance, the measure of the Java producer: a JVM that has just started, and a warm one."""
+"""Kafka's own ProducerPerformance as a measure of the Java producer: in a JVM that has just started, and in a warm
+one.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ COLD, WARM = "java-perf-cold", "java-perf"
 COLD_RECORDS_MAX: Final = 1_000_000
 ENDLESS: Final = 1_000_000_000
 WARM_UP_WINDOWS: Final = 2
-"""Not counted: the JVM has compiled what it runs after the first; a window is 5 s, as the tool has it."""
+"""Windows that are not counted; the JVM has compiled its code after the first. A window is 5 s, as in the tool."""
 WINDOW_BYTES: Final = 640 << 20
-"""Of log, about: a million records a second. Records of the windows are used before the first, as none may be
-stopped."""
+"""The bytes of log for about a million records per second. Memory for the windows' records is used before the first
+window, as no window may be stopped.
+"""
 _LINE: Final = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec")
 
 
@@ -52,10 +55,10 @@ def java_words(bootstrap_servers: str, topic: str, records: int, record_bytes: i
 
 
 def run_cold(bootstrap_servers: str, workload: Workload) -> tuple[float, float]:
-    """(records a second, CPU µs a record of the whole JVM) of a JVM that has only just started.
+    """(records per second, CPU µs per record of the whole JVM) of a JVM that has only just started.
 
-    Its rate is what the tool itself prints: from its first send to its last acknowledgement, without the JVM's
-    start. Raises RuntimeError with the tool's last words.
+    The rate is what the tool prints: from its first send to its last acknowledgement, without the JVM's start. Raises
+    RuntimeError with the end of the tool's output.
     """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
@@ -74,9 +77,9 @@ def run_cold(bootstrap_servers: str, workload: Workload) -> tuple[float, float]:
 
 
 def run_warm(bootstrap_servers: str, workload: Workload, windows: int) -> Iterator[tuple[float, float]]:
-    """The same of ``windows`` windows of 5 s of one JVM, after the first two. Raises RuntimeError as above.
+    """The same for ``windows`` windows of 5 s of one JVM, after the first two. Raises RuntimeError as above.
 
-    The tool would go on (Kafka 4.1's has no --warmup-records): it is killed after the last window.
+    The tool would not stop (Kafka 4.1's has no --warmup-records), so it is killed after the last window.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -106,7 +109,7 @@ def run_warm(bootstrap_servers: str, workload: Workload, windows: int) -> Iterat
 
 
 def measure_java(bed: Bed, results: Results) -> None:
-    """Both; promises are about the warm one."""
+    """Measure both. The promises are about the warm one."""
     servers = bed.site.bootstrap_servers
     workload = Workload(bed.topic, min(bed.records, COLD_RECORDS_MAX))
     with bed.steps.step(

@@ -1,4 +1,4 @@
-"""The kernel's walks, nanoseconds a record, from ``python -m sidecar.kernel.bench``."""
+"""The kernel's walks in nanoseconds per record, from ``python -m sidecar.kernel.bench``."""
 
 from __future__ import annotations
 

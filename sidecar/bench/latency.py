@@ -1,4 +1,4 @@
-"""Time from due to acknowledged: one at a time, and under open load."""
+"""The time from due to acknowledged: one record at a time, and under open load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE_BY_ONE = "one record at a time"
 OPEN_LOOP = "open loop"
 SIDES = ("sidecar", "confluent")
 LOADS = (0.01, 0.10, 0.50)
-"""Shares of what the slower side reached with one caller, so that both are asked for what both can do."""
+"""Shares of the rate that the slower side reached with one caller, so that both sides can reach them."""
 MANY_CALLERS = 8
 SYNC_RECORDS = 500
 SECONDS = 6.0
@@ -23,7 +23,7 @@ RATE_KEPT = 0.98
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
-    """The value that ``share`` percent of all are not above (nearest rank)."""
+    """The value that ``share`` percent of all values do not exceed (nearest rank)."""
     rank = max(1, -(-len(sorted_values) * share // 100))
     return sorted_values[min(len(sorted_values), int(rank)) - 1]
 
@@ -77,7 +77,7 @@ def measure_open_loop(bed: Bed, rates: dict[str, float], callers: int, results: 
 
 
 def behind(reached: float, asked: float) -> str:
-    """The remark on a side that did not send as many records a second as it was asked for."""
+    """A remark if a side did not send as many records per second as requested."""
     return f", only {reached / asked:.0%} of the rate" if reached < asked * RATE_KEPT else ""
 
 

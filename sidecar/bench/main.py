@@ -67,19 +67,19 @@ CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-cal
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the bench. A part that fails is named among its results, and the others go on."""
+    """One run of the bench. A part that fails is named in the results, and the others still run."""
 
     steps: Steps
     results: Results
     parts: Sequence[str]
 
     def part(self, name: str, work: Callable[[], object]) -> None:
-        """Do it if it was asked for."""
+        """Run the part if it was requested."""
         if name in self.parts:
             self.attempt(name, work)
 
     def attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Do it; any error ends this part and nothing else, since the parts before may have taken an hour."""
+        """Run the part. An error ends only this part, as the parts before may have taken an hour."""
         try:
             work()
         except Exception as error:
@@ -90,7 +90,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where results are written besides the terminal."""
+    """The files that results are written to, in addition to the terminal."""
 
     json_path: Path | None = None
     markdown_path: Path | None = None
@@ -109,8 +109,8 @@ def run_bench(
     """Measure ``parts``, print tables, write ``outputs``; on an embedded Kafka unless ``bootstrap_servers`` is given.
 
     Raises nothing for a part that fails: it is among the results' ``failures``, and printed last. Measurements are
-    printed and written also when the run is interrupted. A missed promise is shown and is no failure: a machine's
-    mood is no regression.
+    printed and written also when the run is interrupted. A missed promise is shown, but is not a failure: it may be
+    noise of the machine.
     """
     run = Run(Steps(), Results(machine=describe_machine()), parts)
     try:
@@ -174,7 +174,7 @@ def _one_by_one(bed: Bed, results: Results) -> None:
 
 
 def _open_loop(bed: Bed, results: Results) -> None:
-    """At shares of what the slower side reached: both are asked for a rate that both can do."""
+    """Measure at shares of the slower side's rate, so that both sides can reach them."""
     once = replace(bed, rounds=1)
     if _slower(results, ONE) is None:
         measure_throughput(once, results, section=ONE, kinds=OPEN_LOOP_KINDS)
@@ -189,14 +189,14 @@ def _open_loop(bed: Bed, results: Results) -> None:
 
 
 def _slower(results: Results, section: str) -> float | None:
-    """Records a second of the slower side, if both were measured."""
+    """The records per second of the slower side, if both were measured."""
     found = [results.find(section, "acked records/s", kind) for kind in OPEN_LOOP_KINDS]
     rates = [each.median for each in found if each is not None]
     return min(rates) if len(rates) == len(found) else None
 
 
 def _report(run: Run, outputs: Outputs) -> None:
-    """Files first, so that one that cannot be written is named with the other failures."""
+    """Write the files first, so that a file that cannot be written is named with the other failures."""
     results = run.results
     writers: list[tuple[Path | None, Callable[[Path], object]]] = [
         (outputs.plots_dir, functools.partial(_plots, results)),

@@ -1,4 +1,4 @@
-"""Numbers of the bench: several runs of one thing, their median and spread, and what was promised of them."""
+"""Numbers of the bench: several runs of one quantity, their median and spread, and the promise about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measurement:
-    """``values`` of one quantity, one a run. ``section`` and ``what`` place it in the report."""
+    """The ``values`` of one quantity, one per run. ``section`` and ``what`` place it in the report."""
 
     section: str
     what: str
@@ -18,7 +18,7 @@ class Measurement:
     unit: str
     values: tuple[float, ...]
     at: float | None = None
-    """Where it stands on the x-axis of its section's plot, if it has one."""
+    """Its position on the x-axis of its section's plot, if it has one."""
 
     @property
     def curve(self) -> str:
@@ -60,7 +60,7 @@ class Ratio:
 
     @property
     def is_reached(self) -> bool | None:
-        """None where nothing was promised."""
+        """Whether the promise held; None without a promise."""
         if self.at_least is not None:
             return self.value >= self.at_least
         return None if self.at_most is None else self.value <= self.at_most
@@ -99,7 +99,7 @@ class Results:
         *,
         at: float | None = None,
     ) -> None:
-        """More ``values`` of that quantity: a part adds each round's as it ends, so that a later one may fail."""
+        """Add ``values`` of a quantity. A part adds each round's values as it ends, so that a later round may fail."""
         for position, each in enumerate(self.measurements):
             if (each.section, each.what, each.side) == (section, what, side):
                 self.measurements[position] = replace(each, values=each.values + tuple(values))
@@ -129,7 +129,7 @@ class Results:
         at_least: float | None = None,
         at_most: float | None = None,
     ) -> None:
-        """Note the ratio of two measurements' medians, if this run took both; a promise need not be part of it."""
+        """Note the ratio of two measurements' medians, if this run has both, with or without a promise."""
         found, other = self.find(*ours), self.find(*theirs)
         if found is not None and other is not None:
             self.ratios.append(

@@ -1,7 +1,7 @@
-"""A broker that answers at once and keeps nothing: the limit of a producer without the broker's own.
+"""A broker that answers at once and keeps nothing. It shows the limit of a producer without the broker's own.
 
-Record bytes are not even read: the kernel drops them in the socket (recv with MSG_TRUNC, tcp(7)). So it takes a few
-system calls a request, however large the request is. It checks nothing. Run as a process: ``python -m
+Record bytes are not even read: the kernel drops them in the socket (recv with MSG_TRUNC, tcp(7)). So each request
+costs a few system calls, however large it is. Nothing is checked. Run as a process, ``python -m
 sidecar.bench.null_broker '{"bench": 6}'`` prints its address and lives until its stdin closes.
 """
 
@@ -21,7 +21,7 @@ from sidecar.testing.fault_server import ConnectionLost, Exchange, Listener
 from sidecar.testing.kafka_frames import Api, read_request
 
 PRODUCE_VERSION: Final = 9
-"""The one that is read here: flexible, topics by name. Every client of today speaks it."""
+"""The version that is read here: flexible, topics by name. Every present client speaks it."""
 _HEADER: Final = struct.Struct(">ihhih")
 _BATCH_HEADER_BYTES: Final = 61
 _PEEK_BYTES: Final = 4096
@@ -29,7 +29,7 @@ _DROP_BYTES: Final = 1 << 20
 
 
 class NullBroker(FakeBroker):
-    """As a FakeBroker for all requests but Produce. Offsets grow as they should."""
+    """A FakeBroker for all requests except Produce. Offsets grow as they should."""
 
     def __init__(self, topics: dict[str, int]) -> None:
         super().__init__(topics, versions={Api.PRODUCE: (3, PRODUCE_VERSION)})
@@ -69,7 +69,7 @@ class NullBroker(FakeBroker):
         return self.answer(node, Exchange(request, None))
 
     def _swallow(self, stream: _Stream, correlation_id: int, name_bytes: int) -> bytes | None:
-        """One Produce v9 behind its correlation id; its answer, unless nobody waits for one."""
+        """Read one Produce v9 after its correlation id. Returns its answer, unless the client waits for none."""
         stream.take(name_bytes)
         stream.tags()
         stream.take(stream.size())
@@ -102,7 +102,7 @@ class NullBroker(FakeBroker):
 
 
 class _Stream:
-    """A socket read in small bites; what is to be dropped never leaves the kernel."""
+    """A socket read in small pieces; bytes to be dropped never leave the kernel."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

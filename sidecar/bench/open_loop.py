@@ -1,8 +1,7 @@
-"""Latency as a user sees it: records are due at fixed times, whatever the ones before are doing.
+"""Latency as a user sees it: records are due at fixed times, whatever the state of earlier ones.
 
 A record's latency counts from the moment it was *due*, not from the call that sent it. So a producer that blocks its
-caller pays for every record that should have gone meanwhile (no coordinated omission; Tene, "How NOT to measure
-latency").
+caller pays for every record that was due in that time (no coordinated omission; Tene, "How NOT to measure latency").
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from sidecar.bench.peers.peer import Done, TimedPeer
 from sidecar.bench.workload import Workload
 
 SAMPLES_PER_S_MAX = 5_000
-"""Above this rate each k-th record is timed; all are sent and waited for."""
+"""Above this rate every k-th record is timed; all are sent and waited for."""
 TICK_S = 0.001
 WARM_UP_SHARE = 0.2
-"""The first part of a run fills caches and finds its rhythm; it is sent and not counted."""
+"""The first part of a run fills caches and settles; it is sent but not counted."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Rhythm:
 
 
 def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> tuple[list[int], float]:
-    """Microseconds from due to outcome of the sampled records, and records a second that were handed over in fact.
+    """(microseconds from due to outcome of the sampled records, records per second that were really sent).
 
     Raises RuntimeError for a record that failed.
     """
@@ -68,7 +67,7 @@ def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> tuple[
             else:
                 send(topic, key, value, ignore)
             number += 1
-        # A quick rhythm goes in ticks, on both sides alike: a caller that wakes for each record would be the load.
+        # A high rate is sent in ticks, on both sides: waking for each record would itself be the load.
         serve(max(TICK_S, start + number / rhythm.records_per_s - clock()))
     sent_per_s = total / max(clock() - start, rhythm.seconds)
     peer.flush()
@@ -78,7 +77,7 @@ def run_open_loop(peer: TimedPeer, workload: Workload, rhythm: Rhythm) -> tuple[
 
 
 def run_one_by_one(peer: TimedPeer, workload: Workload) -> list[int]:
-    """Microseconds of send, flush, outcome; one record at a time."""
+    """Microseconds of send, flush and outcome, for one record at a time."""
     records = workload.make()
     count = len(records)
     errors: list[object] = []

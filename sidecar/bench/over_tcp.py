@@ -1,6 +1,6 @@
-"""The price of tcp:// with CURVE: the same calls to one daemon by its run directory and over TCP, alternating.
+"""The cost of tcp:// with CURVE: the same calls to one daemon by its run directory and over TCP, alternating.
 
-A broker that answers at once stands behind it, so that little else is in the numbers.
+The broker answers at once, so that the numbers contain little else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WARM_RECORDS_MAX: Final = 300_000
 
 
 def measure_tcp(steps: Steps, results: Results, *, records: int, rounds: int) -> None:
-    """Both ways lead to the same two workers, and every other caller comes by the other way."""
+    """Measure both ways to the same two workers; callers alternate between them."""
     with contextlib.ExitStack() as stack:
         with steps.step("A daemon with both endpoints before a broker that answers at once"):
             address = stack.enter_context(null_broker({TOPIC: PARTITIONS}))
@@ -64,7 +64,7 @@ def measure_tcp(steps: Steps, results: Results, *, records: int, rounds: int) ->
 
 @contextlib.contextmanager
 def _access() -> Iterator[TcpAccess]:
-    """Keys and a configuration that lets the bench's names in by either way; callers find their key by a variable."""
+    """Keys and a configuration that admits the bench's names both ways; callers find their key by a variable."""
     with tempfile.TemporaryDirectory() as folder:
         access = TcpAccess(Path(folder), NAMES, local_uid=os.getuid())
         before = os.environ.get(KEY_FILE_VARIABLE)

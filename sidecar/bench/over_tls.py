@@ -1,4 +1,4 @@
-"""The price of TLS 1.3: the same records by the same calls to one broker, in plaintext and over TLS, alternating."""
+"""The cost of TLS 1.3: the same records by the same calls to one broker, in plaintext and over TLS, alternating."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM_RECORDS_MAX: Final = 300_000
 
 
 def measure_tls(steps: Steps, results: Results, *, records: int, rounds: int) -> None:
-    """On a Kafka of its own with a PLAINTEXT and an SSL listener, and a daemon before each."""
+    """Measure on a separate Kafka with a PLAINTEXT and an SSL listener, with a daemon for each."""
     with contextlib.ExitStack() as stack:
         with steps.step("A broker with TLS, and a daemon before each of its listeners"):
             cluster = stack.enter_context(

@@ -1,6 +1,6 @@
-"""Which functions of a walk do work of their own, by one rule on their source.
+"""Decides by a rule on the source which functions of a walk do their own work.
 
-The count of functions leaves out those that a reader passes without stopping:
+The count of functions leaves out those that a reader can skip:
 
 - properties, constructors (``__init__``, ``__new__``) and lambdas, comprehensions and generated code;
 - delegations: a body of one statement, docstring aside, that is a call, a value, an assignment of one, or a return of
@@ -22,7 +22,9 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.Async
 
 
 def has_own_work(function: str) -> bool:
-    """``function`` is ``path:line qualified.name`` as the call counter names it."""
+    """Whether a function does its own work. ``function`` is ``path:line qualified.name``, as the call counter names
+    it.
+    """
     place, _, name = function.partition(" ")
     path, _, line = place.rpartition(":")
     node = _functions(path).get(int(line))
@@ -45,7 +47,7 @@ def _is_property(decorator: ast.expr) -> bool:
 
 @cache
 def _functions(path: str) -> dict[int, Function]:
-    """By the line that a code object names: that of its first decorator, if it has one."""
+    """Line → function; the line is that of a code object: of the first decorator, if there is one."""
     tree = ast.parse((Path(ROOT) / path).read_text())
     return {
         min([node.lineno, *(each.lineno for each in node.decorator_list)]): node

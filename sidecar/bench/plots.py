@@ -16,11 +16,11 @@ THEIRS_COLOUR: Final = "#b0b0b0"
 OPEN_LOOP: Final = "open loop, "
 SIDES: Final = ((-0.2, "sidecar", OURS_COLOUR), (0.2, "confluent", THEIRS_COLOUR))
 ROOM: Final = 1.18
-"""An axis ends so far beyond its longest bar, for the number at its end."""
+"""How far an axis extends beyond its longest bar, for the number at the bar's end."""
 
 
 def plot_comparison(results: Results, path: Path) -> None:
-    """Acknowledged records a second and caller CPU of one caller, one bar a side, spread as a whisker."""
+    """Acknowledged records per second and caller CPU of one caller: one bar per side, with the spread as a whisker."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(12, 4.8))
     for axis, what, label in (
@@ -103,7 +103,7 @@ def _sections(results: Results, prefix: str) -> list[str]:
 
 
 def _spread(found: Sequence[Measurement]) -> list[list[float]]:
-    """How far the lowest and the highest run are from each median."""
+    """The distances of the lowest and the highest run from each median."""
     return [
         [each.median - min(each.values) for each in found],
         [max(each.values) - each.median for each in found],
@@ -132,7 +132,7 @@ def _bars(axis: Axes, found: list[Measurement], label: str) -> None:
 
 
 def _points(axis: Axes, points: Sequence[float]) -> None:
-    """A tick, in plain numbers, at each point that was measured; as a logarithm where they span much."""
+    """Put a tick with a plain number at each measured point; logarithmic if they span much."""
     if points[-1] > 10 * points[0]:
         axis.set_xscale("log")
     axis.set_xticks(points, [_rounded(point) for point in points])
@@ -149,7 +149,7 @@ def _decades(axis: Axes) -> None:
 
 
 def _rounded(value: float) -> str:
-    """1.5 M, 250 k, 30: as short as an axis wants it."""
+    """A short number for an axis: 1.5 M, 250 k, 30."""
     if value >= 1e6:
         return f"{value / 1e6:g} M"
     return f"{value / 1e3:g} k" if value >= 1e3 else f"{value:g}"
@@ -169,7 +169,7 @@ def _curve(axis: Axes, found: list[Measurement], label: str, colour: str) -> Non
 
 
 def save(plt: Any, figure: Any, path: Path, bottom: float = 0.0) -> None:
-    """``bottom``: the share of the height that is kept for a legend below everything."""
+    """Save a figure. ``bottom``: the share of the height that is kept for a legend below everything."""
     figure.tight_layout(rect=(0, bottom, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -1,4 +1,4 @@
-"""Results for eyes: a table in the terminal, the same as Markdown, JSON for programs."""
+"""Shows results: a table in the terminal, the same as Markdown, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sidecar.bench.measurement import Measurement, Ratio, Results, short
 REACHED: Final = "reached"
 MISSED: Final = "missed"
 PER_SECOND: Final = "1/s"
-"""A quantity with this unit says so in its name."""
+"""The unit that is already in the name of a quantity."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Sheet:
 
 
 def print_results(console: Console, results: Results) -> None:
-    """Ratios first, then every measurement by its section; what a reader must know and what failed come last."""
+    """Print ratios first, then every measurement by its section; notes and failures come last."""
     for sheet in sheets(results):
         table = Table(title=sheet.title, title_justify="left")
         for number, name in enumerate(sheet.columns):
@@ -46,7 +46,7 @@ def print_results(console: Console, results: Results) -> None:
 
 
 def to_markdown(results: Results) -> str:
-    """Everything, to be pasted into a page."""
+    """All results as Markdown, to be pasted into a page."""
     lines = []
     if results.machine:
         lines += [describe(results), ""]
@@ -97,7 +97,9 @@ def sheets(results: Results) -> Iterator[Sheet]:
 
 
 def _curve(section: str, found: Sequence[Measurement]) -> Sheet:
-    """A row for each point of a section's axis, which its name ends with, a column for each quantity."""
+    """A table with a row per point of the section's axis, whose name is at the end of the section, and a column per
+    quantity.
+    """
     names = list(dict.fromkeys(each.curve for each in found))
     cells = {(each.at, each.curve): _median_and_spread(each) for each in found}
     points = list(dict.fromkeys(each.at for each in found))

@@ -1,4 +1,4 @@
-"""Runs calling processes together: all connected before any begins, one result for all."""
+"""Runs calling processes together: all are connected before any begins, and they give one result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sidecar.testing.process_stats import cpu_seconds
 
 @dataclass(frozen=True)
 class Throughput:
-    """Of all callers together, from the first one's start to the last one's end."""
+    """The result of all callers together, from the first one's start to the last one's end."""
 
     records_per_s: float
     mb_per_s: float
     caller_cpu_us: float
     total_cpu_us: float
-    """Callers and daemon; the broker's own is not counted."""
+    """CPU of callers and daemon, without the broker's."""
     rss_mb: float
-    """Of one caller at its end, the median."""
+    """The memory of one caller at its end, the median."""
 
 
 def run_throughput(
@@ -38,10 +38,10 @@ def run_throughput(
     daemon_pids: Sequence[int] = (),
     before_go: Callable[[int], None] = lambda log_bytes: None,
 ) -> Throughput:
-    """``callers`` processes send ``workload`` each, spread over ``producers`` of their own. When they stand ready,
+    """Let ``callers`` processes send ``workload`` each, spread over ``producers`` of their own. When all are ready,
     ``before_go`` is called with the bytes of all their records.
 
-    Raises RuntimeError with a caller's last words.
+    Raises RuntimeError with the end of a caller's output.
     """
     words = {
         "mode": "throughput",
@@ -72,7 +72,7 @@ def run_throughput(
 
 @contextlib.contextmanager
 def started(words: Mapping[str, Any], callers: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
-    """Calling processes that are connected and wait; killed if they are left."""
+    """Calling processes that are connected and wait; killed at the end if they still run."""
     processes = [
         subprocess.Popen(
             python_command("sidecar.bench.caller", json.dumps(words)),
@@ -97,7 +97,7 @@ def started(words: Mapping[str, Any], callers: int = 1) -> Iterator[list[subproc
 
 
 def go(processes: Sequence[subprocess.Popen[str]]) -> list[dict[str, Any]]:
-    """Let them all begin; what each found."""
+    """Start all processes. Returns the result of each."""
     begin(processes)
     return [outcome(process) for process in processes]
 
@@ -110,7 +110,7 @@ def begin(processes: Sequence[subprocess.Popen[str]]) -> None:
 
 
 def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for one; raises RuntimeError with its last words."""
+    """The result of one process. Raises RuntimeError with the end of its output."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

@@ -1,4 +1,6 @@
-"""How a record's cost grows with workers, clients, partitions and its size, before a broker that costs nothing."""
+"""Measures how a record's cost grows with workers, clients, partitions and its size, with a broker that costs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ CALLERS_OF_WORKERS: Final = 4
 CLIENTS: Final = (1, 5, 25, 100, 250, 500)
 CLIENT_PROCESSES_MAX: Final = 5
 PARTITIONS: Final = (1, 10, 100, 500, 2_000, 20_000)
-"""The last is five times what a worker has batch descriptors for."""
+"""The last is five times the number of a worker's batch descriptors."""
 KEYS_OF_PARTITION: Final = 2
 RECORD_BYTES: Final = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 KEY_BYTES: Final = 16
 BYTES_MAX: Final = 400_000_000
-"""Of one run: large records are fewer."""
+"""The limit of bytes per run, so there are fewer large records."""
 WARM_UP_RECORDS_MAX: Final = 400_000
 BUDGET_S: Final = 600.0
-"""No round begins that would end later than this."""
+"""No round begins that would end after this time."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Axis:
 
 
 def measure_scale(steps: Steps, results: Results, *, records: int, rounds: int) -> None:
-    """Four curves and a model. ``records`` of 116 bytes a run, fewer where they are larger; at most ten minutes."""
+    """Measure four curves and a model. ``records`` of 116 bytes per run, fewer if they are larger; at most ten
+    minutes.
+    """
     topics = {f"scale-{partitions}": partitions for partitions in PARTITIONS} | {TOPIC: 6}
     try:
         with null_broker(topics) as address:
@@ -74,7 +78,9 @@ def _rounds(steps: Steps, results: Results, address: str, records: int, rounds: 
 
 @contextlib.contextmanager
 def _warm_daemon(address: str, workers: int, records: int) -> Iterator[Site]:
-    """One whose workers have all sent records: metadata, producer ids and first touches are nobody's cost."""
+    """A daemon whose workers have all sent records, so that metadata, producer ids and first touches are not
+    measured.
+    """
     with daemon_before(address, {"daemon.workers": workers}) as site:
         workload = Workload(TOPIC, min(records, WARM_UP_RECORDS_MAX) // CALLERS_OF_WORKERS)
         run_throughput(KIND, site.target(KIND), workload, callers=CALLERS_OF_WORKERS)
@@ -142,7 +148,7 @@ def _by_size(records: int) -> Callable[[Site, int], Throughput]:
 
 
 def _curve(steps: Steps, results: Results, site: Site, axis: Axis) -> None:
-    """All points of an axis; one that fails ends the axis for this round, and the others go on."""
+    """Measure all points of an axis. A failed point ends the axis for this round, but not the others."""
     for point in axis.points:
         try:
             with site.explained():

@@ -1,4 +1,4 @@
-"""A model of more cores: computed from the cost of each stage of a record here."""
+"""A model of more cores, computed from the measured cost of each stage of a record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ SIDE: Final = "sidecar"
 
 
 def measure_stages(site: Site, kind: str, workload: Workload, results: Results) -> None:
-    """CPU µs a record of each thread that touches it, and of the loop's walks alone; ``site`` is warm, one worker."""
+    """Measure the CPU µs per record of each thread that handles it, and of the loop's walks alone. ``site`` is warm
+    and has one worker.
+    """
     controller, worker = site.pids
     before = main_thread_cpu_seconds(worker), cpu_seconds([worker]), cpu_seconds([controller])
     found = run_throughput(kind, site.target(kind), workload)
@@ -45,7 +47,7 @@ def measure_stages(site: Site, kind: str, workload: Workload, results: Results) 
 
 
 def add_model(results: Results) -> None:
-    """The rate of N workers and the cores it takes, if the stages were measured."""
+    """Add the rate of N workers and the cores that it needs, if the stages were measured."""
     stages = {name: results.find(STAGES, name, SIDE) for name in (CALLER, OTHER_THREADS, LOOP, CONTROLLER)}
     costs_us = {name: each.median for name, each in stages.items() if each is not None}
     if len(costs_us) < len(stages):
@@ -65,6 +67,6 @@ def add_model(results: Results) -> None:
 
 
 def model(costs_us: dict[str, float], workers: int) -> tuple[float, float]:
-    """(records a second, cores kept busy): a worker's loop is the stage that cannot be in two places at once."""
+    """(records per second, busy cores): the loop of a worker is the stage that cannot use two cores."""
     rate = workers * 1e6 / costs_us[LOOP]
     return rate, rate * sum(costs_us.values()) / 1e6

@@ -17,13 +17,13 @@ SECTION: Final = "scrape"
 TOPICS: Final = 1_000
 WORKERS: Final = 4
 TOPICS_OF_CLIENT: Final = 200
-"""As many as one may send to."""
+"""The most topics that one client may send to."""
 CLIENTS_OF_WORKER: Final = 2
 SCRAPES: Final = 100
 
 
 def measure_scrape(steps: Steps, results: Results) -> None:
-    """1,000 topics in use and four workers: until the whole answer is there, and the controller's CPU for it."""
+    """Measure with 1,000 topics and four workers the time until the whole answer, and the controller's CPU for it."""
     topics = {f"topic-{i}": 1 for i in range(TOPICS)}
     with (
         null_broker(topics) as address,

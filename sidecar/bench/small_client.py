@@ -1,6 +1,6 @@
 """A process that imports one library, sends 100 records and prints its resident MB: ``SIDE TARGET TOPIC``.
 
-Imports nothing else of the bench, so that what is measured is the library.
+It imports nothing else of the bench, so that only the library is measured.
 """
 
 import sys

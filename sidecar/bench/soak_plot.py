@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 EVENTS: Final = (("broker", "#c0392b"), ("worker", "#e6a23c"))
-"""How the step begins -> the colour of its line."""
+"""The beginning of a step's name → the colour of its line."""
 TABLES: Final = ("pages", "client_rows", "chain_rows", "batch_descriptors")
 
 
@@ -53,7 +53,7 @@ def plot_soak(report: Mapping[str, Any], path: Path) -> None:
 
 
 def _by_process(axis: Axes, samples: list[dict[str, Any]], name: str) -> None:
-    """One line for each role; a gap where its process was replaced."""
+    """One line per role, with a gap where its process was replaced."""
     lines: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     last: dict[str, int] = {}
     for sample in samples:

@@ -1,8 +1,8 @@
 """Spark's own Kafka sink and ours, in one Spark session, on the same rows.
 
 ``python -m sidecar.bench.spark_sinks BOOTSTRAP RUN_DIR TOPIC ROWS ROUNDS JARS`` prints a line of JSON for each save():
-the side and its seconds, null for the first of each side, which is not counted: the JVM compiles. All sides say
-acks=all and are idempotent (Spark's sink by its client's default); a retried task sends its rows again, on either side.
+the side and its seconds, null for the first of each side, which is not counted: the JVM compiles. All sides use
+acks=all and are idempotent (Spark's sink by its client's default). A retried task sends its rows again on either side.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ not the connector of the installed Spark. Some token providers are not there, an
 
 
 def connector_jars(spark_version: str) -> tuple[Path, str]:
-    """The jars of Spark's Kafka connector, and a sentence that says which it is.
+    """(the jars of Spark's Kafka connector, a sentence that names its version).
 
-    Raises KafkaUnavailable with the reason of the first that was tried.
+    Raises KafkaUnavailable with the reason of the first version tried.
     """
     from sidecar.testing.kafka_jars import KafkaUnavailable, fetch_jars
 
@@ -64,7 +64,9 @@ def connector_jars(spark_version: str) -> tuple[Path, str]:
 
 
 def measure_spark(bed: Bed, results: Results) -> None:
-    """Rows a second of whole save() calls. Raises KafkaUnavailable when the sink's jars cannot be had."""
+    """Measure the rows per second of whole save() calls. Raises KafkaUnavailable when the sink's jars are not
+    available.
+    """
     import pyspark
 
     from sidecar.testing.reading import end_offsets

@@ -52,7 +52,7 @@ class Counter(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One function, ``path:line qualified.name``, and how often a record passes it in the mean."""
+    """One function, ``path:line qualified.name``, and the mean number of its calls per record."""
 
     function: str
     calls: float
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Walk:
-    """The way of one record, or of one submission, through one process; ``steps`` in the order of first calls."""
+    """The way of one record, or of one submission, through one process; ``steps`` are in the order of first calls."""
 
     what: str
     side: str
@@ -84,7 +84,7 @@ class Walk:
 
 
 def measure_steps(steps: Steps, results: Results) -> None:
-    """A row for each walk's calls, functions and files; the functions themselves are in the JSON."""
+    """Add a row for each walk's calls, functions and files; the functions themselves are only in the JSON."""
     with steps.step("Calls, functions and files that one record passes"):
         walks = count_walks()
     for walk in walks:
@@ -99,8 +99,7 @@ def measure_steps(steps: Steps, results: Results) -> None:
 
 
 def by_room(walks: Sequence[Walk]) -> dict[str, tuple[int, int]]:
-    """Where the functions of one record lie, stub and worker together: by folder, those with own work and their
-    files; most functions first."""
+    """Folder → (functions with own work, their files) of one record, in stub and worker; most functions first."""
     working: dict[str, set[str]] = {}
     for walk in walks:
         if walk.what == WAITED_FOR:
@@ -116,7 +115,7 @@ def by_room(walks: Sequence[Walk]) -> dict[str, tuple[int, int]]:
 
 
 def count_walks() -> list[Walk]:
-    """Both kinds, stub and worker of each. Starts a broker and a daemon, and takes about five seconds."""
+    """The walks of both kinds, in stub and worker. Starts a broker and a daemon, and takes about five seconds."""
     with (
         tempfile.TemporaryDirectory(prefix="ks-", dir="/tmp") as folder,
         null_broker({TOPIC: PARTITIONS}) as address,
@@ -164,7 +163,7 @@ def _walks(what: str, once: Callable[[], object], counters: dict[str, Counter]) 
 
 
 def _wait_until_idle(counter: Counter) -> None:
-    """Calls after an outcome still belong to its record, and a walk begins with the next one's first call."""
+    """Wait until no calls are made: calls after an outcome still belong to its record."""
     last: list[int] = []
 
     def is_idle() -> bool:

@@ -1,4 +1,4 @@
-"""Acknowledged records a second and their price, sides alternating."""
+"""Acknowledged records per second and their cost, with alternating sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sidecar.bench.workload import Workload
 OURS = ("sidecar-callbacks", "sidecar-send-many", "sidecar-send-arrow", "sidecar-send")
 THEIRS = ("confluent-callbacks", "confluent-batch", "kafka-python", "aiokafka")
 SLOW = {"kafka-python": 10, "aiokafka": 10}
-"""These would take minutes: they get so many times fewer records, which flatters nobody over seconds."""
+"""These would take minutes, so they get fewer records by this factor; over seconds that favours no side."""
 LIBRARIES = {
     "sidecar-send-arrow": "pyarrow",
     "confluent-callbacks": "confluent_kafka",
@@ -32,7 +32,7 @@ def measure_throughput(
     kinds: Sequence[str] = (*OURS, *THEIRS),
     callers: int = 1,
 ) -> None:
-    """Every kind once a round; the medians count, because a shared machine has moods."""
+    """Run every kind once per round. The medians count, as the speed of a shared machine varies."""
     kinds = _installed(bed, kinds)
     with bed.steps.step(f"Throughput, {section}: {bed.rounds} alternating rounds of {bed.records:,} records"):
         for _ in range(bed.rounds):
@@ -62,7 +62,7 @@ def _add(results: Results, section: str, kind: str, run: Throughput) -> None:
 
 
 def _installed(bed: Bed, kinds: Sequence[str]) -> list[str]:
-    """Those whose library is here; the others are named."""
+    """The kinds whose library is installed; the others are named in a line."""
     missing = [kind for kind in kinds if kind in LIBRARIES and find_spec(LIBRARIES[kind]) is None]
     for kind in missing:
         bed.steps.say(
@@ -72,7 +72,7 @@ def _installed(bed: Bed, kinds: Sequence[str]) -> list[str]:
 
 
 def compare_throughput(results: Results, section: str = "one caller") -> None:
-    """The promises about rates and CPU."""
+    """Compare the results with the promises about rates and CPU."""
 
     def rate(kind: str) -> tuple[str, str, str]:
         return section, "acked records/s", kind

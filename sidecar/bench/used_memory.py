@@ -1,9 +1,9 @@
 """Memory that has been used before, for the log of a broker on this machine.
 
-A virtual machine whose host takes free memory back (free page reporting, balloon) pays for the first touch of each
-page: 7 to 12 µs where a page that was used a moment ago costs 1.5. A broker's log takes 30,000 pages a million
-records. All of them are new on a machine that is up for an hour, and none on one whose page cache has filled up. That
-is more CPU than the daemon and its caller take together, and says nothing about any client.
+On a virtual machine whose host takes free memory back (free page reporting, balloon), the first touch of a page costs
+7 to 12 µs, and a page used recently costs 1.5. A broker's log takes 30,000 pages per million records. All of them are
+new on a machine that is up for an hour, and none on one whose page cache is full. That is more CPU than the daemon and
+its caller take together, and says nothing about any client.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import tempfile
 from pathlib import Path
 
 SPARE = 2.5
-"""More than the records' bytes, for what stands around them and for who else takes pages meanwhile."""
+"""Factor on the records' bytes, for their overhead and for other processes that take pages in the meantime."""
 _CHUNK = bytes(1 << 20)
 
 
 def use_memory(log_bytes: int) -> None:
-    """Fill so much of the page cache, and let go of it: it is what the next file gets. At most half of what is
-    available."""
+    """Fill this much of the page cache and free it, so that the next file gets it; at most half of the available
+    memory.
+    """
     size_bytes = min(int(log_bytes * SPARE), _available_bytes() // 2)
     with tempfile.TemporaryFile(buffering=0) as file:  # memory of no file (mmap) is not what files get next
         for _ in range(size_bytes // len(_CHUNK)):

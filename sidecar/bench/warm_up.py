@@ -1,4 +1,4 @@
-"""A broker that has only just started runs interpreted: the side that goes first would pay for its compiler."""
+"""Warms a broker up: one that has just started runs interpreted, and the first side would pay for its compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 5.0
 
 
 def warm_broker(bed: Bed) -> None:
-    """Large requests from either side, then many small ones; nothing of it is counted. About ten seconds."""
+    """Send large requests from either side, then many small ones; nothing is counted. About ten seconds."""
     with bed.steps.step("Warming the broker, not counted"):
         for side in SIDES:
             kind = f"{side}-callbacks"

@@ -10,7 +10,7 @@ Record = tuple[bytes, bytes]
 
 DISTINCT_MAX = 10_000
 DISTINCT_BYTES_MAX = 16 << 20
-"""Values are views of the same few megabytes at most, so that a run of large records needs no large caller."""
+"""Values share a few megabytes at most, so that a run of large records needs no large caller."""
 BATCH_RECORDS = 1_000
 
 
@@ -23,19 +23,19 @@ class Workload:
     key_bytes: int = 16
     value_bytes: int = 100
     distinct: int = DISTINCT_MAX
-    """Different keys, and values."""
+    """The number of different keys, and of values."""
 
     @property
     def record_bytes(self) -> int:
         return self.key_bytes + self.value_bytes
 
     def make(self) -> list[Record]:
-        """Distinct records; a run longer than the list goes round. Made once in a process: leave them as they are."""
+        """Distinct records; a longer run repeats the list. Made once per process: do not change them."""
         count = max(1, min(self.distinct, self.records, DISTINCT_BYTES_MAX // max(1, self.record_bytes)))
         return _distinct(count, self.key_bytes, self.value_bytes)
 
     def batches(self) -> list[list[Record]]:
-        """The same, cut for calls that take many records at once: 1,000, or fewer large ones."""
+        """The same records, split for calls that take many at once: 1,000, or fewer large ones."""
         records = self.make()
         size = max(1, min(BATCH_RECORDS, (1 << 20) // max(1, self.record_bytes)))
         whole = len(records) // size * size

@@ -1,4 +1,4 @@
-"""``kafka-sidecar chaos``: a workload, faults by a seeded plan, and a ledger of what became of every record.
+"""``kafka-sidecar chaos``: a workload, faults by a seeded plan, and a ledger of every record's outcome.
 
-The plan knows of nothing else, and its clients only of the stub's front door.
+The plan knows no other part, and its clients only the stub's public API.
 """

@@ -1,4 +1,4 @@
-"""The daemon's own word on a run: its books at the end, and lines of its log that tell of a bug."""
+"""The daemon's own counts of a run at its end, and the lines of its log that indicate a bug."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 BOOKS_S_MAX = 150.0
-"""Longer than delivery.timeout.ms: by then everything has an end."""
+"""Longer than delivery.timeout.ms: by then every record has an outcome."""
 BAD_LINES = re.compile(r"Traceback|ALARM|CRITICAL")
 BAD_LINES_MAX = 20
 
 
 @dataclass
 class Books:
-    """The daemon's counts over all its lives: the counters live in the segment."""
+    """The daemon's counts over all its restarts, as the counters are in the segment."""
 
     accepted: int = 0
     delivered: int = 0
@@ -30,12 +30,12 @@ class Books:
 
     @property
     def held(self) -> int:
-        """Accepted and without an end: 0 once all is over."""
+        """Accepted records without an outcome: 0 at the end."""
         return self.accepted - self.delivered - self.failed - self.dead_lettered
 
 
 def balanced_books(daemon: SidecarDaemon) -> Books:
-    """The daemon's counts once everything has an end, or when it should have."""
+    """The daemon's counts once every record has an outcome, or after the time in which it should."""
 
     def read() -> Books:
         def count(name: str) -> int:
@@ -55,7 +55,7 @@ def balanced_books(daemon: SidecarDaemon) -> Books:
 
 
 def bad_lines(lines: Iterable[str]) -> list[str]:
-    """Alarms and tracebacks of the daemon's log, each traceback whole and as one text; the first few of them."""
+    """Alarms and tracebacks of the daemon's log, each traceback as one text; only the first few."""
     found: list[str] = []
     inside = False
     for line in lines:

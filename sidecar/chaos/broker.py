@@ -1,4 +1,4 @@
-"""The cluster of a run: an embedded Kafka, or the one that was named, with the run's topic on it."""
+"""The cluster of a run: an embedded Kafka, or the one that was given, with the run's topic."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import create_topics, delete_topics
 
 SEGMENT_BYTES = 64 << 20
-"""A broker that was killed reads its last log segments again when it starts."""
+"""Small, as a broker that was killed reads its last log segments again when it starts."""
 
 
 class Broker(NamedTuple):
     bootstrap_servers: str
     cluster: KafkaCluster | None
-    """None: somebody else's, which is left alone."""
+    """None for a foreign cluster, which is left alone."""
 
 
 def start_broker(options: ChaosOptions, topic: str, steps: Steps, stack: contextlib.ExitStack) -> Broker:
-    """Made here, and gone with ``stack``: the Kafka, or the topic, if its name was not given."""
+    """Start the Kafka or create the topic that was not given; ``stack`` removes them at its end."""
     given = options.bootstrap_servers
     if given is None:
         with steps.step("A real Apache Kafka of one node"):

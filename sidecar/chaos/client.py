@@ -1,7 +1,7 @@
 """One client of the workload: ``python -m sidecar.chaos.client RUN_DIR TOPIC JOURNAL RUN NUMBER VALUE_BYTES``.
 
-Sends numbered records at the rate that its journal says until that says stop, then flushes and closes. It knows
-nothing of faults: whatever is killed or cut, no call of its producer may raise.
+It sends numbered records at the rate in its journal until that says stop, then flushes and closes. It knows nothing of
+faults: whatever is killed or cut, no call of its producer may raise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Client:
         self._words = journal.words
 
     def run(self, run: int, client: int, value_bytes: int) -> None:
-        """Until the journal says stop: one producer, or one visit after the other."""
+        """Send until the journal says stop: with one producer, or one after the other."""
         head, records_max = self._head, self._journal.records_max
         filler = b"." * max(0, value_bytes - RECORD_ID.size)
         number = 0
@@ -48,7 +48,7 @@ class Client:
                 producer.flush(timeout=FLUSH_S)
 
     def _send(self, producer: Producer, record: tuple[int, int, bytes], number: int, end: int) -> int:
-        """Records from ``number`` to ``end``, or to the stop; the number of the next one."""
+        """Send records from ``number`` to ``end``, or until the stop. Returns the number of the next one."""
         head, send, topic = self._head, producer.send, self._topic
         run, client, filler = record
         keys = [b"key-%d" % each for each in range(KEYS)]
@@ -62,14 +62,14 @@ class Client:
                 send(
                     topic,
                     value=RECORD_ID.pack(run, client, number) + filler,
-                    # Keyed and keyless in turn; order is kept per partition either way.
+                    # With and without a key in turn; order is kept per partition either way.
                     key=keys[number % KEYS] if number & 1 else None,
                     on_delivery=partial(self._on_delivery, number),
                 )
                 number += 1
             rate = head[Head.RATE]
             now_s = time.monotonic()
-            # A client that was held up goes on at its pace; it does not make up for minutes at once.
+            # A delayed client continues at its rate; it does not send the missing minutes at once.
             due_s = max(due_s + BURST / rate, now_s - 1.0) if rate else now_s
             if due_s > now_s:
                 time.sleep(due_s - now_s)
@@ -88,7 +88,7 @@ class Client:
 
 
 def run_client(kind: type[Client]) -> int:
-    """The process of one client, by the words of its command line."""
+    """Run the process of one client, by the arguments of its command line."""
     run_dir, topic, path = sys.argv[1:4]
     run, number, value_bytes = map(int, sys.argv[4:7])
     journal = ClientJournal.open(Path(path))

@@ -33,17 +33,17 @@ _PARTITION_MASK = 0xFFFF
 
 class Head(IntEnum):
     SENT = 0
-    """Records 0 ... SENT-1 may have been sent; never fewer than were."""
+    """Records 0 ... SENT-1 may have been sent; never fewer than really were."""
     NEWEST = 1
     """One more than the highest number delivered."""
     DECIDED_TWICE = 2
     STATE = 3
     STOP = 4
     RATE = 5
-    """Records/s to send; 0: as fast as they are taken."""
+    """Records per second to send; 0: as fast as they are accepted."""
     RAISED_BYTES = 6
     VISIT_RECORDS = 7
-    """After so many records the client closes its producer and opens another one; 0: one for its life."""
+    """After this many records the client closes its producer and opens another; 0: only one."""
 
 
 class ClientState(IntEnum):
@@ -55,7 +55,7 @@ class ClientState(IntEnum):
 
 
 def delivered_word(partition: int, offset: int) -> int:
-    """``offset`` -1: the broker could not say."""
+    """The word of a delivered record. ``offset`` -1: the broker did not give it."""
     return DELIVERED << _KIND_SHIFT | (partition & _PARTITION_MASK) << _PARTITION_SHIFT | offset + 1
 
 
@@ -86,7 +86,7 @@ class ClientJournal:
 
     @classmethod
     def create(cls, path: Path, records_max: int) -> ClientJournal:
-        """A sparse file; pages are backed as records complete."""
+        """Create a sparse file; its pages are allocated as records complete."""
         with path.open("w+b") as file:
             file.truncate(HEADER_BYTES + 2 * 8 * records_max)
             return cls(path, records_max, mmap.mmap(file.fileno(), 0))
@@ -106,7 +106,7 @@ class ClientJournal:
         return ClientState(self.head[Head.STATE])
 
     def raised(self, text: str) -> None:
-        """Note what the client raised, and that it ended by it."""
+        """Note the error that the client raised, and that it has ended."""
         data = text.encode()[:TEXT_BYTES_MAX]
         self._view[TEXT_OFFSET : TEXT_OFFSET + len(data)] = data
         self.head[Head.RAISED_BYTES] = len(data)

@@ -1,4 +1,6 @@
-"""Faults: carries out one fault of the plan on what lives now. Signals go by pidfd, never to a reused number."""
+"""Faults: carries out one fault of the plan on the present processes. Signals are sent by pidfd, never to a reused
+pid.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ VICTIM_TIMEOUT_S = 60.0
 
 
 class Faults:
-    """Belongs to the main thread: a daemon that is started again dies with the thread that started it."""
+    """Belongs to the main thread, as a restarted daemon dies with the thread that started it."""
 
     def __init__(
         self,
@@ -37,7 +39,9 @@ class Faults:
         self._watch = watch
 
     def inflict(self, fault: Fault) -> Recovery[FaultKind] | None:
-        """Do it, for as long as it lasts; what to wait for. None when there was no client to hit."""
+        """Carry out a fault for its duration. Returns the recovery to wait for; None when there was no client
+        to hit.
+        """
         match fault.kind:
             case FaultKind.WORKER_KILLED:
                 kill(self._worker(fault))
@@ -62,7 +66,8 @@ class Faults:
             case FaultKind.CONNECTIONS_CUT:
                 self._proxied.disconnect()
             case FaultKind.ANSWERS_LOST:
-                # Done there, unknown here. Cut with the first answer behind which others may wait.
+                # The broker has appended, but the client does not know. Cut at the first answer that others may wait
+                # behind.
                 self._proxied.add(on(Api.PRODUCE, times=fault.times).cut_answer())
             case FaultKind.BROKER_AWAY:
                 self._take_broker_away(fault)
@@ -82,7 +87,7 @@ class Faults:
         return self._watch.begin(fault.kind, self._workload.live)
 
     def _workers(self, *states: str) -> list[int]:
-        """Workers of this very daemon in these states; what a killed one left written says nothing."""
+        """The workers of the present daemon in these states; a killed daemon's file does not count."""
         if self._daemon.process is not None and self._daemon.process.poll() is not None:
             raise DaemonFailed(f"the daemon ended by itself:\n{self._daemon.log_tail()}")
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -102,7 +107,7 @@ class Faults:
         return ready[fault.pick(len(ready))]
 
     def _kill_twice(self, fault: Fault) -> Recovery[FaultKind]:
-        """The second one in its adoption, or when it has just become ready."""
+        """Kill a worker and its successor, during its adoption or when it has just become ready."""
         victim = self._worker(fault)
         before = set(self._workers("ready"))
         kill(victim)
@@ -130,7 +135,7 @@ class Faults:
         return self._watch.begin(fault.kind, [successor])
 
     def _stop_worker(self, fault: Fault) -> Recovery[FaultKind]:
-        """It may be woken before it is killed; then it finds SIGABRT waiting."""
+        """Stop a worker. It may be woken before it is killed; it then finds SIGABRT pending."""
         victim = self._worker(fault)
         with stopped([victim]):
             recovery = self._begin(fault)
@@ -150,7 +155,7 @@ class Faults:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that ``pid`` started and that are there; [] when it is gone."""
+    """The present child processes of ``pid``; [] when it is gone."""
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
@@ -168,7 +173,7 @@ def pause(pids: Sequence[int], seconds: float) -> None:
 
 @contextlib.contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """SIGSTOP, and SIGCONT at the end to those that are still the same processes."""
+    """SIGSTOP, and at the end SIGCONT for those that are still the same processes."""
     handles = []
     try:
         for pid in pids:

@@ -1,4 +1,4 @@
-"""Follower: reads the topic into the ledger while it grows, so that a long run need not be read at its end."""
+"""Follower: reads the topic into the ledger while it grows, so that a long run is not read only at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN_S = 1.0
 
 
 class Follower:
-    """Reads in a thread of its own until :meth:`finish`, which belongs to the main thread as the rest does."""
+    """Reads in its own thread until :meth:`finish`. All other calls belong to the main thread."""
 
     def __init__(
         self, bootstrap_servers: str, topic: str, starts: Mapping[int, int], workload: Workload
@@ -29,7 +29,7 @@ class Follower:
         self.thread = SideThread("follower", self._follow)
 
     def finish(self) -> ChaosLedger:
-        """All clients have ended: read the rest, and close the ledger. Raises as read_topic() does."""
+        """Read the rest and close the ledger, after all clients have ended. Raises as read_topic() does."""
         self.thread.stop()
         self._read(None)
         self.ledger.close(self._workload.killed)

@@ -1,9 +1,9 @@
-"""The ledger of a chaos run: the outcome of every record, against the topic.
+"""The ledger of a chaos run: compares the outcome of every record with the topic.
 
-Made for tens of millions of records, where :class:`sidecar.testing.ledger.Ledger` keeps objects: the clients'
-journals are two mapped words per record, its outcome and its place. The rules are the same, with one more for a
-killed client. Its outcomes are certain, and of the other records a *prefix* is there, without holes: the daemon takes
-a stream's records in order and loses none that it took.
+It is made for tens of millions of records: where :class:`sidecar.testing.ledger.Ledger` keeps objects, the clients'
+journals have two mapped words per record, its outcome and its place. The rules are the same, with one more for a
+killed client. Its outcomes are certain, and of its other records a *prefix* is in the topic, without gaps. The daemon
+accepts a stream's records in order and loses none that it accepted.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ _CHUNK = 4_096
 
 @dataclass
 class Counts:
-    """Records. The first group must all be zero."""
+    """Numbers of records. Those of the first group must all be zero."""
 
     lost: int = 0
-    """Acked and not there, or a hole in what a killed client left."""
+    """Acknowledged and not in the topic, or a gap in the records of a killed client."""
     doubled: int = 0
     reordered: int = 0
     wrong_offset: int = 0
-    """Acked at a place where another record is."""
+    """Acknowledged at a place that has another record."""
     failed_yet_there: int = 0
-    """Failed, certainly not in the log, and there."""
+    """Failed as certainly not in the log, but in the topic."""
     never_sent: int = 0
     never_told: int = 0
-    """Records of clients that lived to their end without an outcome."""
+    """Records without an outcome, of clients that were not killed."""
     told_twice: int = 0
 
     sent: int = 0
     found: int = 0
-    """In the topic, each record once."""
+    """Records in the topic, each counted once."""
     told_delivered: int = 0
     offset_unknown: int = 0
-    """Acked where the broker could not say at which offset."""
+    """Acknowledged without an offset, as the broker did not know it."""
     told_failed: int = 0
     possibly_persisted: int = 0
     untold_found: int = 0
-    """Delivered for a client that was killed before it heard of it."""
+    """Delivered for a client that was killed before it got the outcome."""
     untold_gone: int = 0
-    """Sent by a killed client and never taken by the daemon."""
+    """Sent by a killed client and never accepted by the daemon."""
 
     @property
     def wrong(self) -> dict[str, int]:
-        """Those of the first group that are not zero."""
+        """The counts of the first group that are not zero."""
         names = (
             "lost",
             "doubled",
@@ -74,7 +74,7 @@ class Counts:
 
 
 class Account:
-    """One client's records: outcomes by its journal, places by the reader, which may read while the client lives."""
+    """One client's records: outcomes from its journal, places from the reader, which may read while the client runs."""
 
     def __init__(self, number: int, journal: ClientJournal) -> None:
         self.number = number
@@ -87,7 +87,7 @@ class Account:
         self._counts = Counts()
 
     def read(self, number: int, partition: int, offset: int) -> None:
-        """The reader found record ``number`` next in ``partition``; in the order of offsets."""
+        """Note that the reader found record ``number`` next in ``partition``; called in the order of offsets."""
         if number >= self._head[Head.SENT]:
             self._counts.never_sent += 1
             self._show(number, f"is at {partition}/{offset} and was never sent")
@@ -105,13 +105,13 @@ class Account:
             self._last[partition] = number
 
     def close(self, *, killed: bool) -> Counts:
-        """Book the outcomes against the topic: the client has ended, or was ``killed``, and all has been read."""
+        """Compare the outcomes with the topic, after the client has ended or was ``killed``, and all was read."""
         counts, words, found = self._counts, self._words, self._found
         counts.sent, counts.told_twice = self._head[Head.SENT], self._head[Head.DECIDED_TWICE]
         for start in range(0, counts.sent, _CHUNK):
             end = min(start + _CHUNK, counts.sent)
             outcomes = words[start:end].tobytes()
-            # Most parts of most clients: everything delivered, and there where it was acked.
+            # The common case: everything was delivered, and is where it was acknowledged.
             if outcomes == found[start:end].tobytes() and not words[start:end].tolist().count(0):
                 counts.found += end - start
                 counts.told_delivered += end - start
@@ -164,12 +164,12 @@ class Account:
 
 @dataclass
 class ChaosLedger:
-    """All clients of one run. Feed it every message of the topic, then :meth:`close`."""
+    """The ledger of all clients of one run. Pass it every message of the topic, then call :meth:`close`."""
 
     run: int
     accounts: dict[int, Account] = field(default_factory=dict)
     foreign: int = 0
-    """Messages of others in the topic."""
+    """Messages of other runs in the topic."""
     counts: Counts = field(default_factory=Counts)
     examples: list[str] = field(default_factory=list)
 
@@ -188,8 +188,7 @@ class ChaosLedger:
         account.read(number, partition, offset)
 
     def close(self, killed: Container[int]) -> Counts:
-        """Sum up; ``killed``: numbers of the clients that were. ``examples`` name the first records that are not as
-        they should be."""
+        """Sum up. ``killed``: the numbers of the killed clients. ``examples`` then names the first wrong records."""
         for account in self.accounts.values():
             found = account.close(killed=account.number in killed)
             for name in Counts.__dataclass_fields__:

@@ -55,16 +55,16 @@ class Findings(Protocol):
 
 
 def run_chaos(options: ChaosOptions) -> int:
-    """Run it; 0 = nothing lost, doubled or reordered, no wrong outcome; 1 = a violation, or the run broke off;
-    130 = Ctrl-C.
+    """Run it. Returns 0 if nothing was lost, duplicated or reordered, and no outcome was wrong; 1 for a violation or a
+    failed run; 130 for Ctrl-C.
 
-    Needs the main thread. Everything started here is gone at return.
+    Needs the main thread. Everything started here has ended on return.
     """
     return _reported(options, lambda steps, stack: Chaos(options, steps, stack).run())
 
 
 def run_soak(options: ChaosOptions, draw: Callable[[dict[str, Any]], None] | None = None) -> int:
-    """As :func:`run_chaos`; 1 also when something grows. ``draw`` gets the JSON of the report."""
+    """As :func:`run_chaos`, but 1 also when something grows. ``draw`` gets the JSON of the report."""
     return _reported(options, lambda steps, stack: Soak(options, steps, stack).run(), draw)
 
 
@@ -98,7 +98,7 @@ def _reported(
 
 
 class Chaos:
-    """One run. Processes and files that it starts go onto ``stack``."""
+    """One run. Processes and files that it starts are put onto ``stack``."""
 
     def __init__(self, options: ChaosOptions, steps: Steps, stack: contextlib.ExitStack) -> None:
         self._options = options
@@ -165,7 +165,7 @@ class Chaos:
         )
 
     def _inflict(self, faults: Faults, workload: Workload) -> None:
-        """One fault after the other until what was asked for is reached."""
+        """Carry out one fault after the other until the requested end is reached."""
         start_s = said_s = time.monotonic()
         wait_until(
             lambda: all(client.journal.head[Head.NEWEST] for client in workload.live),
@@ -197,7 +197,7 @@ class Chaos:
             self._fill(workload)
 
     def _is_enough(self, elapsed_s: float, workload: Workload) -> bool:
-        """Kills and seconds are reached; without either, the records, or a minute."""
+        """Whether the kills and seconds are reached; without either, the records, or a minute."""
         options = self._options
         if options.kills is None and options.duration_s is None:
             return workload.sent >= options.records if options.records else elapsed_s >= 60.0
@@ -206,7 +206,7 @@ class Chaos:
         )
 
     def _fill(self, workload: Workload) -> None:
-        """No more faults: the rest of the records."""
+        """Wait for the rest of the records, without further faults."""
         while workload.sent < self._options.records:
             before = workload.sent
             wait_until(

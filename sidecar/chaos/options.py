@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class ChaosOptions:
-    """The run ends when all that is asked for has been reached."""
+    """The options of a run. It ends when all requested numbers are reached."""
 
     bootstrap_servers: str | None = None
     topic: str | None = None

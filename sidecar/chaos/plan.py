@@ -1,7 +1,7 @@
-"""The plan of faults: their order, targets and pauses. Sans-IO, from a seed alone.
+"""The plan of faults: their order, targets and pauses. Sans-IO, determined by a seed.
 
-The same seed gives the same plan on every machine. A fault's target (one of the workers that happen to live) is a
-share in the plan and becomes a process only when the fault is carried out.
+The same seed gives the same plan on every machine. In the plan a fault's target is only a number in [0, 1). It becomes
+one of the running workers when the fault is carried out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KILLS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.WORKER_STOPPED: 1,
     }
 )
-"""How many kills a fault counts as; the whole daemon is one, however many processes it has."""
+"""The number of kills that a fault counts as; the whole daemon counts as one, however many processes it has."""
 
 NEEDS_PROXY = frozenset({FaultKind.CONNECTIONS_CUT, FaultKind.ANSWERS_LOST, FaultKind.BROKER_AWAY})
 
@@ -61,12 +61,12 @@ WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
 
 GAP_S_MAX = 0.3
 SETTLED_SHARE = 0.7
-"""After so many of the faults the workload is let recover; the others overlap with what comes next."""
+"""The share of faults after which the workload may recover; the others overlap with the next fault."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. ``choice`` in [0, 1) names the victim among those alive; ``hold_s`` is how long it lasts."""
+    """One fault. ``choice`` in [0, 1) selects the victim among the running ones; ``hold_s`` is its duration."""
 
     kind: FaultKind
     gap_s: float
@@ -74,23 +74,23 @@ class Fault:
     choice: float
     hold_s: float
     settles: bool
-    """Recovery is awaited before the next one."""
+    """Whether to wait for the recovery before the next fault."""
     times: int
-    """How many answers are lost."""
+    """The number of answers that are lost."""
 
     @property
     def kills(self) -> int:
         return KILLS.get(self.kind, 0)
 
     def pick(self, count: int) -> int:
-        """The victim's place among ``count`` that are alive."""
+        """The victim's index among ``count`` running processes."""
         return min(int(self.choice * count), count - 1)
 
 
 def make_plan(seed: int, *, heartbeat_s: float, cuts: bool = True) -> Iterator[Fault]:
-    """Faults without end; ``cuts`` False leaves out those that need the fault proxy.
+    """An endless sequence of faults. ``cuts`` False leaves out those that need the fault proxy.
 
-    Every fault takes the same number of draws, so that a plan without cuts differs in nothing else.
+    Every fault takes the same number of random draws, so that a plan without cuts differs in nothing else.
     """
     source = random.Random(seed)
     kinds = list(WEIGHTS)

@@ -1,7 +1,8 @@
-"""The probe of a soak: a quiet client that times its records. Its words are those of :mod:`sidecar.chaos.client`.
+"""The probe of a soak: a quiet client that times its records. Its arguments are those of :mod:`sidecar.chaos.client`.
 
-Beside its journal lies a file ``JOURNAL.latencies``: for each delivered record when it was due (monotonic) and how many
-seconds later its callback came. It counts from the moment the record was due, so a ``send()`` that waits is seen.
+The file ``JOURNAL.latencies`` beside its journal has, for each delivered record, when it was due (monotonic) and how
+many seconds later its callback came. Latency counts from the moment the record was due, so it includes a ``send()``
+that waits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sidecar.chaos.client import FLUSH_S, RECORD_ID, Client, run_client
 from sidecar.chaos.client_journal import ClientJournal, ClientState, Head
 
 LATENCY = struct.Struct("<dd")
-"""Due, and seconds until the outcome."""
+"""(when due, seconds until the outcome)."""
 _LOOK_BYTES = LATENCY.size * 65_536
 
 
@@ -27,7 +28,7 @@ def latencies_path(journal: Path) -> Path:
 
 
 class Probe(Client):
-    """One record at a time is due, at the journal's rate."""
+    """A client that sends one record at a time, at the journal's rate."""
 
     def __init__(self, connect: Callable[[], Producer], topic: str, journal: ClientJournal) -> None:
         super().__init__(connect, topic, journal)
@@ -60,14 +61,14 @@ class Probe(Client):
 
 
 class LatencyReader:
-    """Reads what a probe has written since the last look."""
+    """Reads the latencies that a probe has written since the last call."""
 
     def __init__(self, journal: Path) -> None:
         self._path = latencies_path(journal)
         self._position = 0
 
     def read(self) -> list[float]:
-        """Seconds, in the order of the outcomes."""
+        """The latencies in seconds, in the order of the outcomes."""
         return [latency_s for _, latency_s in self._records()]
 
     def _records(self) -> Iterator[tuple[float, float]]:

@@ -30,7 +30,7 @@ class RecoveryTimes(NamedTuple):
 
 
 class Recovery(Generic[Kind]):
-    """One fault's. Clients that are over by then have no say."""
+    """The recovery from one fault. Clients that have ended do not count."""
 
     def __init__(self, kind: Kind, clients: Sequence[ClientRun]) -> None:
         self.kind = kind
@@ -39,7 +39,7 @@ class Recovery(Generic[Kind]):
         self._start_s = time.monotonic()
 
     def look(self) -> bool:
-        """Whether it is over, one way or the other."""
+        """Whether it is over, as all clients have recovered or ended."""
         self._waiting = [
             (client, mark)
             for client, mark in self._waiting
@@ -59,7 +59,7 @@ class Recovery(Generic[Kind]):
 
 
 class RecoveryWatch(Generic[Kind]):
-    """Looks in a thread of its own, so that the thread of the faults may block meanwhile."""
+    """Watches in its own thread, so that the thread of the faults may block."""
 
     def __init__(self) -> None:
         self._pending: list[Recovery[Kind]] = []
@@ -69,7 +69,7 @@ class RecoveryWatch(Generic[Kind]):
         self._thread.start()
 
     def begin(self, kind: Kind, clients: Sequence[ClientRun]) -> Recovery[Kind]:
-        """The clock starts now."""
+        """Begin to watch the recovery from a fault, from now on."""
         recovery = Recovery(kind, clients)
         with self._lock:
             self._pending.append(recovery)

@@ -1,4 +1,4 @@
-"""The findings of a chaos run, as a table for people and as JSON for programs."""
+"""The results of a chaos run, as a table for the terminal and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sidecar.chaos.recovery import RecoveryTimes
 
 @dataclass
 class ChaosReport:
-    """Everything that was seen; ``ok`` is what the exit status says."""
+    """The results; ``ok`` decides the exit status."""
 
     seed: int
     seconds: float
@@ -27,9 +27,9 @@ class ChaosReport:
     kills: int
     recoveries: Mapping[FaultKind, RecoveryTimes]
     problems: list[str] = field(default_factory=list)
-    """One sentence each: what clients raised, what did not recover, the first records that are wrong."""
+    """One sentence per problem: errors of clients, missing recoveries, the first wrong records."""
     alarms: list[str] = field(default_factory=list)
-    """Lines of the daemon's log that tell of a bug."""
+    """Lines of the daemon's log that indicate a bug."""
 
     @property
     def ok(self) -> bool:
@@ -77,7 +77,7 @@ class ChaosReport:
 
 
 def ledger_table(counts: Counts, books: Books) -> Table:
-    """The end of every record; red where it must be zero and is not."""
+    """The table of the records' outcomes; red where a count must be zero and is not."""
     ledger = Table(title="Ledger", title_justify="left", show_header=False)
     ledger.add_column("what")
     ledger.add_column("records", justify="right")

@@ -21,7 +21,7 @@ from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.process_stats import anonymous_rss_mb
 
 CALM_AFTER_S = 4.0
-"""So long after a disturbance ended the probe's latency is still that of the disturbance."""
+"""How long after a disturbance the probe's latency is still affected by it."""
 _WORD_BYTES = 8
 
 
@@ -30,13 +30,13 @@ class ProcessSample:
     role: str
     pid: int
     rss_mb: float
-    """Anonymous: without the segment, and without a client's mapped journal, which grows by design."""
+    """Anonymous memory: without the segment, and without a client's mapped journal, which grows by design."""
     fds: int
     threads: int
 
 
 class Tables(NamedTuple):
-    """Places of the segment in use."""
+    """Numbers of used places in the segment's tables."""
 
     pages: int
     client_rows: int
@@ -47,27 +47,27 @@ class Tables(NamedTuple):
 @dataclass(frozen=True)
 class Sample:
     at_s: float
-    """Since the start."""
+    """Seconds since the start."""
     is_calm: bool
-    """Nothing was killed or restarted in its time, nor shortly before."""
+    """Whether nothing was killed or restarted in its time or shortly before."""
     sent: int
     tables: Tables
     processes: list[ProcessSample]
     p50_ms: float | None
-    """Of the probe's records in its time; None without any."""
+    """Percentiles of the probe's records in its time; None without any."""
     p99_ms: float | None
 
 
 @dataclass
 class Sampler:
-    """Looks in a thread of its own: a restart of a broker blocks the main one."""
+    """Samples in its own thread, as a restart of a broker blocks the main one."""
 
     daemon: SidecarDaemon
     workload: Workload
     probe: int
-    """The probe's place."""
+    """The index of the probe's place."""
     resident: int
-    """The place of the client that stays."""
+    """The index of the place of the client that stays."""
     every_s: float
     samples: list[Sample] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Sampler:
 
     @contextlib.contextmanager
     def disturbance(self) -> Iterator[None]:
-        """Main thread: what happens inside, and shortly after, is not calm."""
+        """For the main thread: mark the time of the block, and shortly after, as not calm."""
         self._disturbances += 1
         try:
             yield
@@ -94,7 +94,7 @@ class Sampler:
             self._disturbances -= 1
 
     def tables(self) -> Tables:
-        """Those in use now; others write the tables meanwhile."""
+        """The places in use now; other processes write the tables at the same time."""
         segment, places = self._segment, self._segment.layout
         words = bytes(segment.view[places.client_words :][: _WORD_BYTES * places.clients_max])
         slots = segment.prepared_slots()
@@ -148,13 +148,13 @@ class Sampler:
 
 
 def process_sample(role: str, pid: int) -> ProcessSample:
-    """Raises OSError for a process that is gone."""
+    """A sample of one process. Raises OSError for a process that is gone."""
     fds, threads = (len(list(Path(f"/proc/{pid}/{name}").iterdir())) for name in ("fd", "task"))
     return ProcessSample(role, pid, round(anonymous_rss_mb(pid), 3), fds, threads)
 
 
 def _percentile_ms(ordered_s: Sequence[float], share: float) -> float | None:
-    """The nearest rank."""
+    """A percentile in ms by nearest rank; None without values."""
     if not ordered_s:
         return None
     rank = min(len(ordered_s) - 1, int(share * len(ordered_s)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class SideThread:
-    """Runs ``work(end)`` in a thread of its own; it returns soon after the event is set."""
+    """Runs ``work(end)`` in its own thread; ``work`` must return soon after the event is set."""
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self._end = threading.Event()
@@ -17,7 +17,7 @@ class SideThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Set the event and wait for the end. Repeatable, also where it was never started."""
+        """Set the event and wait for the end. May be called again, and without a start."""
         self._end.set()
         if self._thread.ident is not None:
             self._thread.join()

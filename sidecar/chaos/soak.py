@@ -1,6 +1,7 @@
-"""A soak: load for minutes or hours while clients come and go, workers die and the broker restarts. Does anything grow?
+"""A soak: load for minutes or hours while clients come and go, workers die and the broker restarts. Does anything
+grow?
 
-One worker, the controller, one client and the probe stay from the first to the last second: their memory is judged.
+One worker, the controller, one client and the probe run for the whole time: their memory is checked for growth.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 DURATION_S: Final = 1_800.0
 EVERY_S: Final = 20.0
-"""From one event to the next; a shorter run has a tenth of its duration."""
+"""The time from one event to the next; a shorter run uses a tenth of its duration."""
 SAMPLE_S: Final = 5.0
 ROTATION: Final = (
     SoakStep.CLIENT_ENDED,
@@ -43,16 +44,16 @@ ROTATION: Final = (
     SoakStep.CLIENT_KILLED,
     SoakStep.BROKER_KILLED,
 )
-"""Again and again. The broker only where it is the run's own."""
+"""The events, repeated. The broker only if it belongs to the run."""
 OF_BROKER: Final = (SoakStep.BROKER_RESTARTED, SoakStep.BROKER_KILLED)
 RESIDENT: Final = 0
-"""The place of the client that stays."""
+"""The index of the place of the client that stays."""
 RESIDENT_RECORDS_MAX: Final = 1 << 27
 VICTIM: Final = 0
-"""The worker that is killed; the others stay."""
+"""The index of the worker that is killed; the others stay."""
 PROBE_RECORDS_PER_S: Final = 100
 VISIT_RECORDS_PER_S: Final = 200
-"""Of a client that opens a producer a second."""
+"""The records of a visit, for a client that opens a producer per second."""
 POOL_BYTES: Final = 256 << 20
 RECOVERY_S_MAX: Final = 90.0
 LOOK_S: Final = 0.2
@@ -157,7 +158,7 @@ class Soak:
         watch: RecoveryWatch[SoakStep],
         sampler: Sampler,
     ) -> None:
-        # By turns, so that each of those that come and go is ended and killed.
+        # In turn, so that each of the clients that come and go is ended and killed.
         victims = itertools.cycle(range(RESIDENT + 1, self._visitor + 1))
         for step in itertools.cycle(ROTATION):
             if step in OF_BROKER and cluster is None:
@@ -201,7 +202,9 @@ class Soak:
         return time.monotonic() - self._start_s
 
     def _wait(self, workload: Workload, steps: set[SoakStep]) -> bool:
-        """Until the next step is due; False when the run is over. It is not before each of ``steps`` was done."""
+        """Wait until the next step is due. Returns False when the run is over, which it is only after each of
+        ``steps`` was done.
+        """
         due_s = self._elapsed_s + self._every_s
         while self._elapsed_s < due_s:
             is_enough = self._elapsed_s >= self._duration_s and workload.sent >= self._options.records
@@ -227,7 +230,7 @@ class Soak:
         )
 
     def _rest(self, sampler: Sampler) -> None:
-        """All clients have left and every record has its end: nothing of the segment may be in use."""
+        """Check that nothing of the segment is in use, after all clients have left and every record has its outcome."""
 
         def in_use() -> str:
             tables = sampler.tables()
@@ -244,7 +247,7 @@ class Soak:
 
 
 def _ready_worker(daemon: SidecarDaemon, index: int) -> int:
-    """Its pid, once it takes clients."""
+    """The pid of a worker, once it takes clients."""
 
     def ready() -> int | None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The findings of a soak: the ledger, what was done to it, and whether anything grew."""
+"""The results of a soak: the ledger, the disturbances, and whether anything grew."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SoakStep(StrEnum):
 
 
 WARM_UP_SHARE = 0.2
-"""The first part of the samples is shown and not judged: caches fill."""
+"""The first part of the samples is shown but not judged, as caches fill."""
 LIFE_SHARE = 0.5
-"""Processes that lived for so much of the judged time are judged."""
+"""Processes that ran for at least this share of the judged time are judged."""
 RSS_BOUND = Bound(per_hour=2.0, step=1.0)
 FDS_BOUND = THREADS_BOUND = Bound(per_hour=1.0, step=0.5)
 TABLE_BOUNDS: Mapping[str, Bound] = {
@@ -42,7 +42,7 @@ P50_BOUND, P99_BOUND = Bound(per_hour=2.0, step=0.5), Bound(per_hour=10.0, step=
 
 
 def trends_of(samples: Sequence[Sample]) -> list[Trend]:
-    """Of each process that stayed, of each table, and of the latency in calm times."""
+    """The trends of each process that stayed, of each table, and of the latency in calm times."""
     return [trend for trend in _trends(samples[int(len(samples) * WARM_UP_SHARE) :]) if trend is not None]
 
 
@@ -57,7 +57,7 @@ def _trends(samples: Sequence[Sample]) -> Iterator[Trend | None]:
         of_it = [
             (sample.at_s, process) for sample in seen for process in sample.processes if process.pid == pid
         ]
-        # Beside a broker that is away memory is a backlog: the calm times show whether all of it comes back.
+        # While a broker is away memory is a backlog; the calm times show whether all of it comes back.
         calm_s = {sample.at_s for sample in seen if sample.is_calm}
         memory = [(at_s, each.rss_mb) for at_s, each in of_it if at_s in calm_s]
         yield trend_of(f"{role}: memory in calm times", "MB", memory, RSS_BOUND)
@@ -76,7 +76,7 @@ def _trends(samples: Sequence[Sample]) -> Iterator[Trend | None]:
 
 @dataclass
 class SoakReport:
-    """``ok``: the ledger balances, nothing was seen to grow, and nothing else went wrong."""
+    """The results. ``ok``: the ledger balances, nothing grew, and nothing else went wrong."""
 
     seconds: float
     counts: Counts

@@ -1,8 +1,8 @@
 """Trends of a soak: does a series of samples grow? Sans-IO.
 
-Of each part of the time the least value counts, its floor. A leak lifts all floors. A backlog that comes and goes, a
-free list and a busy machine lift single samples, and the next event leaves a floor as before. The slope is the median
-of the slopes between all pairs of floors (Theil-Sen), so up to 29 % of them may lie anywhere.
+For each part of the time its least value counts, its floor. A leak raises all floors. A backlog that comes and goes, a
+free list and a busy machine raise only single samples, and the next floor is as before. The slope is the median of the
+slopes between all pairs of floors (Theil-Sen), so up to 29 % of them may lie anywhere.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 HOUR_S = 3_600.0
 JUDGED_S_MIN = 300.0
-"""A shorter series says nothing of an hour."""
+"""A shorter series says nothing about an hour."""
 PARTS = 12
-"""Of the time, with a floor each. Of half an hour's soak they have two minutes each: six events."""
+"""The parts of the time, with a floor each: two minutes, or six events, in a soak of half an hour."""
 
 Points = Sequence[tuple[float, float]]
 """(seconds, value), in order."""
@@ -23,7 +23,9 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Bound:
-    """Growth is more than ``per_hour``, with a rise of more than ``step``: a cache may fill, a page may be touched."""
+    """The limits of growth: more than ``per_hour``, and a rise of more than ``step``, as a cache may fill and a page
+    be touched.
+    """
 
     per_hour: float
     step: float
@@ -31,7 +33,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Trend:
-    """One series. ``per_hour`` in its unit."""
+    """The trend of one series. ``per_hour`` is in its unit."""
 
     what: str
     unit: str
@@ -40,7 +42,7 @@ class Trend:
     last: float
     per_hour: float
     rise: float
-    """From the first quarter of the floors to the last one."""
+    """The rise from the first quarter of the floors to the last one."""
     seconds: float
     bound: Bound
 
@@ -54,7 +56,7 @@ class Trend:
 
 
 def trend_of(what: str, unit: str, points: Points, bound: Bound) -> Trend | None:
-    """None for fewer than three points."""
+    """The trend of a series; None for fewer than three points."""
     if len(points) < 3:
         return None
     values = [value for _, value in points]
@@ -76,7 +78,7 @@ def trend_of(what: str, unit: str, points: Points, bound: Bound) -> Trend | None
 
 
 def floors_of(points: Points) -> Points:
-    """The least point of each part of the time that has any."""
+    """The lowest point of each part of the time that has points."""
     start_s, seconds = points[0][0], points[-1][0] - points[0][0]
     least: dict[int, tuple[float, float]] = {}
     for at_s, value in points:
@@ -87,7 +89,7 @@ def floors_of(points: Points) -> Points:
 
 
 def slope_of(points: Points) -> float:
-    """Units a second; 0 where no two points differ in time."""
+    """The slope in units per second; 0 when no two points differ in time."""
     slopes = [
         (value - before) / (at_s - before_s)
         for index, (at_s, value) in enumerate(points)

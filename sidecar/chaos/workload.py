@@ -1,4 +1,6 @@
-"""The workload: some places, each with one client at a time; who is killed or has sent enough gets a successor."""
+"""The workload: a number of places, each with one client at a time. A client that was killed or has sent enough gets a
+successor.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,29 @@ from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.waiting import wait_until
 
 LIFE_RECORDS_MAX = 2_000_000
-"""A client that has sent so many ends by itself."""
+"""A client that has sent this many records ends."""
 BROKEN_MAX = 5
 END_TIMEOUT_S = 240.0
 
 
 class WorkloadFailed(RuntimeError):
-    """Clients end by themselves again and again, or do not end when asked to."""
+    """Clients keep failing, or do not end when asked to."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A kind of clients, one after the other. ``rate``: records/s, 0 as fast as they are taken."""
+    """A kind of clients, one after the other. ``rate``: records per second; 0: as fast as they are accepted."""
 
     rate: int
     visit_records: int = 0
-    """A producer of its own for each so many records; 0: one for the client's life."""
+    """A new producer after each this many records; 0: one for the client's life."""
     module: str = "sidecar.chaos.client"
     records_max: int = LIFE_RECORDS_MAX
 
 
 @dataclass(eq=False)
 class ClientRun:
-    """One client's life. ``killed`` by us, or ended by itself (``over``)."""
+    """One client process. ``over`` once it was ``killed`` by us or has ended."""
 
     number: int
     place: int
@@ -52,7 +54,7 @@ class ClientRun:
 
 
 class Workload:
-    """Use from the main thread: a child dies with the thread that started it."""
+    """Use it from the main thread, as a child dies with the thread that started it."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class Workload:
         self._is_hurried = False
         self._value_bytes = value_bytes
         self.clients: list[ClientRun] = []
-        """All that ever lived."""
+        """All clients that were ever started."""
         self._places: list[ClientRun] = [self._start(place) for place in range(len(places))]
 
     @property
@@ -84,7 +86,7 @@ class Workload:
         return sum(client.journal.sent for client in self.clients)
 
     def kill(self, client: ClientRun) -> ClientRun:
-        """SIGKILL; its successor, started at once."""
+        """Kill a client. Returns its successor, which is started at once."""
         client.killed = True
         client.process.kill()
         client.process.wait()
@@ -96,7 +98,7 @@ class Workload:
         return self._places[place]
 
     def end(self, client: ClientRun) -> ClientRun:
-        """Let it flush and close; its successor, started when it is gone."""
+        """Let a client flush and close. Returns its successor, which is started when it is gone."""
         client.journal.head[Head.STOP] = 1
         wait_until(
             lambda: client.process.poll() is not None,
@@ -107,7 +109,7 @@ class Workload:
         return self._places[client.place]
 
     def tend(self) -> None:
-        """Successors for those that ended by themselves. Raises WorkloadFailed when too many raised."""
+        """Start successors for the clients that have ended. Raises WorkloadFailed when too many failed."""
         for client in list(self._places):
             if client.process.poll() is not None:
                 if client.journal.state is not ClientState.ENDED and not client.killed:
@@ -115,13 +117,13 @@ class Workload:
                 self._places[client.place] = self._start(client.place)
 
     def hurry(self) -> None:
-        """From now on as fast as records are taken."""
+        """Send as fast as records are accepted from now on."""
         self._is_hurried = True
         for client in self.live:
             client.journal.head[Head.RATE] = 0
 
     def finish(self, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Tell all to flush and close, and wait for them."""
+        """Let all clients flush and close, and wait for them."""
         for client in self._places:
             client.journal.head[Head.STOP] = 1
         wait_until(
@@ -143,7 +145,7 @@ class Workload:
 
     @property
     def raised(self) -> list[str]:
-        """Errors that clients raised, or their exits: none may happen."""
+        """Errors that clients raised, or their exits; there must be none."""
         return [
             f"client {client.number}: "
             + (client.journal.raised_text or f"ended with status {client.process.returncode}")
@@ -154,7 +156,7 @@ class Workload:
         ]
 
     def stop(self) -> None:
-        """Kill what is left. Safe to call twice."""
+        """Kill the remaining clients. May be called again."""
         for client in self.clients:
             if client.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

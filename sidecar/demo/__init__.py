@@ -1,4 +1,4 @@
-"""The main job on real input and a judge that shares no code with us: ``kafka-sidecar demo``.
+"""The main use on real input, and a judge that shares no code with us: ``kafka-sidecar demo``.
 
-Nothing of the product imports it.
+No other part of the product imports it.
 """

@@ -1,4 +1,4 @@
-"""Say in one sentence each what this machine lacks, naming the Debian package.
+"""Prints one sentence for each thing that this machine lacks, with the Debian package.
 
 Runs before anything is installed, perhaps on a Python that is too old: standard library and old syntax only.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 
 
 def missing(needs_java: bool = True) -> list[str]:
-    """One sentence for each thing that is missing; empty when all is there."""
+    """One sentence for each missing thing; empty when nothing is missing."""
     found = []
     if not sys.platform.startswith("linux"):
         found.append(f"kafka-sidecar needs Linux (pidfd, CPU affinity, /dev/shm); this is {sys.platform}.")
-    # make PYTHON=... may name any Python, so this check is not as dead as it looks.
+    # make PYTHON=... may name any Python, so this check is needed.
     if sys.version_info < (3, 11):  # noqa: UP036
         found.append(
             f"Python {sys.version.split()[0]} is too old: install Python 3.11 or later "
@@ -45,7 +45,7 @@ def missing(needs_java: bool = True) -> list[str]:
 
 
 def java_version() -> int:
-    """Major version of the Java that Spark and Kafka would use; 0 when there is none."""
+    """The major version of the Java that Spark and Kafka would use; 0 without Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     try:

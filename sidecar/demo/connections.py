@@ -1,4 +1,4 @@
-"""Count TCP connections to the brokers, as the kernel lists them: nobody has to be asked or trusted."""
+"""Counts TCP connections to the brokers in the kernel's own list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE_S = 0.01
 def count_connections(ports: Iterable[int]) -> int:
     """Established connections of this network namespace whose remote port is one of ``ports``.
 
-    The remote side is looked at, so a connection on this machine counts once, and remote brokers count too.
+    Only the remote side is compared, so a connection within this machine counts once, and remote brokers count, too.
     """
     wanted = {f"{port:04X}" for port in ports}
     found = 0

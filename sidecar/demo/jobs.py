@@ -24,11 +24,11 @@ OUTPUT_LINES = 25
 
 
 class JobFailed(RuntimeError):
-    """The job ended with an error; the message carries its last words."""
+    """The job ended with an error. The message has the end of its output."""
 
 
 class Job:
-    """A program in a session of its own, watched from here and killed as a whole."""
+    """A program in its own session, which is watched and killed as a whole."""
 
     def __init__(self, words: list[str]) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -44,7 +44,7 @@ class Job:
         self.seen_s: dict[str, float] = {}
 
     def watch(self, while_running: Callable[[], object]) -> float:
-        """Call ``while_running`` until the program ends; its seconds. Raises JobFailed."""
+        """Call ``while_running`` until the program ends. Returns its duration in seconds. Raises JobFailed."""
         while True:
             try:
                 status = self._process.wait(POLL_S)
@@ -59,7 +59,7 @@ class Job:
             return seconds
 
     def _text(self) -> str:
-        # pread: the program writes through the same file offset, which must not be moved from here.
+        # pread, as the program writes through the same file offset, which must not be moved here.
         number = self._output.fileno()
         return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
 
@@ -71,7 +71,7 @@ class Job:
         return "\n".join(self._text().splitlines()[-OUTPUT_LINES:])
 
     def stop(self) -> None:
-        """Kill the program and all it started (Spark's JVM, its Python workers). Safe to call twice."""
+        """Kill the program and all its processes (Spark's JVM, its Python workers). May be called again."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

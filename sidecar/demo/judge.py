@@ -1,7 +1,7 @@
-"""The independent count: librdkafka reads the topic, the standard library decodes it, nothing here is ours.
+"""The independent count: librdkafka reads the topic and the standard library decodes it; no code of ours is used.
 
-Every value carries ``row`` = Spark's monotonically_increasing_id(): the upper bits are the Spark task, the
-lower 33 count the rows of that task. So within one key and task the numbers rise in the order of offsets.
+Every value carries ``row`` = Spark's monotonically_increasing_id(): the upper bits are the Spark task, the lower 33
+count the rows of that task. So within one key and task the numbers rise in the order of offsets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Message(Protocol):
 
 @dataclass
 class Verdict:
-    """Counts of the records read back, and every disagreement with the input as one sentence."""
+    """Counts of the records read back, and one sentence for every difference from the input."""
 
     counts: Counts = field(default_factory=Counts)
     tasks: set[int] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Verdict:
 
 
 class Judge:
-    """Takes messages in the order they are read (per partition: the order of offsets), then compares."""
+    """Takes messages in the order in which they are read (per partition: in the order of offsets), then compares."""
 
     def __init__(self) -> None:
         self._verdict = Verdict()
@@ -85,12 +85,12 @@ class Judge:
         self._last_row[key, task, partition] = row
 
     def _report(self, problem: str) -> None:
-        # One broken rule can hit every row: the first few tell the story.
+        # One fault can concern every row, so only the first few are kept.
         if len(self._verdict.problems) < SHOWN_MAX:
             self._verdict.problems.append(problem)
 
     def verdict(self, expected: Counts) -> Verdict:
-        """Compare with ``expected`` and return everything found."""
+        """Compare with ``expected``. Returns all differences."""
         verdict = self._verdict
         doubles = sum(count - 1 for count in self._seen.values())
         if doubles:
@@ -105,7 +105,7 @@ class Judge:
 
 
 class TopicReader:
-    """Reads one topic from where it ended when the reader was made; not thread-safe, but for ``close``."""
+    """Reads one topic from its end at the time when the reader was made. Not thread-safe, except for ``close``."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -138,11 +138,11 @@ class TopicReader:
         return int(found[1])
 
     def written(self) -> int:
-        """Records appended by anyone since the reader was made, as the broker's offsets tell it."""
+        """The number of records appended by any client since the reader was made, by the broker's offsets."""
         return sum(self._end(partition) - start for partition, start in self._start.items())
 
     def read_into(self, judge: Judge) -> int:
-        """Hand what can be read now to ``judge``; returns how many messages that were, none once it is closed."""
+        """Pass the records that can be read now to ``judge``. Returns their number; 0 once it is closed."""
         with self._reading:
             if self.is_closed:
                 return 0
@@ -153,7 +153,9 @@ class TopicReader:
         return len(messages)
 
     def close(self) -> None:
-        """Safe to call twice, and while another thread reads: librdkafka would wait for ever for that one."""
+        """Close the reader. May be called again, and while another thread reads: librdkafka would otherwise block for
+        ever.
+        """
         if not self.is_closed:
             self.is_closed = True
             with self._reading:
@@ -161,9 +163,9 @@ class TopicReader:
 
 
 class LiveReading:
-    """Reads along in a thread while the block runs; reader and judge belong to that thread meanwhile.
+    """Reads in a thread while the block runs; reader and judge belong to that thread in this time.
 
-    Closing the reader ends the thread, also when Ctrl-C came while it was being started. An error in the block does.
+    Closing the reader ends the thread, even if Ctrl-C came while it was being started. So does an error in the block.
     """
 
     def __init__(self, reader: TopicReader, judge: Judge) -> None:
@@ -185,6 +187,6 @@ class LiveReading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._reader.close()  # Ctrl-C: what is still coming in is nobody's business
+            self._reader.close()  # Ctrl-C: further records do not matter
         self._done.set()
         self._thread.join()

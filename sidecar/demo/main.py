@@ -30,7 +30,7 @@ TOPIC = "flights"
 PARTITIONS = 6
 DELIVERED = "kafka_sidecar_records_delivered_total"
 JUDGE_SILENCE_S = 10.0
-"""The judge gives up on missing rows when nothing new came for so long."""
+"""The judge stops waiting for missing rows when nothing new has come for this time."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How quickly rows arrived once they did, and records delivered as the daemon counted."""
+    """The rate at which rows arrived, and the records delivered by the daemon's count."""
 
     rows_per_s: float
     delivered: int
 
 
 class Pace:
-    """Rows/s between the first rows seen and the last: Spark's own start is not the sidecar's pace."""
+    """The rows per second between the first and the last rows seen, without Spark's own start."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -73,10 +73,10 @@ class Pace:
 
 
 def run_demo(*, bootstrap_servers: str | None = None, mock: bool = False, keep: bool = False) -> int:
-    """Run it; 0 = all counts agree, 1 = they do not or something is missing, 130 = Ctrl-C.
+    """Run the demo. Returns 0 if all counts agree, 1 if they do not or something is missing, 130 for Ctrl-C.
 
-    Needs the main thread (signals). Everything started here is gone at return, unless ``keep``: then it
-    waits for Ctrl-C with all up, and cleans up afterwards.
+    Needs the main thread (signals). Everything started here has ended on return. With ``keep`` it first waits for
+    Ctrl-C with everything running.
     """
     steps = Steps()
     try:
@@ -130,7 +130,7 @@ class _Demo:
             steps.say(f"bootstrap.servers={self._bootstrap}  KAFKA_SIDECAR_RUN_DIR={daemon.run_dir}")
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
-        # With the mock cluster a difference may be the mock's: it throws away old batches.
+        # With the mock cluster a difference may be the mock's, as it drops old batches.
         return 0 if self._agrees(expected, job, verdict) else 1
 
     def _agrees(self, expected: flights.Counts, job: JobResult, verdict: Verdict) -> bool:
@@ -198,7 +198,7 @@ class _Demo:
                 now = time.monotonic()
                 if found:
                     last = now
-                # An empty look after the last row: doubles at the end would have shown.
+                # Nothing came after the last row: duplicates at the end would have been seen.
                 elif judge.rows >= expected.rows or now - last > JUDGE_SILENCE_S:
                     break
         verdict = judge.verdict(expected)
@@ -220,7 +220,7 @@ class _Demo:
                 with ConnectionPeak(ports) as peak:
                     idle = peak.peak
                     result = run_short_lived(kind, target, self._topics[1])
-                # The daemon stays connected in both runs; its connections are the sidecar's answer.
+                # The daemon stays connected in both runs; its connections are those of the sidecar's side.
                 connections = peak.peak if kind == "sidecar" else peak.peak - idle
                 found.append(Comparison(name, connections, result))
         return found

@@ -1,8 +1,8 @@
-"""Print what an extra of this distribution needs, one requirement a line, without building the project.
+"""Prints the requirements of an extra of this distribution, one per line, without building the project.
 
-``python requirements.py demo`` follows extras that name other extras (``kafka-sidecar[daemon,spark]``). Behind
-``--without`` stand extras that are left out wherever they are named.
-Standard library only: it runs before anything is installed.
+``python requirements.py demo`` follows extras that name other extras (``kafka-sidecar[daemon,spark]``). Extras after
+``--without`` are left out wherever they are named. It uses only the standard library, as it runs before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def requirements(extra: str, without: Collection[str] = ()) -> list[str]:
-    """The base requirements and those of ``extra``, but for the extras ``without``; raises KeyError for an extra that
-    does not exist."""
+    """The base requirements and those of ``extra``, without the extras ``without``. Raises KeyError for an extra that
+    does not exist.
+    """
     project = tomllib.loads(PROJECT.read_text())["project"]
     name, extras = project["name"], project["optional-dependencies"]
     found: dict[str, None] = dict.fromkeys(project["dependencies"])

@@ -1,8 +1,8 @@
 """Fifty short-lived processes send 100 records each: once through the sidecar, once by confluent-kafka.
 
-Runs as a program of its own (``python -m sidecar.demo.short_lived``), because it forks and the demo has
-threads. The library is imported before the fork in both cases, so what is compared is the producer's own
-start: sockets, metadata, first acknowledgement. The result is one line of JSON.
+It runs as a separate program (``python -m sidecar.demo.short_lived``), because it forks and the demo has threads. The
+library is imported before the fork in both cases, so only the producer's own start is compared: sockets, metadata,
+first acknowledgement. The result is one line of JSON.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class ShortLived(NamedTuple):
 
 
 def run_short_lived(kind: str, target: str, topic: str, processes: int = PROCESSES) -> ShortLived:
-    """Run one side (``sidecar`` with a run dir, ``confluent`` with bootstrap servers) in a fresh process.
+    """Run one side (``sidecar`` with a run dir, ``confluent`` with bootstrap servers) in a new process.
 
-    Raises RuntimeError with the child's words when a process failed.
+    Raises RuntimeError with the child's output when a process failed.
     """
     done = subprocess.run(
         python_command("sidecar.demo.short_lived", kind, target, topic, str(processes)),
@@ -52,7 +52,7 @@ def run_short_lived(kind: str, target: str, topic: str, processes: int = PROCESS
 
 
 def send_by_sidecar(run_dir: str, topic: str, number: int) -> tuple[float, int]:
-    """Send the records of one process; (seconds to the first ack, records acked)."""
+    """Send the records of one process. Returns (seconds to the first ack, records acked)."""
     from client_stub import Producer
 
     start = time.monotonic()
@@ -66,7 +66,7 @@ def send_by_sidecar(run_dir: str, topic: str, number: int) -> tuple[float, int]:
 
 
 def send_by_confluent(bootstrap_servers: str, topic: str, number: int) -> tuple[float, int]:
-    """The same by confluent-kafka, idempotent as the sidecar is, polled until each record was acked."""
+    """The same by confluent-kafka, idempotent as the sidecar is, polled until each record is acknowledged."""
     from confluent_kafka import Producer
 
     from sidecar.testing.kafka_topics import quiet_config

@@ -1,7 +1,7 @@
-"""The main job as a user would write it: PySpark reads the flights and writes them through the sidecar.
+"""The main use as a user would write it: PySpark reads the flights and writes them through the sidecar.
 
-``python -m sidecar.demo.spark_job CSV RUN_DIR TOPIC``; the demo runs it as a process of its own, so that
-the JVM and its Python workers end with it.
+``python -m sidecar.demo.spark_job CSV RUN_DIR TOPIC``; the demo runs it as a separate process, so that the JVM and its
+Python workers end with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = (
 
 
 def session(name: str = "flights through the sidecar", class_path: str = "") -> SparkSession:
-    """A local session of two tasks whose Python workers are this very interpreter; ``class_path``: further jars."""
+    """A local session of two tasks whose Python workers use this interpreter; ``class_path``: further jars."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""How the demo talks: numbered steps with their seconds, a progress bar, one table at the end."""
+"""The demo's output: numbered steps with their seconds, a progress bar, one table at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Say what happens now and, when it is done, how long it took."""
+        """Print the present step and, when it is done, how long it took."""
         self._number += 1
         start = time.monotonic()
         self.console.print(f"[bold]{self._number}[/] {text} …")

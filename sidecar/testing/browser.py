@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven over its pipe (Chrome DevTools Protocol): pages are looked at as a person would.
+"""A real headless Chromium, driven over its pipe (Chrome DevTools Protocol), for tests of pages as a user sees them.
 
 Source: https://chromedevtools.github.io/devtools-protocol/; ``--remote-debugging-pipe`` reads file descriptor 3 and
 writes 4, one JSON message and a zero byte each.
@@ -27,7 +27,7 @@ ANSWER_S: Final = 30.0
 
 
 def find_browser() -> str | None:
-    """Path of a Chromium on this host; $CHROMIUM names another one."""
+    """The path of a Chromium on this host; $CHROMIUM names another one."""
     named = os.environ.get("CHROMIUM")
     return named or next((path for name in NAMES if (path := shutil.which(name))), None)
 
@@ -37,7 +37,7 @@ class BrowserError(RuntimeError):
 
 
 class Browser:
-    """One page of a browser of its own. Use it as a context manager from one thread."""
+    """One page of a separate browser. Use it as a context manager from one thread."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -45,9 +45,9 @@ class Browser:
         self._unread = b""
         self._events: list[dict[str, Any]] = []
         self.requests: list[str] = []
-        """Addresses that the page has asked for."""
+        """Addresses that the page has requested."""
         self.complaints: list[str] = []
-        """Errors in its console: exceptions, and what the page's policy refuses."""
+        """Errors in its console: exceptions, and violations of the page's policy."""
 
     def __enter__(self) -> Browser:
         self._home = Path(tempfile.mkdtemp(prefix="ks-browser-"))
@@ -64,7 +64,7 @@ class Browser:
             [
                 self._path,
                 "--headless=new",
-                "--no-sandbox",  # as root there is none
+                "--no-sandbox",  # not available to root
                 "--disable-gpu",
                 "--disable-dev-shm-usage",
                 "--no-first-run",
@@ -101,7 +101,7 @@ class Browser:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def look_like(self, *, width: int, height: int = 900, is_dark: bool = False, scale: float = 1.0) -> None:
-        """The size of the window, and the colours that its user prefers."""
+        """Set the size of the window, and the colour scheme that the user prefers."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -113,7 +113,7 @@ class Browser:
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
-        """Go there, and return once the page is loaded."""
+        """Open an address. Returns once the page is loaded."""
         self._events.clear()
         answer = self._ask("Page.navigate", url=address)
         if answer.get("errorText"):
@@ -132,12 +132,12 @@ class Browser:
         return answer["result"].get("value")
 
     def text(self, selector: str = "body") -> str:
-        """The text that a reader sees in the first element of this kind."""
+        """The visible text of the first element of this kind."""
         found: str = self.run(f"document.querySelector({json.dumps(selector)}).innerText")
         return found
 
     def wait_for(self, words: str, selector: str = "body", timeout_s: float = 30.0) -> None:
-        """Until the text is to be seen there."""
+        """Wait until the text is visible there."""
         wait_until(lambda: words in self.text(selector), f"{words!r} on the page", timeout_s=timeout_s)
 
     def screenshot(self, path: Path) -> None:
@@ -152,7 +152,7 @@ class Browser:
         message: dict[str, Any] = {"id": self._serial, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
-        with contextlib.suppress(BrokenPipeError):  # its end is seen below
+        with contextlib.suppress(BrokenPipeError):  # the end of the browser is noticed below
             os.write(self._to_browser, json.dumps(message).encode() + b"\0")
         deadline_s = time.monotonic() + ANSWER_S
         while True:
@@ -163,7 +163,7 @@ class Browser:
                 return answer["result"]
 
     def _read(self, deadline_s: float) -> dict[str, Any]:
-        """The next message; events are noted."""
+        """The next message; events are stored."""
         while b"\0" not in self._unread:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not select.select([self._from_browser], [], [], left_s)[0]:

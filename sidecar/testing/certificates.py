@@ -1,4 +1,4 @@
-"""Certificates made at test time: an authority of its own, servers, clients, and every kind of wrong one.
+"""Certificates made at test time: an authority, servers, clients, and every kind of invalid one.
 
 ::
 
@@ -80,7 +80,7 @@ class Certificate:
 
 
 class CertificateAuthority:
-    """An authority that issues certificates. Thread-safe: it keeps no state but its key."""
+    """An authority that issues certificates. Thread-safe, as its only state is its key."""
 
     def __init__(self, name: str = "kafka-sidecar test CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -95,7 +95,7 @@ class CertificateAuthority:
 
     @property
     def certificate_pem(self) -> str:
-        """The authority's own certificate: what clients trust."""
+        """The authority's own certificate, which clients trust."""
         return _pem(self._certificate)
 
     def write(self, path: Path) -> Path:

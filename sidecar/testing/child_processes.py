@@ -1,4 +1,4 @@
-"""Children that do not outlive the process that started them, even when that one is killed."""
+"""Children that do not outlive the process that started them, even if that is killed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _DIE_AND_EXEC: Final = (
 def dying_with_parent(command: Sequence[str]) -> list[str]:
     """``command`` for Popen, killed by the kernel when the *thread* that starts it ends. Call from the main thread.
 
-    A small Python asks for that signal and becomes ``command``, under the same process id. A ``preexec_fn`` would run
-    between fork and exec, in a copy of this process without its other threads. A lock that one of them held at the
-    fork (a tracer's, another library's) is never released there, and Popen waits for ever.
+    A small Python requests that signal and then executes ``command`` under the same process id. A ``preexec_fn`` would
+    run between fork and exec, in a copy of this process without its other threads. A lock that one of those held at
+    the fork (a tracer's, another library's) is never released in the copy, and Popen would block for ever.
     """
     return [sys.executable, "-I", "-S", "-c", _DIE_AND_EXEC, str(os.getpid()), *command]
 
 
 def die_with_parent() -> None:
-    """In a child that runs already: the kernel kills it when the thread that started it ends."""
+    """In a running child: let the kernel kill it when the thread that started it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""A real daemon (``kafka-sidecar run``) in a process of its own, on a run dir with a short path."""
+"""A real daemon (``kafka-sidecar run``) in its own process, on a run dir with a short path."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ StartDaemon = Callable[..., "SidecarDaemon"]
 
 
 class DaemonFailed(RuntimeError):
-    """The daemon ended or did not become ready; the message carries the end of its log."""
+    """The daemon ended or did not become ready. The message has the end of its log."""
 
 
 class SidecarDaemon:
     """Start, watch and stop one daemon. Use it as a context manager from one thread.
 
-    ``settings`` are what ``-X`` takes: Kafka's names bare, the other tables dotted. ``prefix`` are words before the
-    command, of something that ends by exec'ing it (``prlimit``, ``unshare``, ``sh -c 'exec "$@"'``). ``config`` is
-    the file of ``-c``, which then may name the brokers (``bootstrap_servers`` None).
+    ``settings`` are those of ``-X``: Kafka's names as they are, other tables with dots. ``prefix`` are words before
+    the command, of a program that ends by executing it (``prlimit``, ``unshare``, ``sh -c 'exec "$@"'``). ``config``
+    is the file of ``-c``, which may then name the brokers (``bootstrap_servers`` None).
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class SidecarDaemon:
         self._environment |= variables
 
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:
-        """Start the process and return at once. ``words``: more for the command line, as ``--takeover``."""
+        """Start the process and return at once. ``words``: further arguments, such as ``--takeover``."""
         arguments = [f"{name}={value}" for name, value in self._settings.items()]
         if self._log is not None:
-            self._log.close()  # that of its life before
+            self._log.close()  # of the earlier process
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
             dying_with_parent(
@@ -96,7 +96,7 @@ class SidecarDaemon:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             env={**os.environ, **self._environment},
-            start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
+            start_new_session=True,  # this process handles Ctrl-C, in its own order
         )
         return self.process
 
@@ -112,7 +112,7 @@ class SidecarDaemon:
             assert self.process is not None
             if self.process.poll() is not None:
                 raise DaemonFailed(f"the daemon ended with {self.process.returncode}:\n{self.log_tail()}")
-            # Before its own daemon.json is there (not that of a killed one), asking costs a Python start for nothing.
+            # Only once its own daemon.json exists (not that of a killed one): each question costs a Python start.
             with contextlib.suppress(OSError, ValueError):
                 return self.info()["pid"] == self.process.pid and self.command("status").returncode == 0
             return False
@@ -153,11 +153,11 @@ class SidecarDaemon:
         return [int(worker["pid"]) for worker in self.info()["workers"]]
 
     def ready_pids(self) -> list[int]:
-        """Of the workers that take clients: a daemon is ready when one of them is."""
+        """The pids of the workers that take clients: a daemon is ready when one of them is."""
         return [int(worker["pid"]) for worker in self.info()["workers"] if worker["state"] == "ready"]
 
     def log_lines(self) -> Iterator[str]:
-        """Of all its lives so far, oldest first."""
+        """The lines of all its processes so far, oldest first."""
         with self.log_path.open(errors="replace") as log:
             yield from log
 
@@ -179,7 +179,7 @@ class SidecarDaemon:
             raise DaemonFailed(f"the daemon did not end within {timeout_s:g} s of SIGTERM:\n{tail}") from None
 
     def force(self) -> None:
-        """During its drain: SIGTERM until one counts as a second stop, which fails what is left."""
+        """Send SIGTERM during its drain until one counts as a second stop, which fails the remaining records."""
         process = self.process
         assert process is not None
 
@@ -190,26 +190,26 @@ class SidecarDaemon:
         wait_until(counted, "a SIGTERM that counts as the second stop", timeout_s=10, interval_s=0.2)
 
     def kill(self) -> None:
-        """SIGKILL the controller; its workers notice and end by themselves."""
+        """SIGKILL the controller; its workers notice that and end."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     def kill_all(self) -> None:
-        """SIGKILL the controller and its workers, and wait until none of them holds a lock any more."""
+        """SIGKILL the controller and its workers, and wait until all their locks are released."""
         workers = set(self.worker_pids())
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGSTOP)  # it starts none meanwhile
+            self.process.send_signal(signal.SIGSTOP)  # so that it starts no worker now
             workers |= _children_of(self.process.pid)
         self.kill()
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        # A process that only waits for its parent to ask for its exit status has no /proc/PID/exe.
+        # A zombie has no /proc/PID/exe.
         wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in workers), "the workers' end")
 
     def remove(self) -> None:
-        """Kill what is left and remove run dir, log and segment."""
+        """Kill the remaining processes, and remove run dir, log and segment."""
         workers: Sequence[int] = ()
         with contextlib.suppress(OSError, ValueError, KeyError):
             workers = self.worker_pids()
@@ -220,7 +220,7 @@ class SidecarDaemon:
                     os.kill(pid, signal.SIGKILL)
         if self._log is not None:
             self._log.close()
-        # Also of one that never became ready; its worker may have accepted records that keep the file.
+        # Even if it never became ready: its worker may have accepted records, which keep the file.
         with contextlib.suppress(OSError, ValueError, KeyError):
             Path(json.loads((self.run_dir / "segment.json").read_text())["path"]).unlink(missing_ok=True)
         if self._segment is not None:
@@ -248,12 +248,12 @@ class SidecarDaemon:
 
 
 def cli(command: str) -> list[str]:
-    """The words that start a CLI command in this very environment, whatever PATH says."""
+    """The command line that starts a CLI command in this environment, whatever PATH says."""
     return python_command("sidecar", command)
 
 
 def _children_of(parent: int) -> set[int]:
-    """Also one that is not ready yet, which no list of workers has."""
+    """The children of ``parent``, including workers that are not ready yet and so in no list."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -8,10 +8,9 @@
         kafka.move_leader("orders", 0, 2)
         assert [record.value for record in kafka.records("orders")] == [...]
 
-It answers what a producer asks: ApiVersions, Metadata, InitProducerId, Produce, DescribeProducers. It reads
-record batches with a decoder of its own and refuses (CORRUPT_MESSAGE) what is not exactly right, and it keeps
-producer ids and sequences as a real broker does. It has no consumers' side, no replication and no
-transactions: read by :meth:`records`.
+It answers a producer's requests: ApiVersions, Metadata, InitProducerId, Produce, DescribeProducers. It reads record
+batches with its own decoder, refuses any invalid batch (CORRUPT_MESSAGE), and keeps producer ids and sequences as a
+real broker does. It has no API for consumers, no replication and no transactions: read by :meth:`records`.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ JudgeRecord = Callable[[str, BatchRecord], str | None]
 
 
 class FakeBroker(FaultServer):
-    """Thread-safe. ``nodes`` brokers with ids from 1; leaders are dealt out in turn.
+    """A cluster of ``nodes`` brokers with ids from 1; leaders are assigned in turn. Thread-safe.
 
-    ``versions`` replaces rows of :data:`VERSIONS`. ``leader_hints``: NOT_LEADER tells who leads (KIP-951).
-    ``advertised_host``: the brokers' host in metadata, in place of ``host``.
+    ``versions`` replaces rows of :data:`VERSIONS`. ``leader_hints``: NOT_LEADER names the leader (KIP-951).
+    ``advertised_host``: the brokers' host in metadata, if it is not ``host``.
     """
 
     def __init__(
@@ -83,12 +82,13 @@ class FakeBroker(FaultServer):
         """Sent with every answer to a Produce request."""
         self.judge_record: JudgeRecord | None = None
         self.bad_batches: list[str] = []
-        """Faults of batches that were no batches: a bug of the producer, or damage on the way."""
+        """Faults of invalid batches: a bug of the producer, or damage on the way."""
         self.next_identity: tuple[int, int] | None = None
         """(producer id, epoch) of the next InitProducerId answer; taken once."""
         self.producer_expiration_ms = inf
-        """``producer.id.expiration.ms``: how old a producer id's last batch may be, by its records' timestamps. Looked
-        at before each request that needs to know, so nothing is remembered longer."""
+        """``producer.id.expiration.ms``: how old a producer id's last batch may be, by its records' timestamps.
+        Checked before each request that needs it, so nothing is kept longer.
+        """
         self._versions = {**VERSIONS, **(versions or {})}
         self._nodes = list(range(1, nodes + 1))
         self._topics: dict[str, list[PartitionLog]] = {}
@@ -108,7 +108,7 @@ class FakeBroker(FaultServer):
             self.listen(node)
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """A new topic under a new id, or more partitions for one that is there."""
+        """Create a topic with a new id, or add partitions to an existing one."""
         with self._lock:
             if name not in self._topics:
                 self._topics[name] = []
@@ -125,26 +125,26 @@ class FakeBroker(FaultServer):
             self.topic_names.pop(self._topic_ids.pop(name))
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """From now on ``node`` leads (-1: nobody), under the next leader epoch."""
+        """Make ``node`` the leader from now on (-1: none), under the next leader epoch."""
         with self._lock:
             log = self._topics[topic][partition]
             log.leader = node
             log.leader_epoch += 1
 
     def forget_producers(self, topic: str, partition: int) -> None:
-        """As when ``producer.id.expiration.ms`` has passed: the broker does not tell that it forgot."""
+        """Forget the producer ids, as after ``producer.id.expiration.ms``; the broker does not report that."""
         with self._lock:
             self._topics[topic][partition].producers.clear()
 
     def knows_producers(self, topic: str, partition: int = 0) -> bool:
-        """Whether any producer id is remembered there."""
+        """Whether the broker knows any producer id there."""
         with self._lock:
             log = self._topics[topic][partition]
             self._expire_producers(log)
             return bool(log.producers)
 
     def delete_records(self, topic: str, partition: int) -> None:
-        """The log begins at its end now."""
+        """Delete all records: the log then begins at its end."""
         with self._lock:
             log = self._topics[topic][partition]
             log.start_offset = log.end_offset
@@ -165,7 +165,7 @@ class FakeBroker(FaultServer):
             return list(self._topics[topic][partition].batches)
 
     def duplicates(self, topic: str, partition: int = 0) -> int:
-        """How many batches came again and were recognised."""
+        """The number of batches that were sent again and recognised."""
         with self._lock:
             return self._topics[topic][partition].duplicates
 
@@ -378,7 +378,7 @@ class FakeBroker(FaultServer):
 
 
 class _Local(Channel):
-    """The way to a fake broker is a call."""
+    """The channel to a fake broker, which is a direct call."""
 
     def __init__(self, broker: FakeBroker, node: int) -> None:
         self._broker = broker

@@ -1,8 +1,9 @@
-"""One partition of the fake broker: its batches, and what it remembers of idempotent producers.
+"""One partition of the fake broker: its batches, and its state of idempotent producers.
 
-Sequence rules as Kafka's ProducerStateManager and as measured on Kafka 4.1. A batch is known again by epoch, first
-and last sequence among the last five. Anything else that is not next is OUT_OF_ORDER (45), and an older epoch is
-INVALID_PRODUCER_EPOCH (47). An id never seen, or forgotten, is taken at any sequence, a new epoch only at 0.
+Sequence rules are those of Kafka's ProducerStateManager, as measured on Kafka 4.1. A batch is recognised by epoch,
+first and last sequence among the last five. Any other sequence that is not the next one is OUT_OF_ORDER (45), and an
+older epoch is INVALID_PRODUCER_EPOCH (47). An unknown or forgotten id is taken at any sequence, and a new epoch only
+at 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ INVALID_PRODUCER_EPOCH: Final = 47
 
 
 class StoredBatch(NamedTuple):
-    """A batch as the log has it; ``header.base_offset`` is what the producer wrote, not where it lies."""
+    """A batch in the log; ``header.base_offset`` is the producer's value, not its offset in the log."""
 
     base_offset: int
     header: BatchHeader
@@ -43,11 +44,11 @@ class Appended(NamedTuple):
 
 @dataclass
 class ProducerEntry:
-    """The partition's memory of one producer id."""
+    """The partition's state of one producer id."""
 
     epoch: int
     last_timestamp_ms: int = -1
-    """Of the last batch's newest record, as the record says: the id is forgotten by it."""
+    """The newest timestamp of the last batch's records, by which the id expires."""
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     """(first sequence, last sequence, base offset)."""
 
@@ -57,7 +58,9 @@ class ProducerEntry:
 
 
 class PartitionLog:
-    """Not thread-safe: the broker's lock guards it. Survives leader moves, as a replicated log does."""
+    """The log of one partition. Not thread-safe: the broker's lock guards it. It survives leader moves, as a
+    replicated log does.
+    """
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
@@ -67,7 +70,7 @@ class PartitionLog:
         self.leader = -1
         self.leader_epoch = 0
         self.duplicates = 0
-        """Batches recognised as sent again."""
+        """The number of batches recognised as sent again."""
 
     def append(self, header: BatchHeader, records: list[BatchRecord]) -> Appended:
         if header.producer_id < 0:
@@ -94,7 +97,7 @@ class PartitionLog:
         return Appended(0, base_offset)
 
     def expire_producers(self, oldest_ms: float) -> None:
-        """Forget the ids whose last batch was stamped then or before (``ProducerStateManager``)."""
+        """Forget the ids whose last batch has this timestamp or an older one (``ProducerStateManager``)."""
         for producer_id in [
             pid for pid, each in self.producers.items() if each.last_timestamp_ms <= oldest_ms
         ]:

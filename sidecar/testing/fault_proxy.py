@@ -1,4 +1,4 @@
-"""FaultProxy: stands between clients and a real Kafka and does to their requests what rules say.
+"""FaultProxy: a proxy between clients and a real Kafka that applies rules to their requests.
 
 ::
 
@@ -8,8 +8,8 @@
         ...
         lost.wait()
 
-Clients come back through it: the brokers' addresses in Metadata, FindCoordinator, DescribeCluster and Produce
-answers are replaced by its own, one port for each broker. PLAINTEXT only.
+All connections of clients go through it: in Metadata, FindCoordinator, DescribeCluster and Produce answers it replaces
+the brokers' addresses by its own, with one port per broker. PLAINTEXT only.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ CONNECT_TIMEOUT_S = 10.0
 class FaultProxy(FaultServer):
     """Use as a context manager, or :meth:`start` and ``stop``; scripting as in FaultServer, from any thread.
 
-    Rules with ``refuse`` refuse the whole request, also when it carries other partitions than the rule names.
-    Broker ids are those of the real brokers; bootstrap addresses have ids -1, -2, ...
-    ``log_max`` bounds the log of requests (and the memory of a run of hours); None keeps all.
+    Rules with ``refuse`` refuse the whole request, even if it has other partitions than the rule names. Broker ids are
+    those of the real brokers; bootstrap addresses have ids -1, -2, ... ``log_max`` bounds the log of requests (and the
+    memory of a run of hours); None keeps all.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FaultProxy(FaultServer):
         return None
 
     def _moved(self, place: Any, node: int) -> Any:
-        """``place`` (with host and port) at this proxy's listener for that broker."""
+        """``place`` (with host and port) with the address of this proxy's listener for that broker."""
         if node < 0:
             return place
         with self._lock:
@@ -104,7 +104,7 @@ class FaultProxy(FaultServer):
 
 
 class _Upstream(Channel):
-    """The connection to the real broker; a thread brings its answers back."""
+    """The connection to the real broker; a thread passes its answers back."""
 
     def __init__(self, sock: socket.socket, connection: Connection) -> None:
         sock.settimeout(None)

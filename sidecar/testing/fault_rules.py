@@ -1,12 +1,12 @@
-"""Rules of the fault kit: which request they are for, and what happens to it and to its answer.
+"""Rules of the fault kit: the requests that they match, and the actions on a request and its answer.
 
 ::
 
     rule = proxy.add(on(Api.PRODUCE, topic="orders", times=2).cut_answer())
     rule.wait(hits=2)
 
-The same rules drive the fault proxy (in front of a real Kafka) and the fake broker. The first rule that matches
-a request takes it; rules are asked in the order they were added.
+The same rules drive the fault proxy (in front of a real Kafka) and the fake broker. The first rule that matches a
+request takes it; rules are tried in the order in which they were added.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ class Rule:
     # --- actions on the request ----------------------------------------------------------------------------
 
     def delay(self, ms: float) -> Rule:
-        """Let it wait, and with it all that comes behind it on the same connection."""
+        """Delay the request, and with it all later ones on the same connection."""
         self.delay_ms = ms
         return self
 
     def hold(self) -> Rule:
-        """Keep it, and all behind it on its connection, until :meth:`release`; then it goes on, also when
-        the client has given up: the broker gets it late."""
+        """Hold the request, and all later ones on its connection, until :meth:`release`. It is then passed on even if
+        the client has given up: the broker gets it late.
+        """
         self.holds = True
         return self
 
@@ -82,20 +83,21 @@ class Rule:
         return self
 
     def refuse(self, *codes: int, text: str | None = None) -> Rule:
-        """Answer with an error; the broker never sees the request. Several codes: one for each hit, and as
-        many hits as codes unless ``times`` says otherwise (the last code then stays)."""
+        """Answer with an error; the broker never sees the request. Several codes are used one per hit, with as many
+        hits as codes unless ``times`` says otherwise (the last code is then repeated).
+        """
         self.refusals, self.text = codes, text
         return self
 
     # --- actions on the answer -----------------------------------------------------------------------------
 
     def answer_with(self, *codes: int, text: str | None = None) -> Rule:
-        """The broker does what it was asked to, but answers with these error codes."""
+        """The broker carries out the request, but answers with these error codes."""
         self.codes, self.text = codes, text
         return self
 
     def edit_answer(self, edit: Callable[[Any], Any]) -> Rule:
-        """``edit`` gets kio's entity of the answer and returns the one that is sent instead."""
+        """Replace the answer: ``edit`` gets kio's entity of it and returns the one to send."""
         self.edit = edit
         return self
 
@@ -104,7 +106,7 @@ class Rule:
         return self
 
     def hold_answer(self) -> Rule:
-        """Keep the answer, and all answers behind it on the connection, until :meth:`release`."""
+        """Hold the answer, and all later answers on the connection, until :meth:`release`."""
         self.holds_answer = True
         return self
 
@@ -114,7 +116,9 @@ class Rule:
         return self
 
     def cut_answer(self) -> Rule:
-        """Close the connection when the broker has answered: done there, unknown here."""
+        """Close the connection when the broker has answered: the request was carried out, but the client does not
+        know.
+        """
         self.cuts_answer = True
         return self
 
@@ -122,11 +126,11 @@ class Rule:
 
     @property
     def hits(self) -> int:
-        """Requests that it has taken."""
+        """The number of requests that it has taken."""
         return self._hits
 
     def release(self) -> None:
-        """Let go what it holds; from now on it holds nothing."""
+        """Release everything it holds; it holds nothing from now on."""
         self.gate.set()
 
     def remove(self) -> None:
@@ -162,7 +166,7 @@ class Rule:
             return self._hits - 1
 
     def means(self, topic: str | None, partition: int) -> bool:
-        """Whether the rule is about that partition."""
+        """Whether the rule applies to that partition."""
         return self.topic in (None, topic) and self.partition in (None, partition)
 
     @property
@@ -188,8 +192,8 @@ def on(
 ) -> Rule:
     """A rule for requests of ``api`` (None: any), by default for one of them.
 
-    ``topic`` and ``partition`` ask what a Produce request carries, and ``node`` is the broker's id. The first
-    ``skip`` matches pass untouched; ``times`` may be ALWAYS. ``where`` is asked last and must be quick.
+    ``topic`` and ``partition`` are those in a Produce request, and ``node`` is the broker's id. The first ``skip``
+    matches pass untouched; ``times`` may be ALWAYS. ``where`` is called last and must be fast.
     """
     return Rule(api, topic=topic, partition=partition, node=node, skip=skip, times=times, where=where)
 
@@ -208,7 +212,7 @@ class RuleBook:
         return rule
 
     def clear(self) -> None:
-        """Remove every rule; what they hold goes on."""
+        """Remove every rule and release everything they hold."""
         with self._lock:
             rules, self._rules = self._rules, []
         for rule in rules:

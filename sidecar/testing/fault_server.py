@@ -1,7 +1,7 @@
 """Listeners and connections of the fault kit: read a request, apply its rule, pass it on, answer in order.
 
-A connection has two threads of its own, one for requests and one for answers, so that a rule may simply wait. Behind
-it stands a :class:`Channel`: a real broker, or the fake one.
+Each connection has two threads, one for requests and one for answers, so that a rule may simply wait. A
+:class:`Channel` connects it to a real broker, or to the fake one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class ConnectionLost(OSError):
-    """The other side is gone, or a rule closed the connection."""
+    """The peer is gone, or a rule closed the connection."""
 
 
 class Exchange:
@@ -66,15 +66,16 @@ class Channel(ABC):
 
     @abstractmethod
     def submit(self, exchange: Exchange) -> None:
-        """Carry out the request (or refuse it, when the exchange says so) and complete the exchange, now or
-        later. Raises ConnectionLost when the connection must end."""
+        """Carry out the request (or refuse it if the exchange says so), and complete the exchange now or later. Raises
+        ConnectionLost when the connection must end.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class FaultServer(Running):
-    """One listener for each broker; subclasses say what is behind them. All methods are thread-safe."""
+    """One listener per broker; subclasses define the channel behind it. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -98,11 +99,11 @@ class FaultServer(Running):
     # --- scripting -----------------------------------------------------------------------------------------
 
     def add(self, rule: Rule) -> Rule:
-        """Put a rule in force; it stays until it has had its hits, or until :meth:`clear_rules`."""
+        """Add a rule. It stays until it has had its hits, or until :meth:`clear_rules`."""
         return self._book.add(rule)
 
     def clear_rules(self) -> None:
-        """Remove all rules; what they hold goes on."""
+        """Remove all rules and release everything they hold."""
         self._book.clear()
 
     def requests(self, api: int | None = None, topic: str | None = None) -> list[Request]:
@@ -110,22 +111,23 @@ class FaultServer(Running):
         return self._book.requests(api, topic)
 
     def disconnect(self, node: int | None = None) -> None:
-        """Close every connection (to one broker); clients may come back at once."""
+        """Close every connection (to one broker); clients may reconnect at once."""
         for connection in self._connections_to(node):
             connection.close()
 
     def stop_listening(self, node: int) -> None:
-        """The broker is down: its port refuses connections, those there were are closed."""
+        """Take the broker down: its port refuses connections, and the present ones are closed."""
         self._listeners[node].stop()
         self.disconnect(node)
 
     def listen_again(self, node: int) -> None:
-        """The broker is back, on the same port."""
+        """Bring the broker back, on the same port."""
         self._listeners[node].start()
 
     def stop_reading(self, node: int | None = None) -> None:
-        """Connections are accepted and nothing is read from any, until :meth:`read_again`: the client's
-        bytes pile up in the sockets' buffers."""
+        """Accept connections but read nothing from any until :meth:`read_again`: the client's bytes fill the sockets'
+        buffers.
+        """
         for listener in self._listeners_of(node):
             listener.reading.clear()
 
@@ -134,16 +136,16 @@ class FaultServer(Running):
             listener.reading.set()
 
     def nodes(self) -> list[int]:
-        """The brokers that were heard of so far; a proxy's bootstrap addresses are not among them."""
+        """The brokers known so far, without a proxy's bootstrap addresses."""
         with self._lock:
             return sorted(node for node in self._listeners if node >= 0)
 
     def connections(self, node: int | None = None) -> list[int]:
-        """Numbers of the connections that are open, as requests in the log name them."""
+        """The numbers of the open connections, as in the log of requests."""
         return [each.number for each in self._connections_to(node)]
 
     def address(self, node: int) -> str:
-        """``host:port`` of the listener that stands for a broker, as it is advertised."""
+        """``host:port`` of a broker's listener, as it is advertised."""
         return f"{self._advertised_host}:{self._listeners[node].port}"
 
     def stop(self) -> None:
@@ -158,14 +160,14 @@ class FaultServer(Running):
 
     @abstractmethod
     def open_channel(self, connection: Connection) -> Channel:
-        """Called in the connection's own thread. Raises OSError when there is nothing behind it."""
+        """Open the channel of a connection, in the connection's own thread. Raises OSError when there is no broker."""
 
     def translate(self, request: Request, entity: Any) -> Any:
-        """A last word on an answer's entity; None means that it stays as it was."""
+        """A replacement of an answer's entity; None leaves it unchanged."""
         return None
 
     def listen(self, node: int, port: int = 0) -> Listener:
-        """The listener for that broker, made on its first mention."""
+        """The listener for that broker, made at its first use."""
         with self._lock:
             if node not in self._listeners:
                 self._listeners[node] = Listener(self, node, self._host, port, self._receive_buffer_bytes)
@@ -193,7 +195,7 @@ class FaultServer(Running):
 
 
 class Listener:
-    """One port that stands for a broker. Keeps its port when it is stopped and started again."""
+    """A port for one broker. It keeps its port when it is stopped and started again."""
 
     def __init__(
         self, server: FaultServer, node: int, host: str, port: int, receive_buffer_bytes: int | None
@@ -359,7 +361,7 @@ class Connection:
 
 
 def read_frame(sock: socket.socket, reading: threading.Event | None = None) -> bytes:
-    """One frame without its length. Raises ConnectionLost at the end, Unreadable for a senseless length."""
+    """One frame without its length. Raises ConnectionLost at the end, and Unreadable for an invalid length."""
     (length,) = struct.unpack(">i", _read(sock, 4, reading))
     if not 0 <= length <= FRAME_BYTES_MAX:
         raise Unreadable(f"a frame of {length} bytes")

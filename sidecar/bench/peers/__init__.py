@@ -1,7 +1,7 @@
-"""The producers that are compared: ours by each of its ways, and the libraries it replaces.
+"""The producers that are compared: ours by each of its calls, and the libraries that it replaces.
 
-All run with the guarantees of an idempotent producer (``acks=all``), linger at 5 ms unless a run says otherwise,
-and no compression.
+All run with the guarantees of an idempotent producer (``acks=all``), linger at 5 ms unless a run says otherwise, and
+no compression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def make_peer(kind: str, target: str) -> Peer:
 
 
 def make_timed_peer(kind: str, target: str, linger_ms: float) -> TimedPeer:
-    """One that tells each record's outcome as it comes; ``linger_ms`` is the daemon's own for ours."""
+    """A peer that reports each record's outcome as it comes; for ours ``linger_ms`` is set in the daemon."""
     if kind == "sidecar":
         from sidecar.bench.peers.sidecar_peers import SidecarTimed
 

@@ -14,7 +14,7 @@ QUEUE_RECORDS = 1_000_000
 
 
 def _producer(target: str, linger_ms: float = LINGER_MS) -> Any:
-    """``target``: bootstrap servers, and settings behind them, each as ``|name=value``."""
+    """``target``: bootstrap servers, followed by settings, each as ``|name=value``."""
     from confluent_kafka import Producer
 
     from sidecar.testing.kafka_topics import quiet_config
@@ -72,7 +72,7 @@ class ConfluentCallbacks(_Confluent):
 class ConfluentBatch(_Confluent):
     """``produce_batch()`` of up to 1,000 records a call, with one callback function for all of them.
 
-    The dictionaries it wants are made before the clock starts, as a caller would who has them.
+    Its dictionaries are made before the clock starts, as for a caller that has them already.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -95,7 +95,7 @@ class ConfluentBatch(_Confluent):
         while sent < workload.records:
             batch = self._batches[number % len(self._batches)]
             taken = produce_batch(topic, batch, on_delivery=on_delivery)
-            while taken < len(batch):  # its queue was full: those left out are marked in their dictionaries
+            while taken < len(batch):  # its queue was full: records left out are marked in their dictionaries
                 poll(0.05)
                 batch = [row for row in batch if row.pop("_error", None) is not None]
                 sent += taken

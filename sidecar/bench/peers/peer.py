@@ -12,7 +12,7 @@ FLUSH_S = 300.0
 WARM_S = 60.0
 
 Done = Callable[[object, object], None]
-"""Called once with the record's error, or None, and what the library tells of it: handed to the library as it is."""
+"""Called once with the record's error or None, and the library's metadata. It is passed to the library directly."""
 
 
 class Peer(ABC):
@@ -23,7 +23,7 @@ class Peer(ABC):
         """Connect and deliver one record, so that sockets and metadata are there when the clock starts."""
 
     def prepare(self, workload: Workload) -> None:
-        """Make the records, in what the library wants them in, before the clock starts."""
+        """Make the records in the form that the library takes, before the clock starts."""
         workload.make()
 
     @abstractmethod
@@ -45,11 +45,11 @@ class TimedPeer(ABC):
 
     @abstractmethod
     def serve(self, seconds: float) -> None:
-        """Wait, and let outcomes in; returns after about ``seconds``."""
+        """Wait and handle outcomes, for about ``seconds``."""
 
     @abstractmethod
     def flush(self) -> None:
-        """End linger and wait until every outcome was called."""
+        """End linger and wait until every outcome was reported."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -69,7 +69,7 @@ class Counter:
             self.error = error
 
     def check(self) -> int:
-        """Returns what was acknowledged since the last call; raises RuntimeError for the first failure."""
+        """The number of acknowledgements since the last call. Raises RuntimeError for the first failure."""
         if self.error is not None:
             raise RuntimeError(f"a record was not delivered: {self.error}")
         acked, self.acked = self.acked, 0

@@ -1,4 +1,4 @@
-"""Ours, by each way in."""
+"""Our producer, by each of its calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SidecarCallbacks(_Sidecar):
 
 
 class SidecarFutures(_Sidecar):
-    """``send()`` whose futures are kept and asked at the end."""
+    """``send()``; the futures are kept and asked at the end."""
 
     def send_all(self, workload: Workload) -> int:
         records, topic, send = workload.make(), workload.topic, self.producer.send
