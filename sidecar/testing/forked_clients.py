@@ -1,9 +1,9 @@
-"""Forked clients that number their records and say what became of each: the senders of the process tests.
+"""Forked clients for the process tests: they number their records and report the outcome of each.
 
-``python -m sidecar.testing.forked_clients RUN_DIR TOPIC CLIENTS RECORDS`` runs as a program of its own, since
-it forks. The parent sends through its producer first and keeps it open, as a pre-forking server would; odd
-children go on with the inherited producer object, even ones make their own. The result is one line of JSON:
-a :class:`ClientReport` for each sender.
+``python -m sidecar.testing.forked_clients RUN_DIR TOPIC CLIENTS RECORDS`` is a separate program, since it forks. The
+parent sends through its producer first and keeps it open, as a pre-forking server would. Odd children go on with the
+inherited producer object, even ones make their own. The result is one line of JSON: a :class:`ClientReport` for each
+sender.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PARENT_RECORDS = 100
 
 
 class ClientReport(NamedTuple):
-    """Outcomes of one sender: numbers of the records delivered, and of those failed."""
+    """Outcomes of one sender: the numbers of the records that were delivered, and those of the records that failed."""
 
     name: str
     sent: int
     delivered: list[int]
     failed: list[tuple[int, bool, str]]
-    """(number, possibly persisted, error text)"""
+    """Record number, whether it may be persisted, error text."""
 
 
 def enter(reports: list[ClientReport], ledger: Ledger) -> None:
-    """Book what the senders reported into ``ledger``."""
+    """Enter the outcomes that the senders reported into ``ledger``."""
     for report in reports:
         ledger.sent(report.name, report.sent)
         for number in report.delivered:
@@ -47,7 +47,7 @@ def enter(reports: list[ClientReport], ledger: Ledger) -> None:
 
 
 def start_clients(run_dir: Path | str, topic: str, clients: int, records: int) -> subprocess.Popen[str]:
-    """Start the program; :func:`collect` waits for it."""
+    """Start the program and return its process. :func:`collect` waits for its end."""
     return subprocess.Popen(
         python_command("sidecar.testing.forked_clients", str(run_dir), topic, str(clients), str(records)),
         stdin=subprocess.DEVNULL,
@@ -58,7 +58,7 @@ def start_clients(run_dir: Path | str, topic: str, clients: int, records: int) -
 
 
 def collect(process: subprocess.Popen[str], timeout_s: float = 180.0) -> list[ClientReport]:
-    """Wait for the program and read its reports; raises RuntimeError with its words when it failed."""
+    """Wait for the program and return its reports. Raises RuntimeError with its output when it failed or is late."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -74,7 +74,7 @@ def collect(process: subprocess.Popen[str], timeout_s: float = 180.0) -> list[Cl
 
 
 class NumberedSender:
-    """Sends numbered records through one producer and notes every outcome."""
+    """Sends numbered records through one producer and notes the outcome of each."""
 
     def __init__(self, name: str, producer: Producer, topic: str) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class NumberedSender:
         self._failed: list[tuple[int, bool, str]] = []
 
     def send(self, count: int) -> None:
-        """send() with a callback for each record."""
+        """Send ``count`` records, each with a callback."""
         for _ in range(count):
             number = self._sent
             value, key = RecordId(self.name, number).encode(), b"key-%d" % (number % KEYS)
@@ -104,7 +104,7 @@ class NumberedSender:
             self._failed.append((number, possibly, f"{type(error).__name__}: {error}"))
 
     def report(self) -> ClientReport:
-        """Flush, then what was noted."""
+        """Flush the producer, then return the outcomes noted."""
         self._producer.flush(timeout=FLUSH_S)
         return ClientReport(self.name, self._sent, self._delivered, self._failed)
 
@@ -116,7 +116,7 @@ def run_child(name: str, producer: Producer, topic: str, records: int) -> Client
 
 
 def main() -> int:
-    """Fork the clients, gather their reports, print all as one JSON array."""
+    """Fork the clients, collect their reports, and print all as one JSON array."""
     from client_stub import Producer
 
     run_dir, topic, clients, records = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -1,4 +1,4 @@
-"""fork_and_collect: many forked children, what each of them returns, and who failed."""
+"""fork_and_collect: fork many children and collect the result of each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def fork_and_collect(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Fork ``count`` children at once; child ``n`` ends with ``work(n)``. Their results, in order of ``n``.
+    """Fork ``count`` children at once; child ``n`` ends with ``work(n)``. Returns their results, in order of ``n``.
 
     A result travels through a pipe as JSON. None stands for a child that failed (its traceback is on stderr) or was
-    killed. To be called in a process without threads of its own to lose.
+    killed. Call it in a process with one thread: other threads do not exist in the children.
     """
     children: list[tuple[int, int]] = []
     for number in range(count):

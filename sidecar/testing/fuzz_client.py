@@ -1,8 +1,8 @@
 """Random, truncated, nested, oversized, reordered messages: ``python -m sidecar.testing.fuzz_client RUN_DIR SEED N``.
 
-Each connection is a process of its own, forked for it. The daemon remembers the cost of a process, and one process
-alone would be made to wait after a few connections. A seed repeats the messages; the daemon's steps between them
-vary.
+Each connection has a forked process of its own. The daemon remembers the cost that a process caused, and would make a
+single process wait after a few connections. A seed repeats the messages; the order in which the daemon handles them
+varies.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ TEXTS: Final = (
     *("x" * 249, "x" * 250, "\N{GREEK SMALL LETTER PI}" * 200),
 )
 NESTED: Final = (b"\x91", b"\x81\x01", b"\xdc\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff")
-"""Heads of msgpack arrays, maps and extensions, most of them without what they announce."""
+"""Heads of msgpack arrays, maps and extensions, most of them without the content that they announce."""
 
 
 class Fuzz:
-    """Messages of one seed."""
+    """Generates the messages of one seed."""
 
     def __init__(self, attacker: Attacker, seed: int) -> None:
         self.chance = random.Random(seed)
         self.attacker = attacker
 
     def value(self, depth: int = 0) -> Any:
-        """Anything that msgpack can say."""
+        """Return a random value that msgpack can encode."""
         chance = self.chance
         kind = chance.randrange(12 if depth < 4 else 8)
         if kind < 3:
@@ -69,7 +69,7 @@ class Fuzz:
         return {chance.choice(TEXTS): self.value(depth + 1) for _ in range(chance.randrange(4))}
 
     def head(self, epoch: int) -> bytes:
-        """Frame 0: a message of the protocol with some fields changed, or nothing like it."""
+        """Return frame 0: a message of the protocol with some fields changed, or random content."""
         chance = self.chance
         kind = chance.randrange(8)
         if kind == 0:
@@ -126,7 +126,7 @@ class Fuzz:
         return bytes(data)
 
     def message(self, link: Link, epoch: int) -> bytes:
-        """One message as bytes of the wire; seldom one that breaks the framing, and with it the connection."""
+        """Return one message as bytes of the wire. A few break the framing, and with it the connection."""
         chance = self.chance
         frames = [self.head(epoch), *(self.payload() for _ in range(chance.choice((0, 1, 1, 1, 2, 5))))]
         data = link.encode(frames)
@@ -150,13 +150,15 @@ class Fuzz:
 
     @staticmethod
     def _long(head: bytes, size: int) -> bytes:
-        """A message whose second frame announces ``size`` bytes; not all of them follow."""
+        """Return a message whose second frame announces ``size`` bytes, of which only some follow."""
         first = bytearray(b"".join(encode([head])))
         first[0] |= MORE
         return bytes(first) + bytes([LONG]) + struct.pack(">Q", size) + bytes(min(size, LONGEST_BYTES))
 
     def connection(self) -> int:
-        """One connection with its messages, until the daemon has read or ended it; how many were sent."""
+        """Send the messages of one connection until the daemon has read them or ended it. Returns how many
+        were sent.
+        """
         chance = self.chance
         way = chance.randrange(10)
         epoch = 1
@@ -177,7 +179,7 @@ class Fuzz:
         return sent
 
     def raw(self) -> int:
-        """Bytes that are no ZMTP, or nearly."""
+        """Send bytes that are not, or not quite, ZMTP."""
         chance = self.chance
         data = bytearray(opening(b"DEALER"))
         for _ in range(chance.randrange(1, 4)):
@@ -194,7 +196,7 @@ class Fuzz:
 
     @staticmethod
     def read_away(peer: socket.socket) -> None:
-        """Say that this was all, and read until the daemon has seen it."""
+        """Shut down the sending side and read until the daemon closes."""
         peer.shutdown(socket.SHUT_WR)
         peer.settimeout(READ_AWAY_S)
         while peer.recv(1 << 16):
@@ -202,7 +204,7 @@ class Fuzz:
 
 
 def in_children(count: int, seed: int, work: Callable[[int], int]) -> int:
-    """Do ``work(seed)`` in forked processes until ``count`` messages were sent; how many it were."""
+    """Do ``work(seed)`` in forked processes until ``count`` messages were sent. Returns how many were sent."""
     sent = 0
     running: dict[int, int] = {}
     while sent < count or running:
@@ -229,7 +231,7 @@ def _child(write_fd: int, seed: int, work: Callable[[int], int]) -> None:
 
 def main(run_dir: str, seed: str, count: str) -> None:
     def work(number: int) -> int:
-        with contextlib.suppress(OSError, ValueError):  # not let in: the next one is
+        with contextlib.suppress(OSError, ValueError):  # refused: go on with the next one
             return Fuzz(Attacker(Path(run_dir), number), number).connection()
         return 1
 
@@ -237,7 +239,7 @@ def main(run_dir: str, seed: str, count: str) -> None:
 
 
 def report(seed: int, count: int, work: Callable[[int], int]) -> None:
-    """Do ``work`` in children, and say how much it was."""
+    """Do ``work`` in children and print how many messages were sent."""
     began_s = time.monotonic()
     sent = in_children(count, seed << 32, work)
     print(f"sent {sent} messages in {time.monotonic() - began_s:.0f} s", flush=True)

@@ -1,8 +1,8 @@
-"""History: records sent, their outcomes and the values read, in the order of happening, and the check over it.
+"""History: a log of records sent, their outcomes and the values read, in the order of events, with its check.
 
-After Jepsen's queue workload for Redpanda and Kafka. Every record's value is unique. A ledger compares both ends once
-all is over. A history is also right while records and readers are still under way. It knows offsets: two readers'
-records at one place, and whether a record lies where its outcome says.
+It follows Jepsen's queue workload for Redpanda and Kafka. Every record's value is unique. A ledger compares both ends
+once all is over; a history can also be checked while records and readers are under way. It knows offsets, so it
+notices when readers disagree about an offset, or when a record is not at the offset of its outcome.
 
 ::
 
@@ -37,11 +37,14 @@ class _Sent(NamedTuple):
     caller: str
     key: bytes
     number: int
-    """Which of the caller's sends to this key it was."""
+    """Position of this send among the caller's sends to this key."""
 
 
 class History:
-    """Thread-safe. Values are any unique bytes; ``key`` names what keeps its order, usually the record's key."""
+    """Collects events and checks them. Thread-safe.
+
+    Values are any unique bytes. Records of one ``key`` keep their order; usually it is the record's key.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,10 +61,10 @@ class History:
         self._unseen: set[bytes] = set()
         self._events: list[tuple[float, str, Any]] = []
 
-    # --- what happens ----------------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------
 
     def sent(self, caller: str, key: bytes, value: bytes) -> None:
-        """``caller`` is about to send; one caller's calls come one after the other."""
+        """Note that ``caller`` is about to send. Calls for one caller must not overlap."""
         with self._lock:
             if value in self._sent:
                 self._sent_again.append(value)
@@ -69,7 +72,7 @@ class History:
             self._sent[value] = _Sent(caller, key, self._numbers[caller, key])
 
     def delivered(self, value: bytes, partition: int, offset: int) -> None:
-        """The record's outcome; ``offset`` -1 when it names none."""
+        """Note a delivery; ``offset`` is -1 when the outcome names none."""
         with self._lock:
             self._note_outcome(value)
             self._delivered[value] = Place(partition, offset)
@@ -77,13 +80,13 @@ class History:
                 self._unseen.add(value)
 
     def failed(self, value: bytes, *, possibly_persisted: bool) -> None:
-        """The record's outcome."""
+        """Note a failure."""
         with self._lock:
             self._note_outcome(value)
             self._failed[value] = possibly_persisted
 
     def read(self, reader: str, partition: int, offset: int, value: bytes) -> None:
-        """``reader`` found this value there."""
+        """Note that ``reader`` found this value at this place."""
         place = Place(partition, offset)
         with self._lock:
             self._seen_at[value].add(place)
@@ -96,7 +99,7 @@ class History:
                 )
 
     def happened(self, what: str) -> None:
-        """Note a fault or a repair, for readers of the dump."""
+        """Note a fault or a repair, so that it appears in the dump."""
         with self._lock:
             self._events.append((time.time(), "nemesis", what))
 
@@ -104,11 +107,11 @@ class History:
         if value in self._delivered or value in self._failed:
             self._decided_again.append(value)
 
-    # --- what is known ---------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many values were sent, delivered, failed (and possibly persisted of those), read."""
+        """Number of values that were sent, delivered, failed, possibly persisted (of those failed), and read."""
         with self._lock:
             return {
                 "sent": len(self._sent),
@@ -120,26 +123,29 @@ class History:
 
     @property
     def unseen(self) -> int:
-        """Delivered values that no reader has seen yet: falls to 0 once faults are over."""
+        """Number of delivered values that no reader has seen yet. It falls to 0 once faults are over."""
         with self._lock:
             return len(self._unseen)
 
     @property
     def untold(self) -> int:
-        """Values without an outcome yet."""
+        """Number of values without an outcome yet."""
         with self._lock:
             return len(self._sent) - len(self._delivered) - len(self._failed)
 
     def highest_read(self, partition: int) -> int:
-        """The highest offset that any reader has seen, -1 for none."""
+        """Return the highest offset that any reader has seen, -1 for none."""
         with self._lock:
             return self._highest.get(partition, -1)
 
-    # --- the judgement ---------------------------------------------------------------------------------------
+    # --- check -----------------------------------------------------------------------------------------------
 
     def problems(self, *, is_over: bool = False) -> list[str]:
-        """Every violation as one sentence. ``is_over``: nobody is under way any more, so that outcomes and
-        values missing by now never come."""
+        """Return every violation as one sentence.
+
+        ``is_over``: no caller or reader is still under way, so that outcomes and values that are missing now never
+        come.
+        """
         with self._lock:
             found: list[str] = []
 
@@ -178,7 +184,7 @@ class History:
         assert not problems, "the history is not consistent:\n" + "\n".join(problems)
 
     def dump(self, path: Path) -> None:
-        """Everything as JSON lines, for a look at a run that failed."""
+        """Write all events as JSON lines, to examine a run that failed."""
         with self._lock, path.open("w") as out:
             for value, sent in self._sent.items():
                 row = {
@@ -213,7 +219,7 @@ class History:
         ]
 
     def _inversions(self) -> list[str]:
-        """A caller's later record to a key lies before an earlier one of the same partition."""
+        """Describe places where a caller's later record precedes its earlier one of the same key and partition."""
         last: dict[tuple[str, bytes, int], tuple[int, bytes]] = {}
         found = []
         for place, values in sorted(self._seen_there.items()):

@@ -1,4 +1,4 @@
-"""Callers that write a :class:`History` while they send, and readers that write it while they read."""
+"""Clients that record a :class:`History`: callers while they send, and readers while they read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sidecar.testing.kafka_topics import quiet_config
 KEYS: Final = 12
 OUTSTANDING_MAX: Final = 200
 PAUSE_S: Final = 0.002
-"""Between two records: faults meet many small batches, not a few large ones."""
+"""Pause between two records, so that faults meet many small batches instead of a few large ones."""
 CONSUME_BATCH: Final = 1_000
 
 
 class _Thread:
-    """Runs until stop(), which raises the thread's own error, if any."""
+    """A thread that runs until stop(), which raises the thread's own error, if any."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class _Thread:
         raise NotImplementedError
 
     def stop(self, timeout_s: float) -> None:
-        """Raises TimeoutError when it does not end, and what it raised itself."""
+        """Stop the thread. Raises the error that it ended with, or TimeoutError when it does not end in time."""
         self._stopping.set()
         self._thread.join(timeout_s)
         if self.error is not None:
@@ -58,7 +58,7 @@ class _Thread:
 
 
 class HistoryCaller(_Thread):
-    """One producer that sends to a few keys. :meth:`stop` flushes: afterwards every record has its outcome."""
+    """Sends through one producer to a few keys. :meth:`stop` flushes: afterwards every record has its outcome."""
 
     def __init__(self, history: History, run_dir: Path, topic: str, name: str) -> None:
         super().__init__(name)
@@ -97,7 +97,7 @@ class HistoryCaller(_Thread):
 
 
 class HistoryReader(_Thread):
-    """Reads a topic from its beginning and never stops, by a consumer that is not ours (librdkafka, CRCs checked)."""
+    """Reads a topic from its beginning until stop(), with librdkafka's consumer, which checks CRCs."""
 
     def __init__(
         self, history: History, bootstrap_servers: str, topic: str, partitions: int, name: str
@@ -108,7 +108,7 @@ class HistoryReader(_Thread):
         self._topic = topic
         self._partitions = partitions
         self.positions: Mapping[int, int] = {}
-        """Partition → the offset that is read next."""
+        """Partition → offset that is read next."""
 
     def _run(self) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -133,7 +133,7 @@ class HistoryReader(_Thread):
             while not self._stopping.is_set():
                 for message in consumer.consume(CONSUME_BATCH, timeout=0.2):
                     partition, offset = message.partition(), message.offset()
-                    # Errors of a cluster under faults pass by themselves: librdkafka goes on.
+                    # Errors of a cluster under faults are temporary: librdkafka goes on.
                     if message.error() is None and partition is not None and offset is not None:
                         self._history.read(self.name, partition, offset, message.value() or b"")
                         positions[partition] = offset + 1

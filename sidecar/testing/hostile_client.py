@@ -1,6 +1,6 @@
-"""A hostile local process: ``python -m sidecar.testing.hostile_client KIND RUN_DIR SEED``. Goes on until it is killed.
+"""A hostile local process: ``python -m sidecar.testing.hostile_client KIND RUN_DIR SEED``. It runs until it is killed.
 
-It speaks the protocol itself, so that nothing of our stub's good manners is in the way.
+It implements the protocol on its own, so that checks of our stub do not prevent bad messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HALF_BYTES = 900_000
 
 
 class Link:
-    """One connection, blocking, with short patience."""
+    """One blocking connection with a short timeout."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -42,7 +42,7 @@ class Link:
         self._zmtp = ZmtpConnection(PEER_TYPES, Buffers(1 << 16))
 
     def encode(self, frames: Sequence[bytes]) -> bytes:
-        """One message as it goes to the socket."""
+        """Return one message as bytes of the wire."""
         return b"".join(encode(frames))
 
     def send(self, message: list[Any], *frames: bytes) -> None:
@@ -84,11 +84,11 @@ class Attacker:
         return Link(self.worker_path())
 
     def at(self, endpoint: str) -> Link:
-        """A connection to the worker that ASSIGNED names."""
+        """Open a connection to the worker that ASSIGNED names."""
         return Link(endpoint.removeprefix("ipc://"))
 
     def attached(self) -> tuple[Link, int]:
-        """A connection with a client of its own, and the worker's epoch."""
+        """Attach as a new client; returns its connection and the worker's epoch. Raises OSError when it is refused."""
         control = self.control()
         client_id, name = secrets.token_bytes(20), self.name
         control.send([Kind.HELLO, PROTOCOL_VERSION, client_id, name, os.getpid(), None])
@@ -120,7 +120,7 @@ class Attacker:
     # ---- kinds
 
     def large_first_frame(self) -> None:
-        """60 MB of one msgpack array, from a connection that is nobody's."""
+        """Send 60 MB of one msgpack array over a connection that no client has attached to."""
         with contextlib.closing(self.bare()) as link:
             body = b"\xdd" + (60_000_000).to_bytes(4, "big") + bytes(1 << 20)
             link.write(b"\x02" + (60_000_005).to_bytes(8, "big"))
@@ -128,7 +128,7 @@ class Attacker:
                 link.write(body)
 
     def half_messages(self) -> None:
-        """Many clients with half a submission each, kept for as long as they may."""
+        """Open many clients, send half a submission on each, and keep them as long as the daemon allows."""
         with contextlib.ExitStack() as stack:
             links = []
             for _ in range(60):
@@ -143,7 +143,7 @@ class Attacker:
             time.sleep(2)
 
     def never_attach(self) -> None:
-        """As many connections as there may be, with nothing or a piece of something in each."""
+        """Open as many connections as possible, and send nothing or a part of a message on each."""
         with contextlib.ExitStack() as stack:
             for number in range(CONNECTIONS):
                 link = self.bare()
@@ -180,7 +180,7 @@ class Attacker:
             self.drain(link)
 
     def deep_and_wide(self) -> None:
-        """Frames within the bounds that are as costly to unpack as they can be; some over them."""
+        """Send frames that are as costly to unpack as the limits allow, and some above the limits."""
         link, _ = self.attached()
         with contextlib.closing(link):
             for body in (
@@ -200,7 +200,7 @@ class Attacker:
                 link.write(b"".join(link.encode([msgpack.packb([Kind.PING])]) for _ in range(1_000)))
 
     def random_frames(self) -> None:
-        """Mutations of what a stub sends."""
+        """Send mutated messages of a stub."""
         link, epoch = self.attached()
         chance = self.chance
         with contextlib.closing(link):
@@ -214,7 +214,7 @@ class Attacker:
             self.drain(link)
 
     def long_messages(self) -> None:
-        """Submissions far over WELCOME's limit, as an earlier version's stub sends them."""
+        """Send submissions far above WELCOME's limit, as a stub of an earlier version would."""
         link, epoch = self.attached()
         with contextlib.closing(link):
             piece = bytes(1 << 20)
@@ -226,7 +226,7 @@ class Attacker:
             self.drain(link)
 
     def hellos(self) -> None:
-        """The controller's door: requests that are never read, and messages without an end."""
+        """Attack the control socket: requests whose answers are never read, and messages without an end."""
         with contextlib.closing(self.control()) as link:
             hello = [Kind.HELLO, PROTOCOL_VERSION, secrets.token_bytes(20), "h", 1, None]
             for _ in range(2_000):
@@ -264,7 +264,7 @@ def main(kind: str, run_dir: str, seed: str) -> None:
 
 
 def go_on(attacker: Attacker, kind: str) -> None:
-    """Until the process is killed; says ``struck`` after the first time."""
+    """Repeat attacks until the process is killed. Prints ``struck`` after the first."""
     for turn in itertools.count():
         chosen = kind if kind != "any" else attacker.chance.choice(list(KINDS))
         with contextlib.suppress(OSError, ValueError):

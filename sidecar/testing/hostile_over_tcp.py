@@ -1,8 +1,8 @@
-"""A hostile peer at a daemon's tcp:// endpoint, with a key that it knows or without; each seed is a host of its own.
+"""A hostile peer at a daemon's tcp:// endpoint, with or without a known key. Each seed has an address of its own.
 
-``python -m sidecar.testing.hostile_over_tcp KEY_FILE PORT WORKERS SEED N`` sends N messages of the fuzz. Without a
-key that the daemon knows it spoils handshakes instead: each connection counts as a message. A kind of
-hostile_client.py in the place of N goes on until it is killed.
+``python -m sidecar.testing.hostile_over_tcp KEY_FILE PORT WORKERS SEED N`` sends N messages of the fuzz. When the
+daemon does not know the key, it spoils handshakes instead, and each connection counts as a message. With a kind of
+hostile_client.py in the place of N it runs until it is killed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from sidecar.testing.hostile_client import PATIENCE_S, PEER_TYPES, Attacker, Lin
 from sidecar.testing.tcp_access import HOST
 
 NAME: Final = "hostile"
-"""The one name that its key opens."""
+"""The only client name that its key may use."""
 
 
 def own_host(seed: int) -> str:
-    """One of loopback's 16 million addresses, none of which is another peer's of a test."""
+    """Return a random loopback address that no other peer of a test uses."""
     chance = random.Random(seed)
     return f"127.{chance.randrange(1, 255)}.{chance.randrange(256)}.{chance.randrange(1, 255)}"
 
 
 def dial(port: int, host: str) -> socket.socket:
-    """A connection that comes from ``host``."""
+    """Open a connection whose source address is ``host``."""
     return socket.create_connection((HOST, port), PATIENCE_S, source_address=(host, 0))
 
 
 class TcpLink(Link):
-    """A connection whose handshake is over. Raises ValueError when the daemon does not know the key."""
+    """A connection with a finished handshake. Raises ValueError when the daemon does not know the key."""
 
     def __init__(self, port: int, host: str, keys: KeyFile) -> None:
         self.socket = dial(port, host)
@@ -50,7 +50,7 @@ class TcpLink(Link):
         return b"".join(self._curve.encode(frames))
 
     def part(self, frame: bytes) -> bytes:
-        """A frame in its box behind which another one follows."""
+        """Return one encrypted frame that another one should follow."""
         return b"".join(self._curve.encode([frame, b""])[:2])
 
 
@@ -64,7 +64,10 @@ def shake_hands(
     spoilt: int = 0,
     spoil: Callable[[bytes], bytes] = lambda data: data,
 ) -> None:
-    """Until it is ready, or until HELLO (``spoilt`` 1) or INITIATE (2) has been sent as ``spoil`` makes it."""
+    """Run the handshake to its end.
+
+    With ``spoilt`` 1 (HELLO) or 2 (INITIATE) it ends there, after sending that command as changed by ``spoil``.
+    """
     step = 0
     while not ours.is_ready:
         count = peer.recv_into(ours.space())
@@ -82,7 +85,7 @@ def shake_hands(
 
 
 class TcpAttacker(Attacker):
-    """``seed`` decides its host."""
+    """The attacks of hostile_client.py over TCP. ``seed`` decides the source address."""
 
     def __init__(self, keys: KeyFile, port: int, workers: int, seed: int) -> None:
         super().__init__(Path(), seed)
@@ -106,14 +109,14 @@ class TcpAttacker(Attacker):
 
 
 class TcpFuzz(Fuzz):
-    """The fuzz in boxes, and handshakes that go wrong."""
+    """The fuzz inside encrypted frames, and broken handshakes."""
 
     def __init__(self, attacker: TcpAttacker, seed: int) -> None:
         super().__init__(attacker, seed)
         self.tcp = attacker
 
     def raw(self) -> int:
-        """A handshake with one step spoilt, or no handshake at all."""
+        """Send a handshake with one step spoilt, or something else."""
         chance, ours = self.chance, client_end(self.tcp.keys)
         spoilt = chance.randrange(5)
         with dial(self.tcp.any_port(), self.tcp.host) as peer, contextlib.suppress(OSError, ZmtpError):
@@ -153,7 +156,7 @@ def main(key_file: str, port: str, workers: str, seed: str, count: str) -> None:
     is_known = _is_known(keys, int(port))
 
     def work(number: int) -> int:
-        with contextlib.suppress(OSError, ValueError):  # not let in: the next one is
+        with contextlib.suppress(OSError, ValueError):  # refused: go on with the next one
             fuzz = TcpFuzz(TcpAttacker(keys, int(port), int(workers), number), number)
             return fuzz.connection() if is_known else fuzz.raw()
         return 1

@@ -1,7 +1,7 @@
 """Change a running cluster as an operator would: leaders, replicas, topics, partition counts, settings.
 
-Everything is done by clients that share no code with ours, and waited for: when a method returns, the broker
-that was asked last knows the new state. Another broker may learn it a moment later.
+All of it uses clients that share no code with ours. When a method returns, the broker that was asked last knows the
+new state; another broker may learn it a moment later.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 TIMEOUT_S = 60.0
-"""A cluster that has just lost a node answers late."""
+"""Long enough for a cluster that has just lost a node, which answers late."""
 
 
 class KafkaAdmin:
-    """Operator of one cluster. Raises KafkaException when the cluster refuses, ConditionTimeout when late."""
+    """Operator of one cluster. Raises KafkaException when the cluster refuses, ConditionTimeout when it is late."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -31,22 +31,22 @@ class KafkaAdmin:
             quiet_config(bootstrap_servers, {"topic.metadata.refresh.interval.ms": 500})
         )
 
-    # Looks
+    # Queries
 
     def partitions(self, topic: str) -> Mapping[int, Any]:
-        """Each partition's leader, replicas and isrs; empty when there is no such topic."""
+        """Return the leader, replicas and isrs of each partition; empty when there is no such topic."""
         found = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         partitions: Mapping[int, Any] = found.partitions if found.error is None else {}
         return partitions
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition → node id of its leader, -1 for none."""
+        """Return partition → node id of its leader, -1 for none."""
         return {index: each.leader for index, each in sorted(self.partitions(topic).items())}
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Partition → the offset that its next record gets, also while the topic is being written to.
+        """Return partition → offset of its next record, also while the topic is being written to.
 
-        A partition whose leader does not answer for it right now is left out.
+        A partition is left out while its leader does not answer.
         """
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ class KafkaAdmin:
     def create_assigned(
         self, topic: str, replicas: Sequence[Sequence[int]], config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with these nodes per partition, the first of each its leader."""
+        """Create a topic with these nodes for each partition; the first one of a partition is its leader."""
         from confluent_kafka.cimpl import NewTopic
 
         wanted = NewTopic(
@@ -95,7 +95,7 @@ class KafkaAdmin:
         self.wait_leaders(topic, {index: each[0] for index, each in enumerate(replicas)})
 
     def delete_records(self, topic: str, partition: int) -> None:
-        """Delete all that is in the partition now."""
+        """Delete all records that the partition has now."""
         from confluent_kafka import TopicPartition
 
         (done,) = self._admin.delete_records([TopicPartition(topic, partition, -1)]).values()
@@ -106,7 +106,7 @@ class KafkaAdmin:
         wait_until(lambda: not self.partitions(topic), f"{topic} to be gone", timeout_s=TIMEOUT_S)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        """Raise the partition count to ``partitions`` and wait until each has a leader."""
+        """Raise the partition count to ``partitions`` and wait until every partition has a leader."""
         from confluent_kafka.cimpl import NewPartitions
 
         self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
@@ -118,13 +118,13 @@ class KafkaAdmin:
         wait_until(all_led, f"{partitions} led partitions of {topic}", timeout_s=TIMEOUT_S)
 
     def set_topic_config(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a topic; the others stay."""
+        """Change these settings of a topic; all others keep their values."""
         set_config(self._admin, topic=topic, settings=settings)
 
     # Leaders
 
     def move_leaders(self, topic: str, wanted: Mapping[int, int]) -> None:
-        """Make these nodes, replicas already, the leaders: preferred replica first, then an election."""
+        """Make these replicas the leaders: each becomes the preferred replica, then an election follows."""
         replicas = {index: list(each.replicas) for index, each in self.partitions(topic).items()}
         self.reassign(
             topic,
@@ -137,8 +137,8 @@ class KafkaAdmin:
         self.wait_leaders(topic, wanted)
 
     def reassign(self, topic: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Give partitions these replicas, in this order, and wait until the move is done."""
-        # confluent-kafka cannot do this one; Kafka's own tool costs a JVM for each call.
+        """Move partitions to these replicas, in this order, and wait until the move is done."""
+        # confluent-kafka has no such call, and Kafka's own tool costs a JVM for each.
         from kafka import TopicPartition
         from kafka.admin import KafkaAdminClient
 
@@ -159,7 +159,9 @@ class KafkaAdmin:
         )
 
     def elect_preferred(self, topic: str, partitions: Sequence[int]) -> None:
-        """Let the first replica of each partition lead; one that leads already is left as it is."""
+        """Elect the first replica of each partition as its leader. A partition that it leads already stays
+        unchanged.
+        """
         from confluent_kafka import ElectionType, TopicPartition
 
         elected = self._admin.elect_leaders(
@@ -168,7 +170,7 @@ class KafkaAdmin:
         elected.result(TIMEOUT_S)
 
     def elect_unclean(self, topic: str, partitions: Sequence[int]) -> None:
-        """Let any living replica lead, whatever it lacks, and wait until one does."""
+        """Elect any living replica, even without all records, and wait until one leads."""
         from confluent_kafka import ElectionType, TopicPartition
 
         self._admin.elect_leaders(
@@ -184,7 +186,7 @@ class KafkaAdmin:
 def set_config(
     admin: AdminClient, *, settings: Mapping[str, str], topic: str | None = None, node_id: int = -1
 ) -> None:
-    """Change settings of a topic, or of the broker ``node_id``; the others stay."""
+    """Change these settings of a topic, or of the broker ``node_id``; all others keep their values."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
         ConfigEntry,

@@ -1,8 +1,7 @@
-"""A real Apache Kafka for tests, demo and bench: KRaft, on 127.0.0.1, gone without a trace at exit.
+"""A real Apache Kafka for tests, demo and bench: KRaft, on 127.0.0.1, removed completely at exit.
 
-Each node is broker and controller in one JVM with a small heap, so that several clusters fit on one machine.
-``python -m sidecar.testing.kafka_cluster --topics flights:6`` prints ``bootstrap.servers=...`` and runs until
-it is killed.
+Each node is broker and controller in one JVM with a small heap, so that several clusters fit on one machine. ``python
+-m sidecar.testing.kafka_cluster --topics flights:6`` prints ``bootstrap.servers=...`` and runs until it is killed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:  # it needs cryptography, which the demo does without
 
 DIR_PREFIX = "kafka-sidecar-cluster-"
 START_TIMEOUT_S = 180.0
-"""Three JVMs at once on two busy CPUs; a node that ends before is noticed at once."""
+"""Enough for three JVMs that start at once on two busy CPUs. A node that ends is noticed at once."""
 CONTROLLER_ID = 100
 START_ATTEMPTS = 3
 
@@ -43,17 +42,17 @@ START_ATTEMPTS = 3
 class KafkaCluster:
     """A cluster of ``node_count`` nodes in one temporary folder; use as a context manager.
 
-    ``version``: a release line ("3.9") or a full version, by default the one of the pom. Every node is broker
-    and controller; with ``own_controller`` the nodes are brokers only and one more JVM is the controller, so
-    that any number of brokers may be down. ``light`` (by default with more than one node): JVMs that start
-    sooner and do less. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. ``jvm_options``: further
-    ones for every node. ``log_dirs``: how many each node has. Node ids count from 1, indexes of ``nodes``
-    from 0. ``listeners``: further ones with TLS and SASL; ``authority`` signs their certificates (by default
-    one of its own). ``acls``: without a grant nobody but the user of the PLAINTEXT listener (ANONYMOUS, as is
-    everybody without SASL or a client certificate) and ``super_users`` may do anything.
+    ``version``: a release line ("3.9") or a full version, by default that of the pom. Every node is broker and
+    controller; with ``own_controller`` the nodes are brokers only and one more JVM is the controller, so that any
+    number of brokers may be down. ``light`` (by default with more than one node): JVMs that start sooner and are
+    slower under load. ``log_requests``: for :mod:`sidecar.testing.kafka_request_log`. ``jvm_options``: further options
+    for every node. ``log_dirs``: number of log folders of each node. Node ids count from 1, indexes of ``nodes`` from
+    0. ``listeners``: further listeners with TLS and SASL; ``authority`` signs their certificates (by default the
+    cluster makes one). ``acls``: users need grants, except ``super_users`` and ANONYMOUS. ANONYMOUS is the user of the
+    PLAINTEXT listener, and of every connection without SASL or a client certificate.
 
-    Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with
-    the end of the broker's log when it does not start. Call it from the main thread.
+    Raises KafkaUnavailable (one sentence) when Java, Maven or the download is missing, RuntimeError with the end of
+    the broker's log when it does not start. Start it from the main thread.
     """
 
     def __init__(
@@ -98,13 +97,14 @@ class KafkaCluster:
         return ",".join(node.address for node in self.nodes)
 
     def servers(self, listener: str) -> str:
-        """bootstrap.servers by that listener; ``bootstrap_servers`` is by PLAINTEXT."""
+        """Return bootstrap.servers for that listener; ``bootstrap_servers`` is for PLAINTEXT."""
         return ",".join(node.address_of(self.listeners[listener]) for node in self.nodes)
 
     def client_settings(self, listener: str, mechanism: str = "", user: str = "") -> dict[str, str]:
-        """How a client comes in by that listener, in the names that librdkafka and the daemon know.
+        """Return the client settings for that listener, with the names that librdkafka and the daemon use.
 
-        ``user``: one of the listener's, with its password. A client certificate or token is yours to add.
+        ``user``: one of the listener's users; its password is included. A client certificate or token is up to the
+        caller.
         """
         wanted = self.listeners[listener]
         found = {"security.protocol": str(wanted.protocol)}
@@ -117,12 +117,12 @@ class KafkaCluster:
         return found
 
     def relay(self, listener: str, index: int = 0) -> TcpRelay:
-        """The proxy before one node's listener, made with ``relayed``."""
+        """Return the relay in front of one node's listener; the listener must have ``relayed``."""
         return self._relays[index][self.listeners[listener]]
 
     @property
     def authority(self) -> CertificateAuthority:
-        """The one that signed the brokers' certificates."""
+        """The authority that signed the brokers' certificates."""
         from sidecar.testing.certificates import CertificateAuthority
 
         if self._authority is None:
@@ -131,12 +131,12 @@ class KafkaCluster:
 
     @property
     def secrets_dir(self) -> Path:
-        """Certificates and keys; ``ca.pem`` is the authority's."""
+        """Folder of certificates and keys; ``ca.pem`` is the authority's certificate."""
         assert self._folder is not None, "the cluster is not started"
         return self._folder / "secrets"
 
     def security(self) -> KafkaSecurity:
-        """An operator's client for users, grants and certificates."""
+        """Return an operator's client for users, grants and certificates."""
         return KafkaSecurity(
             self.bootstrap_servers,
             list(self.listeners.values()),
@@ -149,7 +149,7 @@ class KafkaCluster:
         return [node.broker_port for node in self.nodes]
 
     def start(self) -> None:
-        """Format and start all nodes, wait until they serve, create the topics. About 6 seconds."""
+        """Format and start all nodes, wait until they serve, and create the topics. It takes about 6 seconds."""
         self._java = java_command()
         self._jars = resolve_jars(self._version)
         for attempt in range(1, START_ATTEMPTS + 1):
@@ -158,7 +158,7 @@ class KafkaCluster:
                 break
             except RuntimeError as error:
                 self.stop()
-                # A free port is only free until somebody else takes it.
+                # Another process may have taken a port that was free.
                 if attempt == START_ATTEMPTS or "Address already in use" not in str(error):
                     raise
         if self._topics:
@@ -206,7 +206,9 @@ class KafkaCluster:
         self.wait_started()
 
     def _open_listeners(self) -> dict[str, str]:
-        """Start the relays; write certificates, which all nodes share. The brokers' settings for them."""
+        """Start the relays and write the certificates, which all nodes share. Returns the brokers' settings
+        for them.
+        """
         if not self.listeners:
             return {}
         folder = self.secrets_dir
@@ -242,7 +244,7 @@ class KafkaCluster:
         )
 
     def wait_started(self) -> None:
-        """Wait until every running node has said that it serves."""
+        """Wait until the log of every running node says that it serves."""
         running = [node for node in self._everyone() if node.process is not None]
         wait_until(
             lambda: all(node.is_started() for node in running),
@@ -252,11 +254,11 @@ class KafkaCluster:
         )
 
     def kill_node(self, index: int) -> None:
-        """SIGKILL one node; its data stays for :meth:`restart_node`."""
+        """Kill one node with SIGKILL; its data stays for :meth:`restart_node`."""
         self.nodes[index].end(clean=False)
 
     def pause_node(self, index: int) -> None:
-        """SIGSTOP: the node's sockets stay open and nothing answers, until :meth:`resume_node`."""
+        """Stop one node with SIGSTOP: its sockets stay open and nothing answers, until :meth:`resume_node`."""
         self.nodes[index].signal(signal.SIGSTOP)
 
     def resume_node(self, index: int) -> None:
@@ -266,17 +268,14 @@ class KafkaCluster:
         self.nodes[index].end(clean=True)
 
     def restart_node(self, index: int) -> None:
-        """Start a stopped or killed node again on the same ports and data, and wait until it serves."""
+        """Start a stopped or killed node again with the same ports and data, and wait until it serves."""
         node = self.nodes[index]
         node.log_path.rename(node.log_path.with_suffix(".previous.log"))
         self._spawn(node)
         self.wait_started()
 
     def run_tool(self, main_class: str, *words: str) -> str:
-        """Run one of Kafka's own tools against the cluster and return what it said: a JVM for each call.
-
-        Raises RuntimeError with its output when it fails.
-        """
+        """Run one of Kafka's own tools against the cluster and return its output. Each call starts a JVM."""
         command = [self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", main_class]
         done = subprocess.run(
             [*command, "--bootstrap-server", self.bootstrap_servers, *words],
@@ -289,7 +288,7 @@ class KafkaCluster:
         return done.stdout
 
     def set_quota(self, client_id: str, byte_rate: int | None) -> None:
-        """How many bytes a second clients of that id may produce (kafka-configs); None: as many as they like."""
+        """Limit the bytes per second that clients of that id may produce (kafka-configs); None removes the limit."""
         change = (
             ["--delete-config", "producer_byte_rate"]
             if byte_rate is None
@@ -306,7 +305,7 @@ class KafkaCluster:
         )
 
     def admin(self) -> KafkaAdmin:
-        """An operator's client: leaders, replicas, deletion, growth, settings."""
+        """Return an operator's client: leaders, replicas, deletion, growth, settings."""
         return KafkaAdmin(self.bootstrap_servers)
 
     def create_topics(
@@ -320,7 +319,7 @@ class KafkaCluster:
         create_topics(self.bootstrap_servers, topics, config=config, replication_factor=replication_factor)
 
     def stop(self) -> None:
-        """Stop every node (by SIGKILL: nothing of it is kept) and remove the folder. Safe to call twice."""
+        """Stop every node (with SIGKILL, since its data is not kept) and remove the folder. Safe to call twice."""
         for node in self._everyone():
             node.end(clean=False)
         self.nodes = []
@@ -355,7 +354,7 @@ def _acl_properties(super_users: Sequence[str]) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on right now."""
+    """Return ports of 127.0.0.1 that are free right now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -364,7 +363,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def parse_topics(specs: Sequence[str]) -> dict[str, int]:
-    """``["flights:6"]`` → ``{"flights": 6}``; one partition when none is named. ValueError on nonsense."""
+    """Convert ``["flights:6"]`` to ``{"flights": 6}``; one partition when no number is given. Raises ValueError."""
     topics: dict[str, int] = {}
     for spec in specs:
         name, _, count = spec.partition(":")

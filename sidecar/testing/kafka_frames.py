@@ -1,7 +1,7 @@
-"""Kafka requests and answers as the fault kit sees them: frames, headers, and what is inside of a Produce.
+"""Kafka requests and answers as the fault kit sees them: frames, headers, and the content of a Produce.
 
-Decoding and encoding is kio's, which the producer's own Produce framing does not use; record batches are read by
-``record_batches``.
+kio decodes and encodes them; the producer's own Produce framing does not use it. ``record_batches`` reads record
+batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FRAME_BYTES_MAX: Final = 128 << 20
 
 
 class Api:
-    """Numbers of the requests that rules are written for; any other number may be used as well."""
+    """Keys of the requests that rules are written for; any other key may be used as well."""
 
     PRODUCE: Final = 0
     METADATA: Final = 3
@@ -46,24 +46,24 @@ _SCHEMAS: Final = {
 
 
 class Unreadable(ValueError):
-    """A frame that is not what its header says."""
+    """A frame that does not match its header."""
 
 
 class ProducedBatch(NamedTuple):
-    """One partition's batch in a Produce request, as its header tells it."""
+    """One partition's batch in a Produce request, with the fields of its header."""
 
     topic: str
     partition: int
     header: BatchHeader
     records: bytes
-    """The whole batch as it was on the wire."""
+    """The whole batch, as bytes of the wire."""
 
 
 @dataclasses.dataclass(slots=True)
 class Request:
-    """One request on its way. ``node`` is the broker it was sent to, ``connection`` counts accepted ones.
+    """One request on its way. ``node`` is the broker it was sent to, ``connection`` numbers the accepted connections.
 
-    ``fate`` says what became of it: ``forwarded``, ``answered``, or the name of a rule's action.
+    ``fate`` is ``forwarded``, ``answered``, or the name of a rule's action.
     """
 
     node: int
@@ -73,11 +73,11 @@ class Request:
     correlation_id: int
     client_id: str | None
     frame: bytes
-    """Everything behind the 4-byte length."""
+    """All bytes after the 4-byte length."""
     at_s: float
-    """Monotonic seconds of arrival."""
+    """Time of arrival, in monotonic seconds."""
     acks: int | None = None
-    """Of a Produce request; 0: nobody waits for an answer."""
+    """acks of a Produce request; with 0 the client expects no answer."""
     batches: tuple[ProducedBatch, ...] = ()
     fate: str = "received"
     codes: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
@@ -108,12 +108,12 @@ def request_type(api: int, version: int) -> Any:
 
 
 def response_type(api: int, version: int, name: str | None = None) -> Any:
-    """kio's class of the answer, or of a structure ``name`` in it."""
+    """Return kio's class of the answer, or of its structure ``name``."""
     return getattr(_module(api, version, "response"), name or f"{_SCHEMAS[api][1]}Response")
 
 
 def build(kind: Any, **values: Any) -> Any:
-    """An entity from those ``values`` that its version has fields for."""
+    """Make an entity from those ``values`` that its version has fields for."""
     names = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in names})
 
@@ -121,7 +121,7 @@ def build(kind: Any, **values: Any) -> Any:
 def read_request(
     frame: bytes, *, node: int, connection: int, at_s: float, topic_names: dict[UUID, str]
 ) -> Request:
-    """Decode a frame; requests that are not in :class:`Api` keep only their header.
+    """Decode a frame. Of requests that are not in :class:`Api` only the header is decoded.
 
     Raises Unreadable for a header or a known request that cannot be read.
     """
@@ -183,7 +183,7 @@ def _uvarint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_answer(api: int, version: int, frame: bytes) -> Any:
-    """The answer's entity from a frame behind its length. Raises Unreadable."""
+    """Decode an answer from a frame without its length. Raises Unreadable."""
     kind = response_type(api, version)
     try:
         position = 4
@@ -196,7 +196,7 @@ def read_answer(api: int, version: int, frame: bytes) -> Any:
 
 
 def write_answer(correlation_id: int, entity: Any) -> bytes:
-    """A frame without its length: header and body."""
+    """Return a frame without its length: header and body."""
     kind: Any = type(entity)
     buffer = BytesIO()
     header_kind = kind.__header_schema__
@@ -214,7 +214,7 @@ def with_produce_codes(
     text: str | None,
     topic_names: dict[UUID, str],
 ) -> Any:
-    """The Produce answer with ``code`` in place of what it says for the partitions meant (None: all)."""
+    """Return the Produce answer with ``code`` as the error of the given partitions (None: of all)."""
     topics = []
     for each in entity.responses:
         name = each.name if hasattr(each, "name") else topic_names.get(each.topic_id, "")

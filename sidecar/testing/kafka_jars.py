@@ -1,4 +1,4 @@
-"""Where the jars of the embedded Apache Kafka come from: Maven Central, resolved once into ``.demo/``."""
+"""The jars of the embedded Apache Kafka: resolved once from Maven Central into ``.demo/``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final
 
 RELEASES: Final = {"3.9": "3.9.2"}
-"""Further release lines that tests run against, and the version taken for each; the pom names the usual one."""
+"""Further release lines that tests run against, with the version used for each. The pom names the usual one."""
 
 
 class KafkaUnavailable(RuntimeError):
-    """The embedded broker cannot be had here; the message is one sentence that says what to install."""
+    """The embedded broker is not available here; the message is one sentence that names the package to install."""
 
 
 def cache_dir() -> Path:
-    """The folder that everything downloaded goes to.
+    """Return the folder of all downloads.
 
-    ``KAFKA_SIDECAR_DEMO_DIR`` if set, else ``.demo/`` of the clone, else (installed from a wheel) the
-    user's cache folder.
+    ``KAFKA_SIDECAR_DEMO_DIR`` if set, else ``.demo/`` of the clone, else (installed from a wheel) the user's cache
+    folder.
     """
     configured = os.environ.get("KAFKA_SIDECAR_DEMO_DIR")
     if configured:
@@ -37,9 +37,9 @@ def cache_dir() -> Path:
 
 
 def kafka_version(wanted: str | None = None) -> str:
-    """The full version for ``wanted``: a release line ("3.9"), a full version, or None for the pom's.
+    """Return the full version for ``wanted``: a release line ("3.9"), a full version, or None for the pom's.
 
-    Raises ValueError for a line that is not known here.
+    Raises ValueError for an unknown line.
     """
     usual = _usual_version()
     if wanted is None or usual.startswith(f"{wanted}."):
@@ -59,7 +59,7 @@ def _usual_version() -> str:
 
 
 def java_command() -> str:
-    """Path of a ``java`` of version 17 or later; raises KafkaUnavailable naming the Debian package."""
+    """Return the path of a ``java`` of version 17 or later; raises KafkaUnavailable naming the Debian package."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).is_file():
@@ -77,7 +77,7 @@ def java_command() -> str:
 
 
 def check_available() -> None:
-    """Raises KafkaUnavailable, with one sentence, where resolve_jars() and a broker would: nothing is downloaded."""
+    """Raise KafkaUnavailable where resolve_jars() or a broker would; nothing is downloaded."""
     java_command()
     if not (cache_dir() / f"kafka-{kafka_version()}").is_dir():
         _maven_command("the Kafka jars")
@@ -93,17 +93,17 @@ def _maven_command(what: str) -> str:
 def resolve_jars(version: str | None = None) -> Path:
     """Return the folder with the broker's jars of this version, downloading them the first time.
 
-    As :func:`fetch_jars`. Raises KafkaUnavailable with one sentence.
+    Has the guarantees of :func:`fetch_jars`. Raises KafkaUnavailable with one sentence.
     """
     wanted = kafka_version(version)
     return fetch_jars(f"kafka-{wanted}", _pom_text(), {"kafka.version": wanted}, "the Kafka jars")
 
 
 def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: str) -> Path:
-    """The runtime dependencies of a pom, in ``folder`` of the cache.
+    """Return ``folder`` of the cache with the runtime dependencies of a pom, downloading them the first time.
 
-    Safe against two processes that do it at once (a file lock), and against a download cut short (the
-    folder gets its name only when it is complete). Raises KafkaUnavailable with one sentence.
+    Two processes may do it at once (a file lock). The folder gets its name only when it is complete, so a download
+    that was cut short leaves no partial folder. Raises KafkaUnavailable with one sentence.
     """
     target = cache_dir() / folder
     if target.is_dir():

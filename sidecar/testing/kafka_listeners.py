@@ -1,4 +1,4 @@
-"""Listeners of the embedded Kafka with TLS and SASL: what each demands, and the broker's settings for it."""
+"""Listeners of the embedded Kafka with TLS and SASL: their requirements, and the broker's settings for them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from sidecar.testing.private_text import write_private
 
-if TYPE_CHECKING:  # it needs cryptography, which the demo does without
+if TYPE_CHECKING:  # needs cryptography, which the demo does not install
     from sidecar.testing.certificates import Certificate, CertificateAuthority
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 ClientAuth = Literal["none", "requested", "required"]
 
 AUDIENCE: Final = "kafka"
-"""The audience of tokens."""
+"""Audience (``aud``) of the tokens."""
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -32,12 +32,12 @@ _TOKEN_VALIDATOR: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBea
 class Listener:
     """One further listener of every node, beside the usual PLAINTEXT one.
 
-    ``name``: by default the protocol; two of one protocol need names of their own. ``certificate``: by default
-    a good one for localhost and 127.0.0.1. ``mechanisms``: of SASL, in Kafka's spelling. ``users``: name →
-    password, for PLAIN from the start to the end, for SCRAM until ``SecureAdmin`` changes them. ``reauth_ms``:
-    connections.max.reauth.ms. ``jwks``: the keys that prove tokens (``TokenServer.jwks``); without it
-    OAUTHBEARER takes unsigned ones. ``tls``: the versions the broker speaks, as "TLSv1.2". ``host``: what
-    clients are given as the broker's name. ``relayed``: clients pass a relay that counts and cuts connections.
+    ``name``: by default the protocol; two listeners of one protocol need different names. ``certificate``: by default
+    a valid one for localhost and 127.0.0.1. ``mechanisms``: SASL mechanisms in Kafka's spelling. ``users``: name →
+    password. Those of PLAIN never change; those of SCRAM are the first ones, which ``KafkaSecurity`` may change.
+    ``reauth_ms``: connections.max.reauth.ms. ``jwks``: public keys of the tokens (``TokenServer.jwks``); without them
+    OAUTHBEARER accepts unsigned tokens. ``tls``: versions that the broker accepts, as "TLSv1.2". ``host``: advertised
+    name of the broker. ``relayed``: clients connect through a relay that counts and cuts connections.
     """
 
     protocol: Protocol
@@ -61,7 +61,7 @@ class Listener:
 
     @property
     def key(self) -> str:
-        """The name by which tests and Kafka know it."""
+        """Name of the listener in tests and in Kafka's settings."""
         return self.name or self.protocol
 
     @property
@@ -69,7 +69,7 @@ class Listener:
         return self.protocol.endswith("SSL")
 
     def properties(self, folder: Path, authority: CertificateAuthority) -> dict[str, str]:
-        """The broker's settings; files for them are written into ``folder``."""
+        """Return the broker's settings, after writing their files into ``folder``."""
         prefix = f"listener.name.{self.key.lower()}."
         found: dict[str, str] = {}
         if self.has_tls:
@@ -113,7 +113,7 @@ def trust_store(prefix: str, path: Path) -> dict[str, str]:
 
 
 def jvm_options(listeners: Sequence[Listener], folder: Path) -> list[str]:
-    """Kafka 4 reads only such files and pages of tokens' keys as its command line allows."""
+    """Return the JVM option that allows the files of token keys: Kafka 4 reads no others."""
     urls = [(folder / f"{each.key}-jwks.json").as_uri() for each in listeners if each.jwks is not None]
     return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={','.join(urls)}"] if urls else []
 

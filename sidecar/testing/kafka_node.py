@@ -12,12 +12,12 @@ from typing import IO
 from sidecar.testing.child_processes import dying_with_parent
 from sidecar.testing.kafka_listeners import Listener
 
-# For clusters of several nodes on few CPUs: a JVM that starts sooner and owns fewer threads.
+# For clusters of several nodes on few CPUs: a JVM that starts sooner and has fewer threads.
 _LIGHT_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 _USUAL_JVM = ("-XX:+UseG1GC",)
 _LOG_REQUESTS = "-Dorg.slf4j.simpleLogger.log.kafka.request.logger=debug"
 
-# One node must serve every internal topic alone, and a test must not wait for timers meant for production.
+# One node must host every internal topic alone, and tests must not wait for production timers.
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
@@ -27,7 +27,7 @@ _PROPERTIES = {
     "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "broker.session.timeout.ms": "5000",  # how long a killed broker blocks its own restart
+    "broker.session.timeout.ms": "5000",  # a killed broker cannot start again before this has passed
     "num.network.threads": "2",
     "num.io.threads": "4",
     "log.retention.check.interval.ms": "3600000",
@@ -39,10 +39,10 @@ _PROPERTIES = {
 class KafkaNode:
     """One JVM: its ports, folder, process. Not thread-safe; use it from one thread.
 
-    ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients. ``log_dirs``:
-    with more than one, any of them may fail without the node's end (its metadata lies apart from them then).
-    ``listeners``: those beside PLAINTEXT, with their ports; ``advertised``: the ports that clients are given
-    instead, where something stands between.
+    ``roles`` as in Kafka's process.roles; a node without the role of a broker serves no clients. ``log_dirs``: number
+    of log folders; with more than one, the metadata has a folder of its own, and the node survives the failure of any
+    log folder. ``listeners``: further listeners beside PLAINTEXT, with their ports. ``advertised``: ports that clients
+    are given instead, where a relay is in front.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class KafkaNode:
             ),
             "listeners": ",".join(self._listeners()),
             "log.dirs": ",".join(map(str, self.log_dirs)),
-            # A client certificate's user is its common name.
+            # The user of a client certificate is its common name.
             "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
             "ssl.allow.dn.changes": "true",
             "ssl.allow.san.changes": "true",
@@ -130,7 +130,7 @@ class KafkaNode:
         return "broker" in self.roles
 
     def address_of(self, listener: Listener) -> str:
-        """The address for clients of one of ``listeners``."""
+        """Return the address for clients of one of ``listeners``."""
         return f"{listener.host}:{self.advertised.get(listener, self.listeners[listener])}"
 
     def _listeners(self) -> list[str]:
@@ -141,7 +141,7 @@ class KafkaNode:
         return found
 
     def format(self, java: str, jars: Path, cluster_id: str) -> None:
-        """Format the log folder as ``kafka-storage format`` does (feature levels are stamped there)."""
+        """Format the log folder as ``kafka-storage format`` does, which stores the feature levels."""
         done = subprocess.run(
             [
                 java,
@@ -174,10 +174,10 @@ class KafkaNode:
         log_requests: bool = False,
         jvm_options: Sequence[str] = (),
     ) -> None:
-        """Start the JVM; it is killed with the thread that calls this (the kernel sees to it).
+        """Start the JVM. The kernel kills it when the calling thread ends (PR_SET_PDEATHSIG).
 
-        ``light``: quick to start and small, but slower under load. ``log_requests``: every request is
-        written to the log as JSON (:mod:`sidecar.testing.kafka_request_log` reads it).
+        ``light``: quick to start and small, but slower under load. ``log_requests``: every request is written to the
+        log as JSON (:mod:`sidecar.testing.kafka_request_log` reads it).
         """
         self._log = self.log_path.open("ab")
         self.process = subprocess.Popen(
@@ -200,11 +200,11 @@ class KafkaNode:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C at the terminal is ours to handle, in our order
+            start_new_session=True,  # Ctrl-C at the terminal must not reach the JVM: we stop it
         )
 
     def is_started(self) -> bool:
-        """True when the broker says so in its log; raises RuntimeError when the JVM has ended."""
+        """Return whether the broker's log says that it has started. Raises RuntimeError when the JVM has ended."""
         assert self.process is not None
         if self.process.poll() is not None:
             raise RuntimeError(
@@ -219,17 +219,17 @@ class KafkaNode:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def _log_errors(self) -> str:
-        """Why the broker did not start: it says that long before its last words."""
+        """Return the first errors of the log: the reason of a failed start precedes the last lines."""
         lines = self.log_path.read_text(errors="replace").splitlines()
         found = [line for line in lines if " ERROR " in line or "Exception: " in line]
         return "\n".join(found[:10])
 
     def log_dir_of(self, topic: str, partition: int) -> Path:
-        """The one of ``log_dirs`` that has the partition. Raises StopIteration when none has."""
+        """Return the log folder that has the partition. Raises StopIteration when none has."""
         return next(each for each in self.log_dirs if (each / f"{topic}-{partition}").is_dir())
 
     def signal(self, number: int) -> None:
-        """Send a signal to the JVM: SIGSTOP and SIGCONT make a broker that hangs and comes back."""
+        """Send a signal to the JVM, for example SIGSTOP and SIGCONT for a broker that hangs and recovers."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 

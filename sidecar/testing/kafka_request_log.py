@@ -1,4 +1,4 @@
-"""A broker's record of its requests: its own request log, the judge of versions, counts and distances."""
+"""The request log of a broker, from which tests judge versions, counts and intervals of requests."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class LoggedRequest(NamedTuple):
 
     @property
     def topics(self) -> list[str]:
-        """The names of a METADATA request; empty when it asks for the brokers only."""
+        """Topic names of a METADATA request; empty when it asks for the brokers only."""
         return [str(topic["name"]) for topic in self.request.get("topics") or []]
 
 
 def logged_requests(nodes: Iterable[KafkaNode], client_id: str, *apis: str) -> list[LoggedRequest]:
-    """The answered requests of one client, by node and then in the order of their answers.
+    """Return the answered requests of one client, by node and then in the order of their answers.
 
-    ``apis`` limits it to these; the cluster must have been started with ``log_requests``.
+    ``apis`` limits them to these names. The cluster must have been started with ``log_requests``.
     """
     return [
         each
@@ -46,7 +46,7 @@ def _read(node: KafkaNode) -> Iterator[LoggedRequest]:
     for line in node.log_path.read_text(errors="replace").splitlines():
         match = _LINE.match(line)
         if match is None:
-            continue  # also a last line that is half written: it is whole the next time
+            continue  # another line, or a last line that is not complete yet
         entry = json.loads(match.group(2))
         header = entry["requestHeader"]
         yield LoggedRequest(

@@ -1,6 +1,6 @@
 """Change users, grants and certificates of a running cluster, as an operator would.
 
-As :mod:`sidecar.testing.kafka_admin`: by clients that share no code with ours, and waited for.
+As in :mod:`sidecar.testing.kafka_admin`, the clients share no code with ours, and each method waits for its effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 60.0
 _NETWORK_THREADS = 2
 SCRAM_ITERATIONS = 4096
-"""The least that Kafka takes: a test has no attackers."""
+"""Kafka's minimum: tests have few clients."""
 
 
 class KafkaSecurity:
@@ -49,14 +49,14 @@ class KafkaSecurity:
     # Users of SCRAM
 
     def set_first_users(self) -> None:
-        """Make the SCRAM users that the listeners name."""
+        """Create the SCRAM users that the listeners name."""
         for each in self._listeners.values():
             for name, password in (each.users or {}).items():
                 for mechanism in set(SCRAM).intersection(each.mechanisms):
                     self.set_scram_user(name, password, mechanism)
 
     def set_scram_user(self, name: str, password: str, mechanism: str) -> None:
-        """Make a user, or give it another password. Other mechanisms' passwords stay."""
+        """Create a user, or change its password. Passwords for other mechanisms stay."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             ScramCredentialInfo,
             ScramMechanism,
@@ -68,7 +68,7 @@ class KafkaSecurity:
         self._wait_scram(name, mechanism, is_there=True)
 
     def remove_scram_user(self, name: str, mechanism: str) -> None:
-        """Withdraw the user's password of one mechanism; open connections stay until they re-authenticate."""
+        """Remove the user's password for one mechanism; open connections stay until they re-authenticate."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             ScramMechanism,
             UserScramCredentialDeletion,
@@ -84,7 +84,7 @@ class KafkaSecurity:
         def mechanisms() -> set[str]:
             from confluent_kafka import KafkaException
 
-            # A user without any password is an error, RESOURCE_NOT_FOUND.
+            # A user without any password is reported as an error, RESOURCE_NOT_FOUND.
             with contextlib.suppress(KafkaException):
                 described = self._admin.describe_user_scram_credentials([name])[name].result(TIMEOUT_S)
                 return {each.mechanism.name.replace("_", "-") for each in described.scram_credential_infos}
@@ -103,7 +103,7 @@ class KafkaSecurity:
         self._wait_grant(user, operation, topic, is_there=True)
 
     def withdraw(self, user: str, operation: str, topic: str) -> None:
-        """End a grant of the same words."""
+        """Withdraw a grant that was given with the same arguments."""
         for done in self._admin.delete_acls([_binding(user, operation, topic, is_filter=True)]).values():
             done.result(TIMEOUT_S)
         self._wait_grant(user, operation, topic, is_there=False)
@@ -125,9 +125,9 @@ class KafkaSecurity:
         *,
         trusted: Sequence[CertificateAuthority] = (),
     ) -> None:
-        """Give a running listener another certificate, clients of other authorities, or both.
+        """Change a running listener's certificate, the authorities of its clients, or both.
 
-        Connections that are open stay. Returns when new ones are shown the certificate.
+        Open connections stay. Returns when new connections get the certificate.
         """
         prefix = f"listener.name.{self._listeners[listener].key.lower()}."
         for number in itertools.count(1):
@@ -148,7 +148,7 @@ class KafkaSecurity:
             shown = certificate.certificate_der
             for ports in self._ports:
                 wait_until(
-                    # Each network thread has its own copy; connections go to them by turns.
+                    # Each network thread has its own copy, and serves every n-th connection.
                     lambda port=ports[listener]: all(  # type: ignore[misc]
                         shown_certificate(port) == shown for _ in range(3 * _NETWORK_THREADS)
                     ),
@@ -158,7 +158,7 @@ class KafkaSecurity:
 
 
 def shown_certificate(port: int) -> bytes | None:
-    """The certificate (DER) that a server on 127.0.0.1 shows; None when there is none to be had."""
+    """Return the certificate (DER) of a server on 127.0.0.1; None when it does not answer."""
     with contextlib.suppress(OSError):
         return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=5))
     return None

@@ -1,4 +1,4 @@
-"""Create topics on any cluster, by an admin client that is not ours."""
+"""Create topics on any cluster, with an admin client that is not ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sidecar.testing.waiting import wait_until
 
 NewTopic = Callable[..., str]
-"""The fixture ``new_topic``: ``new_topic(partitions=6, **config)`` creates a topic and returns its name."""
+"""Type of the fixture ``new_topic``: ``new_topic(partitions=6, **config)`` creates a topic and returns its name."""
 
 
 def create_topics(
@@ -23,7 +23,7 @@ def create_topics(
 ) -> None:
     """Create topics by confluent-kafka's AdminClient and wait until every partition has a leader.
 
-    A topic that exists already is taken as it is. Raises KafkaException for anything else.
+    A topic that exists already stays as it is. Raises KafkaException for any other error.
     """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
@@ -54,7 +54,7 @@ def create_topics(
 
 
 def delete_topics(bootstrap_servers: str, topics: Iterable[str], timeout_s: float = 10.0) -> None:
-    """Delete them as far as the cluster lets us; what it refuses stays and is no error."""
+    """Delete topics; those that the cluster refuses to delete stay, without an error."""
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient(quiet_config(bootstrap_servers))
@@ -64,7 +64,7 @@ def delete_topics(bootstrap_servers: str, topics: Iterable[str], timeout_s: floa
 
 
 def quiet_config(bootstrap_servers: str, settings: Mapping[str, str | int] | None = None) -> dict[str, Any]:
-    """A confluent-kafka configuration whose log lines go nowhere (librdkafka writes to stderr by default)."""
+    """Return a confluent-kafka configuration that discards log lines (librdkafka writes to stderr by default)."""
     logger = logging.getLogger("sidecar.testing.librdkafka")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -1,8 +1,8 @@
 """Clients that are killed one after another: ``python -m sidecar.testing.killed_clients RUN_DIR TOPIC COUNT AT_ONCE``.
 
-Runs as a program of its own, since it forks. Each child opens a producer, waits until its first record is
-delivered, says so through a pipe and goes on sending until its parent kills it. The result is one line of JSON: how
-many said so, and how many ended by themselves (which none may).
+It is a separate program, since it forks. Each child opens a producer, waits until its first record is delivered,
+reports that through a pipe, and goes on sending until its parent kills it. The result is one line of JSON: how many
+children reported, and how many ended earlier, which is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST_S = 120.0
 CONNECT_MS = 30_000
 DELIVERED, FAILED = b"+", b"-"
 BURST, PAUSE_S = 10, 0.01
-"""A client that waits to be killed does not flood the topic."""
+"""Pause after each burst, so that clients do not flood the topic while they wait to be killed."""
 
 
 class KilledClients(NamedTuple):
@@ -36,7 +36,9 @@ class KilledClients(NamedTuple):
 def run_killed_clients(
     run_dir: Path, topic: str, count: int, *, at_once: int = 4, timeout_s: float = 600.0
 ) -> KilledClients:
-    """Run the program; raises RuntimeError with its words when it failed, or a client ended by itself."""
+    """Run the program. Raises RuntimeError with its output when it failed, or when a client was not ended by
+    the kill.
+    """
     done = subprocess.run(
         python_command("sidecar.testing.killed_clients", str(run_dir), topic, str(count), str(at_once)),
         capture_output=True,
@@ -59,11 +61,11 @@ def client_name(number: int) -> str:
 
 
 def live(run_dir: str, topic: str, number: int, pipe: int) -> None:
-    """A client's life: it never ends by itself."""
+    """Send records until the process is killed."""
     from client_stub import Producer
 
     name = client_name(number)
-    # A busy machine is no full table: who finds no place within this time would never have found one.
+    # On a busy machine a client may wait for a slot; only a longer wait means that the table is full.
     producer = Producer(run_dir=run_dir, client_name=name, connect_timeout_ms=CONNECT_MS)
     for record in itertools.count():
         delivery = producer.send(topic, RecordId(name, record).encode())
@@ -75,7 +77,7 @@ def live(run_dir: str, topic: str, number: int, pipe: int) -> None:
 
 
 def start(run_dir: str, topic: str, number: int) -> tuple[int, int]:
-    """(pid, pipe) of a forked client."""
+    """Fork a client; returns its pid and pipe."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

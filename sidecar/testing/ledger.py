@@ -1,8 +1,8 @@
-"""The check that every kind of test ends in: accepted = delivered + failed, nothing twice, order kept.
+"""The check at the end of every kind of test: accepted = delivered + failed, no duplicates, order kept.
 
-A test gives each record an id of (producer, number): producers number their records from 0 in the order of
-their send() calls. The ledger is fed with what producers sent, their outcomes, and what a reader of the
-topic found; :meth:`Ledger.problems` lists every disagreement.
+A test gives each record an id of (producer, number): producers number their records from 0 in the order of their
+send() calls. The test enters the records that producers sent, their outcomes, and the records that a reader of the
+topic found. :meth:`Ledger.problems` lists every disagreement.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class RecordId(NamedTuple):
     number: int
 
     def encode(self) -> bytes:
-        """The record value that carries this id; more bytes may follow after a ``|``."""
+        """Return the record value for this id; more bytes may follow after the ``|``."""
         return f"{self.producer}/{self.number}|".encode()
 
     @classmethod
     def decode(cls, value: bytes) -> RecordId:
-        """The id in a record value; raises ValueError when there is none."""
+        """Return the id in a record value; raises ValueError when there is none."""
         producer, _, number = value.split(b"|", 1)[0].decode().rpartition("/")
         return cls(producer, int(number))
 
 
 class Ledger:
-    """Not thread-safe. Fill it in the judge's process from what the producers reported."""
+    """Compares records sent, outcomes and records read. Not thread-safe; fill it from the producers' reports."""
 
     def __init__(self) -> None:
         self._sent: dict[str, int] = {}
@@ -41,14 +41,14 @@ class Ledger:
         self._order: dict[tuple[str, int], list[int]] = defaultdict(list)
 
     def sent(self, producer: str, count: int) -> None:
-        """``producer`` sent records 0 … count-1."""
+        """Note that ``producer`` sent ``count`` more records, with the next numbers."""
         self._sent[producer] = self._sent.get(producer, 0) + count
 
     def delivered(self, record: RecordId) -> None:
         self._delivered[record] += 1
 
     def delivered_up_to(self, producer: str, count: int) -> None:
-        """Every one of the first ``count`` records of ``producer`` was delivered once."""
+        """Note that each of the first ``count`` records of ``producer`` was delivered once."""
         self._delivered.update(RecordId(producer, number) for number in range(count))
 
     def failed(self, record: RecordId, *, possibly_persisted: bool = False) -> None:
@@ -57,7 +57,7 @@ class Ledger:
             self._possibly.add(record)
 
     def read(self, record: RecordId, partition: int) -> None:
-        """The reader found ``record`` next in ``partition``; call it in the order of offsets."""
+        """Note that the reader found ``record`` next in ``partition``. Call it in the order of offsets."""
         self._read[record] += 1
         self._order[record.producer, partition].append(record.number)
 
@@ -66,7 +66,7 @@ class Ledger:
             self.read(record, partition)
 
     def problems(self, *, idempotent: bool = True) -> list[str]:
-        """Every disagreement as one sentence; an empty list means that all counts agree.
+        """Return every disagreement as one sentence; an empty list means that all counts agree.
 
         Without ``idempotent`` (acks 0/1) a record may be in the topic more than once and order is not kept.
         """

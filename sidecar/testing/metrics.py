@@ -1,4 +1,4 @@
-"""Read a daemon's /metrics as a scraper would."""
+"""Read a daemon's /metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sidecar.testing.daemon import SidecarDaemon
 
 
 def metric(daemon: SidecarDaemon, name: str) -> float:
-    """Sum of all series called ``name``; 0 while it has none. KeyError for a metric that the daemon does not have.
+    """Return the sum of all series called ``name``; 0 while there is none.
 
-    OSError when nobody listens.
+    Raises KeyError for a metric that the daemon does not have, OSError when it does not listen.
     """
     page = http_get(daemon, "/metrics")
     if f"# TYPE {name} " not in page:
@@ -23,13 +23,13 @@ def metric(daemon: SidecarDaemon, name: str) -> float:
 
 
 def http_get(daemon: SidecarDaemon, path: str) -> str:
-    """Body of a GET; urllib's HTTPError for 4xx and 5xx."""
+    """Return the body of a GET. Raises urllib's HTTPError for 4xx and 5xx."""
     with urlopen(f"{http_address(daemon)}{path}", timeout=10) as answer:
         text: str = answer.read().decode()
     return text
 
 
 def http_address(daemon: SidecarDaemon) -> str:
-    """``http://host:port`` as daemon.json tells it."""
+    """Return ``http://host:port`` from daemon.json."""
     address = str(daemon.info()["http"])
     return (address if "://" in address else f"http://{address}").rstrip("/")

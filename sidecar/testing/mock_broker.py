@@ -1,11 +1,11 @@
-"""librdkafka's mock cluster as a smoke broker without Java, in a process of its own.
+"""librdkafka's mock cluster as a simple broker without Java, in a process of its own.
 
-It checks neither sequences nor epochs nor CRCs and keeps about 5 MB per partition, so it never judges order
-or de-duplication; it answers quickly, and it fails on command. ``python -m sidecar.testing.mock_broker``
-prints ``bootstrap.servers=...`` and obeys commands on standard input until that is closed:
+It checks neither sequences nor epochs nor CRCs, so it cannot test order or de-duplication. It keeps about 5 MB per
+partition, answers quickly, and fails on command. ``python -m sidecar.testing.mock_broker`` prints
+``bootstrap.servers=...`` and executes commands from standard input until that is closed:
 
-``error API CODE...`` (the next answers to that API key carry these codes) · ``down ID`` · ``up ID`` ·
-``leader TOPIC PARTITION ID`` · ``rtt ID MS`` · ``topic NAME PARTITIONS``
+``error API CODE...`` (the next answers to that API key carry these codes) · ``down ID`` · ``up ID`` · ``leader TOPIC
+PARTITION ID`` · ``rtt ID MS`` · ``topic NAME PARTITIONS``
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PRODUCER_TYPE = 0
 
 
 def find_librdkafka() -> Path:
-    """The librdkafka bundled with the confluent-kafka wheel, found without importing it."""
+    """Return the path of the librdkafka in the confluent-kafka wheel, without importing it."""
     spec = importlib.util.find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         raise KafkaUnavailable("The mock cluster needs confluent-kafka: pip install 'kafka-sidecar[demo]'.")
@@ -38,7 +38,7 @@ def find_librdkafka() -> Path:
 
 
 class MockCluster:
-    """The cluster itself, inside this process. Its memory goes with the process, never earlier."""
+    """The cluster itself, inside this process. Its memory is freed only when the process ends."""
 
     def __init__(self, broker_count: int = 3) -> None:
         library = ctypes.CDLL(str(find_librdkafka()))
@@ -76,7 +76,7 @@ class MockCluster:
         library.rd_kafka_conf_new.restype = ctypes.c_void_p
         conf = library.rd_kafka_conf_new()
         library.rd_kafka_conf_set.argtypes = [ctypes.c_void_p, *[ctypes.c_char_p] * 3, ctypes.c_size_t]
-        # Else it warns on every start that a producer without bootstrap.servers reaches nobody.
+        # Without this it warns at every start that a producer without bootstrap.servers reaches no broker.
         library.rd_kafka_conf_set(conf, b"log_level", b"3", message, len(message))
         handle = library.rd_kafka_new(_PRODUCER_TYPE, conf, message, len(message))
         if not handle:
@@ -98,7 +98,7 @@ class MockCluster:
             raise RuntimeError(f"the mock cluster refused topic {name!r} with error {code}")
 
     def obey(self, line: str) -> None:
-        """Run one command line; raises ValueError when it makes no sense."""
+        """Execute one command line; raises ValueError for a wrong one."""
         words = line.split()
         try:
             match words:
@@ -135,7 +135,7 @@ class MockBroker(Running):
         self.bootstrap_servers = ""
 
     def start(self) -> None:
-        """Start the child and wait for its bootstrap line; raises RuntimeError when it has none."""
+        """Start the child and wait for its bootstrap line; raises RuntimeError when there is none."""
         find_librdkafka()
         self._process = subprocess.Popen(
             python_command(
@@ -158,7 +158,7 @@ class MockBroker(Running):
         self.bootstrap_servers = line.strip().partition("=")[2]
 
     def command(self, line: str) -> None:
-        """Send one command and wait until it is done; raises ValueError when it was refused."""
+        """Send one command and wait until it is done; raises ValueError when it is refused."""
         assert self._process is not None and self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")

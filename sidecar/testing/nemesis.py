@@ -1,4 +1,4 @@
-"""Nemesis: faults of brokers by a seed, one after the other, each with its repair."""
+"""Nemesis: random faults of brokers from a seed, one after the other, each followed by its repair."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from sidecar.testing.fault_proxy import FaultProxy
 from sidecar.testing.kafka_cluster import KafkaCluster
 
 FAULT_S: Final = (1.0, 7.0)
-"""How long a fault lasts: below and above Kafka's session timeout of 5 s here, below and above request.timeout.ms."""
+"""Shortest and longest fault. The range includes Kafka's session timeout of 5 s here, and request.timeout.ms."""
 PEACE_S: Final = (0.3, 2.0)
 
 
 class BrokerFault(StrEnum):
     KILLED = "killed"
-    """SIGKILL, later a start on the same data."""
+    """SIGKILL; the repair is a start with the same data."""
     STOPPED = "stopped in good order"
     PAUSED = "paused"
-    """SIGSTOP: its connections stay open; it may wake up as a leader that was replaced."""
+    """SIGSTOP: its connections stay open. After SIGCONT it may still believe that it is a leader."""
     CUT_OFF = "cut off from clients"
-    """Clients' connections close and new ones are refused; the cluster sees it as alive."""
+    """Connections of clients are closed and new ones refused, while the cluster sees the node as alive."""
     MUTE = "mute to clients"
-    """Clients' connections stay open, and nothing is read from them."""
+    """Connections of clients stay open, and nothing is read from them."""
 
 
 BEHIND_A_PROXY: Final = (BrokerFault.CUT_OFF, BrokerFault.MUTE)
 
 
 class Nemesis:
-    """Belongs to the main thread (nodes die with the thread that started them).
+    """Causes and repairs faults. Use it from the main thread: nodes are killed when the thread that started them ends.
 
-    ``happened`` is called with a sentence at every fault and repair. The same seed gives the same faults on the
-    same nodes in the same order; when they come depends on how long repairs take.
+    ``happened`` is called with a sentence at every fault and repair. The same seed gives the same faults on the same
+    nodes in the same order; their times depend on how long repairs take.
     """
 
     def __init__(
@@ -53,11 +53,13 @@ class Nemesis:
         self._kinds = [each for each in kinds if proxy is not None or each not in BEHIND_A_PROXY]
         self._happened = happened
         self.done: list[tuple[BrokerFault, int]] = []
-        """Each fault and the id of the node it struck."""
+        """Each fault so far, with the id of its node."""
 
     def run(self, duration_s: float) -> None:
-        """Faults for that long, and until every kind has come; when it returns, the last one is repaired. Every kind
-        comes once before any comes again."""
+        """Cause faults for that long, and until every kind has come. The last one is repaired when it returns.
+
+        No kind is repeated before all others have come.
+        """
         end_s = time.monotonic() + duration_s
         kinds: list[BrokerFault] = []
         while time.monotonic() < end_s or len(self.done) < len(self._kinds):
@@ -68,7 +70,7 @@ class Nemesis:
             time.sleep(self._chance.uniform(*PEACE_S))
 
     def strike(self, kind: BrokerFault, index: int) -> None:
-        """One fault, its time, its repair."""
+        """Cause one fault, wait, and repair it."""
         node = self._cluster.nodes[index].node_id
         self.done.append((kind, node))
         self._happened(f"broker {node} is {kind}")

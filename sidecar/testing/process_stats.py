@@ -1,4 +1,4 @@
-"""CPU, memory and connections of processes, as /proc tells them."""
+"""CPU, memory and connections of processes, from /proc."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from pathlib import Path
 
 _ESTABLISHED = "01"
 _PROCESS_CLOCK = 2
-"""CPUCLOCK_SCHED of a whole process, as clock_getcpuclockid(3) makes it out of a pid."""
+"""CPUCLOCK_SCHED of a whole process, as clock_getcpuclockid(3) computes it from a pid."""
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes so far, all threads, to the nanosecond (/proc/PID/stat has ticks of
-    10 ms, which is as much as 30,000 records cost). Raises OSError for a process that is gone.
+    """Return the user and system time of these processes so far, of all threads, in seconds.
+
+    The clock counts nanoseconds; /proc/PID/stat has ticks of 10 ms, about the cost of 30,000 records. Raises OSError
+    for a process that is gone.
     """
     return sum(time.clock_gettime((~pid << 3) | _PROCESS_CLOCK) for pid in pids)
 
 
 def main_thread_cpu_seconds(pid: int) -> float:
-    """The same of a process's first thread alone. Raises OSError for a process that is gone."""
+    """Return the same for the first thread of a process. Raises OSError for a process that is gone."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def private_rss_mb(pid: int | str) -> float:
-    """Resident memory beyond the shared segment: RssAnon + RssFile, in MB (10^6 bytes)."""
+    """Return resident memory beyond the shared segment: RssAnon + RssFile, in MB (10^6 bytes)."""
     return _rss_mb(pid, "RssAnon", "RssFile")
 
 
 def anonymous_rss_mb(pid: int) -> float:
-    """Resident memory that is no file's: RssAnon, in MB."""
+    """Return resident memory that belongs to no file: RssAnon, in MB."""
     return _rss_mb(pid, "RssAnon")
 
 
@@ -47,7 +49,7 @@ def own_rss_mb() -> float:
 
 
 def connections_to(port: int) -> int:
-    """Established TCP connections whose server side is ``port`` on this host."""
+    """Return the number of established TCP connections whose server port is ``port`` on this host."""
     found = 0
     for name in ("tcp", "tcp6"):
         path = Path(f"/proc/net/{name}")

@@ -1,4 +1,4 @@
-"""Read a topic back by a consumer that shares no code with the producer (librdkafka, CRCs checked)."""
+"""Read a topic back with a consumer that shares no code with the producer (librdkafka, which checks CRCs)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReadTimeout(AssertionError):
 def read_topic(
     bootstrap_servers: str, topic: str, *, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> list[ReadRecord]:
-    """Every record of ``topic`` up to the ends seen at the start, in partition order of arrival.
+    """Return every record of ``topic`` up to the ends seen at the start, in offset order per partition.
 
     Raises ReadTimeout when the ends are not reached within ``timeout_s``, KafkaException on a broker error.
     """
@@ -38,7 +38,7 @@ def read_topic(
 def iterate_topic(
     bootstrap_servers: str, topic: str, *, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> Iterator[ReadRecord]:
-    """As :func:`read_topic`, without holding all records in memory."""
+    """Yield the records of :func:`read_topic`, without holding all of them in memory."""
     for message in iterate_messages(bootstrap_servers, topic, isolation=isolation, timeout_s=timeout_s):
         yield ReadRecord(
             _int(message.partition()),
@@ -59,10 +59,10 @@ def iterate_messages(
     timeout_s: float = 60.0,
     is_over: Callable[[], bool] | None = None,
 ) -> Iterator[Any]:
-    """confluent-kafka's own messages, from the offsets in ``start`` (else 0) to the ends seen on the way.
+    """Yield confluent-kafka's own messages, from the offsets in ``start`` (else 0) to the ends seen on the way.
 
-    With ``is_over`` ends are no ends, nor is a broker that is away: it goes on until that says True.
-    Raises as :func:`read_topic` does.
+    With ``is_over`` it goes on behind the ends, and while a broker is away, until ``is_over()`` is True. Raises the
+    errors of :func:`read_topic`.
     """
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -93,7 +93,7 @@ def iterate_messages(
 
 
 def end_offsets(bootstrap_servers: str, topic: str, timeout_s: float = 60.0) -> dict[int, int]:
-    """Where each partition ends now. Raises KafkaException when that cannot be learned in time."""
+    """Return the end offset of each partition. Raises KafkaException when it cannot be learned in time."""
     from confluent_kafka import KafkaException, TopicPartition
 
     consumer = _consumer(bootstrap_servers, "read_uncommitted")
@@ -103,7 +103,7 @@ def end_offsets(bootstrap_servers: str, topic: str, timeout_s: float = 60.0) -> 
         try:
             found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
         except KafkaException:
-            # The leader of a topic made a moment ago may not know of it yet.
+            # The leader of a new topic may not know the partition yet.
             if time.monotonic() > deadline:
                 raise
             return None
@@ -151,5 +151,5 @@ def _int(value: int | None) -> int:
 
 
 def _headers(found: Any) -> tuple[tuple[str, bytes | None], ...]:
-    # Its stub says str or a list of pairs; at run time it is None or a list of (str, bytes or None).
+    # The type stub says str or a list of pairs; at run time it is None or a list of (str, bytes or None).
     return tuple((name, value) for name, value in found or ())

@@ -1,8 +1,10 @@
-"""Record batches of format v2, read by code that shares nothing with the producer's encoder.
+"""Record batches of format v2, decoded by code that shares nothing with the producer's encoder.
 
-Written from Kafka's ``DefaultRecordBatch`` and ``DefaultRecord``: a header of 61 bytes, a CRC-32C over all behind
-it, then records of varints. A bug of the encoder is meant to fail here, so nothing is taken on trust: lengths,
-counts, CRC, deltas and the end of the data are checked.
+It follows Kafka's ``DefaultRecordBatch`` and ``DefaultRecord``. A batch is::
+
+    | header, 61 bytes; its CRC-32C covers all bytes from `attributes` to the end | records, of varints |
+
+Errors of the encoder must show here, so lengths, counts, CRC, deltas and the end of the data are all checked.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ _TABLE_BYTES_MAX: Final = 1 << 15
 
 
 class BadBatch(ValueError):
-    """The bytes are no record batch; the message says what is wrong first."""
+    """The bytes are no record batch; the message names the first error."""
 
 
 class BatchHeader(NamedTuple):
-    """``position`` and ``size_bytes`` tell where the batch lies in the bytes it was found in."""
+    """Header of a batch. ``position`` and ``size_bytes`` locate the batch in the bytes it was found in."""
 
     position: int
     size_bytes: int
@@ -48,7 +50,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """-1 without a producer id; wraps behind 2,147,483,647."""
+        """Sequence number of the last record, -1 without a producer id; it wraps after 2,147,483,647."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.record_count - 1) & 0x7FFF_FFFF
@@ -62,7 +64,7 @@ class BatchRecord(NamedTuple):
 
 
 def batch_headers(data: bytes) -> Iterator[BatchHeader]:
-    """The headers of the batches that lie end to end in ``data``. Raises BadBatch."""
+    """Yield the headers of the adjacent batches in ``data``. Raises BadBatch."""
     position = 0
     while position < len(data):
         if len(data) - position < HEADER_BYTES:
@@ -78,7 +80,7 @@ def batch_headers(data: bytes) -> Iterator[BatchHeader]:
 
 
 def read_batch(data: bytes) -> tuple[BatchHeader, list[BatchRecord]]:
-    """Check one whole batch and read its records. Raises BadBatch, also for a wrong CRC."""
+    """Check one whole batch and return its header and records. Raises BadBatch, also for a wrong CRC."""
     headers = list(batch_headers(data))
     if len(headers) != 1:
         raise BadBatch(f"{len(headers)} batches instead of one")
@@ -139,7 +141,7 @@ def _bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def varint(data: bytes, position: int, *, bytes_max: int = 5) -> tuple[int, int]:
-    """A zig-zag varint and the position behind it. BadBatch when it is longer than ``bytes_max``."""
+    """Return a zig-zag varint and the position after it. Raises BadBatch when it has more than ``bytes_max`` bytes."""
     value = 0
     for taken in range(bytes_max):
         byte = data[position + taken]
@@ -155,7 +157,7 @@ def _decompress(codec: int, data: bytes) -> bytes:
     try:
         if codec == 1:
             return zlib.decompress(data, wbits=31)
-        # Imported here: the uncompressed path of the kit then needs nothing but the standard library.
+        # Imported here, so that without compression only the standard library is needed.
         import cramjam
 
         decoders: Any = cramjam
@@ -193,7 +195,7 @@ _TABLE: Final = _make_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli). Bit by bit table up to 32 KiB, the crc32c package beyond: the table is slow."""
+    """Return the CRC-32C (Castagnoli): from a table up to 32 KiB, by the crc32c package beyond, which is faster."""
     if len(data) > _TABLE_BYTES_MAX:
         import crc32c as package
 

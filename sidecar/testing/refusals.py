@@ -1,4 +1,4 @@
-"""Answers that carry an error: made from a request that no broker has seen, or put into a broker's answer."""
+"""Answers with an error: made for a request that no broker has seen, or put into a broker's answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sidecar.testing.kafka_frames import (
 
 
 def refused(request: Request, code: int, text: str | None = None) -> Any:
-    """The answer that refuses the whole request. Raises Unreadable for an api that has no such answer."""
+    """Return the answer that refuses the whole request. Raises Unreadable for an api without such an answer."""
     api, version = request.api, request.version
     kind = response_type(api, version)
     if api == Api.PRODUCE:
@@ -67,7 +67,7 @@ def produced(
     log_start_offset: int = -1,
     record_errors: tuple[tuple[int, str | None], ...] = (),
 ) -> Any:
-    """One partition's part of a Produce answer."""
+    """Return one partition's part of a Produce answer."""
     values: dict[str, Any] = {}
     if leader is not None and version >= 10:
         kind = response_type(Api.PRODUCE, version, "LeaderIdAndEpoch")
@@ -98,7 +98,7 @@ def edited(
     *,
     topic_names: dict[UUID, str],
 ) -> Any:
-    """A broker's answer with another error code: of the rule's partitions, of every topic, or of the whole."""
+    """Return a broker's answer with another error code: for the rule's partitions, every topic, or the whole answer."""
     if request.api == Api.PRODUCE:
         return with_produce_codes(
             entity, code, topic=rule.topic, partition=rule.partition, text=text, topic_names=topic_names
@@ -115,7 +115,7 @@ def edited(
 
 
 def note_codes(request: Request, entity: Any, topic_names: dict[UUID, str]) -> None:
-    """Write into the log the error code of each partition of a Produce request."""
+    """Note the error code of each partition of a Produce request in the request log."""
     if request.api != Api.PRODUCE:
         return
     for topic in entity.responses:

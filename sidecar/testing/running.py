@@ -1,4 +1,4 @@
-"""Running: a part of the kit that a ``with`` block starts and stops."""
+"""Running: base of the parts that a ``with`` block starts and stops."""
 
 from __future__ import annotations
 

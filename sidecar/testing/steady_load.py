@@ -1,4 +1,4 @@
-"""Clients that go on sending while daemon and workers are killed, and note the outcome of each record."""
+"""Clients that send while daemon and workers are killed, and note the outcome of each record."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ KEYS = 13
 
 
 def keyed_and_keyless(name: str, number: int) -> dict[str, Any]:
-    """Keyed and keyless in turn; order is kept per partition either way."""
+    """Return the arguments of send(), with and without a key in turn. Order is kept per partition either way."""
     key = b"key-%d" % (number % KEYS) if number % 2 else None
     return {"value": RecordId(name, number).encode(), "key": key}
 
 
 class SteadyClient:
-    """One producer and one thread that sends until :meth:`finish`. Every callback is noted.
+    """One producer and one thread that sends until :meth:`finish`. It notes the result of every callback.
 
-    ``producer``: one that is there already, or an object with its face; else one of the daemon in ``run_dir``.
-    ``record(name, number)`` gives the arguments of each send(); its value must begin with the record's id.
+    ``producer``: an existing producer, or an object with its methods; by default a new one of the daemon in
+    ``run_dir``. ``record(name, number)`` gives the arguments of each send(); its value must begin with the record's
+    id.
     """
 
     def __init__(
@@ -48,10 +49,10 @@ class SteadyClient:
         self._record, self._burst, self._pause_s = record, burst, pause_s
         self.sent = 0
         self.outcomes: list[tuple[int, BaseException | None, tuple[int, int] | None]] = []
-        """(number, error, (partition, offset))."""
+        """(number, error, (partition, offset)) of each record."""
         self.raised: BaseException | None = None
         self.last_delivered_s = 0.0
-        """When the last record was delivered (monotonic)."""
+        """Time when the last record was delivered (monotonic)."""
         self._delivered_s: list[float] = []
         self._producer = producer or Producer(run_dir=str(run_dir), client_name=name, **options)
         self._stop = threading.Event()
@@ -81,17 +82,17 @@ class SteadyClient:
         self.sent += 1
 
     def first_delivered_after(self, moment_s: float) -> float:
-        """When the first record after a moment was delivered."""
+        """Return when the first record after a moment was delivered."""
         return next(at_s for at_s in self._delivered_s if at_s > moment_s)
 
     def delivered_since(self, moment_s: float) -> list[float]:
-        """When each record was delivered, from the last one before a moment on."""
+        """Return when each record was delivered, starting with the last one before a moment."""
         moments = list(self._delivered_s)
         later = [at_s for at_s in moments if at_s > moment_s]
         return moments[-len(later) - 1 :]
 
     def finish(self, timeout_s: float = 60.0) -> None:
-        """Stop sending, flush, close. Raises what send() or flush() raised."""
+        """Stop sending, flush and close. Raises the error that send() or flush() raised."""
         self._stop.set()
         self._thread.join(timeout_s)
         if self.raised is not None:
@@ -115,8 +116,8 @@ def judge(
 ) -> list[ReadRecord]:
     """Compare the outcomes of finished clients of a topic with the topic itself.
 
-    Raises AssertionError for anything lost, doubled or reordered, a second or a wrong outcome, and for a failure of a
-    record that ``may_fail`` does not name. Returns the topic's records.
+    Raises AssertionError for a record that was lost, duplicated or reordered, has a second or wrong outcome, or failed
+    without ``may_fail`` naming it. Returns the topic's records.
     """
     ledger = Ledger()
     records = read_topic(bootstrap_servers, topic)
@@ -163,7 +164,7 @@ class SteadyLoad:
         return sum(len(client.outcomes) for client in self.clients)
 
     def check(self, *, unknown_offsets_max: int = 0) -> list[ReadRecord]:
-        """End the clients and raise AssertionError for anything lost, doubled or reordered, and wrong outcomes.
+        """End the clients. Raises AssertionError for records lost, duplicated or reordered, and for wrong outcomes.
 
         ``unknown_offsets_max``: deliveries that may have no offset. Returns the topic's records.
         """

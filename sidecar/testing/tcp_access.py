@@ -1,4 +1,4 @@
-"""A daemon's tcp:// endpoint for tests: its key, those of clients, a configuration that knows them, free ports."""
+"""A daemon's tcp:// endpoint for tests: its key, the keys of clients, a configuration with them, free ports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _PORTS = range(21_000, 29_000, 8)
 
 
 class TcpAccess:
-    """Files in ``folder``: ``daemon.key``, ``client.key``, ``stranger.key`` and ``sidecar.toml``.
+    """Writes ``daemon.key``, ``client.key``, ``stranger.key`` and ``sidecar.toml`` into ``folder``.
 
-    ``client.key`` opens each of ``names``; the stranger's opens none. By the run directory ``local_uid`` may use them.
+    ``client.key`` may use each of ``names``; ``stranger.key`` may use none. ``local_uid`` may use them through the run
+    directory.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class TcpAccess:
         local_uid: int | None = None,
         daemon_host: str = HOST,
     ) -> None:
-        """``daemon_host``: where the daemon listens, if there are relays at ``address`` and the ports behind it."""
+        """``daemon_host``: address that the daemon listens on, if relays listen at ``address`` and the ports
+        after it.
+        """
         self._local_uid = local_uid
         self._daemon_host = daemon_host
         self.daemon, self.client, self.stranger = (KeyPair.new() for _ in range(3))
@@ -50,12 +53,12 @@ class TcpAccess:
 
     @property
     def settings(self) -> dict[str, object]:
-        """For the daemon, beside ``config``."""
+        """Further settings for the daemon, beside ``config``."""
         listen = f"tcp://{self._daemon_host}:{self.port}"
         return {"daemon.listen": listen, "daemon.curve_key_file": str(self.daemon_file)}
 
     def allow(self, names: Iterable[str], *keys: KeyPair) -> None:
-        """Write the configuration: these keys (the client's, if there are none) for these names, and for no other."""
+        """Write a configuration that allows only these names, for these keys (without any: for the client's)."""
         hexadecimal = ", ".join(f'"{each.public.hex()}"' for each in keys or (self.client,))
         local = "" if self._local_uid is None else f"uids = [{self._local_uid}]\n"
         self.config.write_text(
@@ -64,8 +67,8 @@ class TcpAccess:
 
 
 def free_ports(count: int) -> int:
-    """The first of ``count`` ports in a row that nobody has."""
-    # Each process begins elsewhere: between this look and the daemon's start another may look as well.
+    """Return the first of ``count`` consecutive free ports."""
+    # Each process begins elsewhere: another test may look for ports before the daemon has opened these.
     for first in random.Random(os.getpid()).sample(_PORTS, len(_PORTS)):
         taken: list[socket.socket] = []
         try:

@@ -1,4 +1,4 @@
-"""A relay of bytes before one port: it counts connections, cuts them, and refuses new ones. It changes nothing."""
+"""A relay of bytes in front of one port: it counts and cuts connections and refuses new ones, and changes no byte."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SLOW_CHUNK_BYTES = 1 << 13
 
 
 class TcpRelay:
-    """Passes what it gets to ``target_host:target_port`` and back, also through TLS. Thread-safe.
+    """Passes bytes to ``target_host:target_port`` and back; TLS passes unchanged. Thread-safe.
 
-    ``accepted_s`` has the moment (time.monotonic()) of every connection so far. ``port`` 0: any free one. ``tap`` is a
-    list that gets the bytes of each connection's client, in a list of pieces.
+    ``accepted_s`` has the time (time.monotonic()) of every connection so far. ``port`` 0: any free one. ``tap``: a
+    list; each connection appends a list of the chunks that its client sent.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TcpRelay:
             return len(self._open) // 2
 
     def cut(self) -> None:
-        """Close every open connection, of both sides."""
+        """Close both sides of every open connection."""
         with self._lock:
             ends = list(self._open)
         for end in ends:
@@ -58,18 +58,22 @@ class TcpRelay:
                 end.shutdown(socket.SHUT_RDWR)
 
     def silence(self, *, drops: bool) -> None:
-        """No byte passes the connections that are open now, and none of them ends; new ones work. With ``drops`` what
-        their ends send is taken and forgotten, else not read."""
+        """Stop the bytes of connections that are open now, without closing them; new connections work.
+
+        With ``drops`` the bytes that either end sends are read and discarded, else not read.
+        """
         with self._lock:
             (self._dropping if drops else self._frozen).update(self._open)
 
     def slow_down(self, bytes_per_s: int) -> None:
-        """New connections get no more than that from their clients, and what waits stays with those."""
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_CHUNK_BYTES)  # theirs as well
+        """Limit the bytes per second that are read from clients of new connections; the rest waits at the clients."""
+        self._listener.setsockopt(
+            socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_CHUNK_BYTES
+        )  # accepted sockets inherit it
         self._bytes_per_s = bytes_per_s
 
     def refuse(self, *, cuts: bool = True) -> None:
-        """Close the open connections, and every new one at once, until :meth:`go_on`. Without ``cuts`` the new ones."""
+        """Close every new connection at once until :meth:`go_on`; with ``cuts`` also the open ones."""
         self._is_refusing = True
         if cuts:
             self.cut()
@@ -121,7 +125,7 @@ class TcpRelay:
                     self._open -= {client, server}
 
     def _pump(self, source: socket.socket, target: socket.socket, heard: list[bytes] | None = None) -> None:
-        """Pass bytes until either end is closed, then close both."""
+        """Pass bytes until one end is closed, then close both."""
         with contextlib.suppress(OSError):
             while chunk := source.recv(_SLOW_CHUNK_BYTES if self._bytes_per_s else _CHUNK_BYTES):
                 if self._bytes_per_s:

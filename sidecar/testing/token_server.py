@@ -1,4 +1,4 @@
-"""A small OpenID Connect server: tokens for client credentials, the keys that prove them, and faults on demand.
+"""A small OpenID Connect server: tokens for client credentials, their public keys, and faults on demand.
 
 ::
 
@@ -8,7 +8,7 @@
         ...
         tokens.fault = None
 
-Tokens are JWTs signed by RS256; a real Kafka validates them by :attr:`TokenServer.jwks`. Needs ``cryptography``.
+Tokens are JWTs signed with RS256; a real Kafka validates them with :attr:`TokenServer.jwks`. Needs ``cryptography``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from sidecar.testing.running import Running
 KEY_ID = "kit"
 SLOW_S = 60.0
 EXPIRED_S = -600.0
-"""A validator may allow for clocks that differ by some seconds, or minutes."""
+"""A margin of minutes: a validator may tolerate clock differences of seconds or minutes."""
 
 
 class Fault(Enum):
-    """How the token endpoint answers while it is broken."""
+    """Behaviour of the token endpoint during a fault."""
 
     DOWN = "the connection is closed without an answer"
     SLOW = "no answer until the fault is over, or for a minute"
@@ -53,7 +53,7 @@ class Fault(Enum):
 
 
 class TokenRequest(NamedTuple):
-    """One request to the token endpoint. ``at_s``: by time.monotonic()."""
+    """One request to the token endpoint. ``at_s`` is by time.monotonic()."""
 
     at_s: float
     client_id: str
@@ -64,7 +64,7 @@ class TokenRequest(NamedTuple):
 class TokenServer(Running):
     """Token endpoint and key set in a thread; use as a context manager. Thread-safe.
 
-    ``clients``: id → secret, of those that get a token; None: any. ``certificate``: serves over TLS.
+    ``clients``: id → secret of the clients that get a token; None: every client does. ``certificate``: serve over TLS.
     ``subject``: Kafka's user, by default the client's id. ``lifetime_s`` may be changed at any time.
     """
 
@@ -81,7 +81,7 @@ class TokenServer(Running):
         self.lifetime_s = lifetime_s
         self.requests: list[TokenRequest] = []
         self.issued: list[str] = []
-        """Every token so far."""
+        """All tokens issued so far."""
         self._key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
         self._fault: Fault | None = None
         self._mended = threading.Event()
@@ -117,7 +117,9 @@ class TokenServer(Running):
         return json.dumps({"keys": [key]})
 
     def sign(self, subject: str, *, lifetime_s: float = 3600.0, forged: bool = False) -> str:
-        """A token for ``subject`` that ends ``lifetime_s`` seconds from now; ``forged``: by a key of nobody."""
+        """Return a token for ``subject`` that expires in ``lifetime_s`` seconds; ``forged``: signed with an unknown
+        key.
+        """
         now = time.time()
         with_dot = [
             {"alg": "RS256", "typ": "JWT", "kid": KEY_ID},
@@ -144,7 +146,7 @@ class TokenServer(Running):
 
     @fault.setter
     def fault(self, fault: Fault | None) -> None:
-        """Requests that wait under :attr:`Fault.SLOW` go on when another value is set."""
+        """Set the fault. Requests that wait under :attr:`Fault.SLOW` continue."""
         self._fault = fault
         mended, self._mended = self._mended, threading.Event()
         mended.set()
@@ -165,7 +167,7 @@ class TokenServer(Running):
         return str(self._serial)
 
     def answer(self, client_id: str, secret: str, scope: str) -> tuple[int, str, str] | None:
-        """Status, content type and body for one request; None: close the connection."""
+        """Return status, content type and body for one request; None: close the connection."""
         fault, mended = self._fault, self._mended
         self.requests.append(TokenRequest(time.monotonic(), client_id, scope, fault))
         if fault is Fault.SLOW:
@@ -211,7 +213,7 @@ class _Server(ThreadingHTTPServer):
                 self._context.load_cert_chain(certificate.write(Path(folder) / "server.pem"))
 
     def get_request(self) -> tuple[Any, Any]:
-        """The handshake happens at the first read, in the handler's own thread."""
+        """Accept a connection. The TLS handshake happens at the first read, in the handler's own thread."""
         connection, address = super().get_request()
         if self._context is not None:
             connection = self._context.wrap_socket(
@@ -220,7 +222,7 @@ class _Server(ThreadingHTTPServer):
         return connection, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that does not trust us, or goes away, is what a test wants; it is no traceback."""
+        """Print no traceback: tests use clients that reject the certificate or disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -257,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: the list of requests is the log."""
+        """Print nothing: the list of requests is the log."""
 
 
 def _base64url(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Wait for a condition with a deadline: the one place where tests and demo poll."""
+"""Wait for a condition with a deadline; tests and demo poll nowhere else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ConditionTimeout(AssertionError):
-    """The condition did not come true in time; the message says which one and what was last seen."""
+    """The condition did not come true in time; the message names the condition and the last state."""
 
 
 def wait_until(
@@ -21,10 +21,10 @@ def wait_until(
     interval_s: float = 0.05,
     describe: Callable[[], str] | None = None,
 ) -> T:
-    """Call ``probe`` until it returns something true, and return that.
+    """Call ``probe`` until it returns a true value, and return that value.
 
-    ``describe`` is asked once after the deadline and its text is added to the error.
-    Raises ConditionTimeout (an AssertionError) after ``timeout_s`` seconds.
+    ``describe`` is called once after the deadline; its text is added to the error. Raises ConditionTimeout (an
+    AssertionError) after ``timeout_s`` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while True:
