@@ -338,6 +338,7 @@ class _Service:
                             f"The workers of this version cannot be started ({last_line(standby.take_words())}). "
                             "The daemon that runs goes on."
                         )
+        predecessor.check()
         Systemd().take_main_process()
         # Clients that lose their worker from here on come to this daemon and wait for its workers.
         control = open_control(self.run_dir)

@@ -77,6 +77,15 @@ class Predecessor:
         found = read_json(self._run_dir.segment_json) or {}
         return Path(found["path"]) if isinstance(found.get("path"), str) else None
 
+    def check(self) -> None:
+        """Raise RunDirError if another daemon holds the run directory by now: its control socket must stay."""
+        holder = self._run_dir.holder()
+        if holder not in {None, self.pid}:
+            raise RunDirError(
+                f"The daemon with pid {self.pid} has ended, and another one (pid {holder}) has started on run dir "
+                f"{self._run_dir.path}: it goes on. Look at `status`."
+            )
+
     async def end(self) -> None:
         """End the predecessor and hold the run directory. On return neither it nor its workers write any more."""
         asked_s = time.monotonic()
@@ -111,7 +120,14 @@ class Predecessor:
             ) from None
 
     def _be_the_only_taker(self) -> None:
-        self._takers_fd = open_private(self._run_dir.path / TAKERS_LOCK_FILE, os.O_RDWR, make=True)
+        path = self._run_dir.path / TAKERS_LOCK_FILE
+        try:
+            self._takers_fd = open_private(path, os.O_RDWR, make=True)
+        except OSError as error:
+            self.close()
+            raise RunDirError(
+                f"{path} cannot be opened ({error.strerror}): see the disk and its rights."
+            ) from None
         try:
             fcntl.flock(self._takers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,18 +15,7 @@ from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.testing.waiting import wait_until
-
-HOLD = "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir\n"
-HOLD += "RunDir(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
-
-
-def hold(path: Path) -> subprocess.Popen[str]:
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "held\n"
-    return child
+from tests.controller.run_dir_holder import hold
 
 
 @pytest.mark.process
