@@ -18,14 +18,14 @@ import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub.arguments import milliseconds
 from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import missing_call, no_pickle, unknown_argument
+from client_stub.habits import missing_call, no_pickle, unknown_argument, unknown_field
 from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from client_stub.bulk_call import BulkCall
 
 log = logging.getLogger("client_stub")
+
+FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms")
+"""Arguments of send()."""
 
 
 class AsyncProducer:
@@ -103,11 +106,14 @@ class AsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        **others: Never,
     ) -> asyncio.Future[RecordMetadata]:
         """Queue one record, waiting for room without blocking the loop. Returns a future of its outcome.
 
         Awaiting that future ends linger for everything queued. Raises as Producer.send().
         """
+        if others:
+            raise TypeError(unknown_field("send()", next(iter(others)), FIELDS))
         loop = asyncio.get_running_loop()
         line = self._last
         if line is None or line.loop_of() is not loop:
@@ -136,16 +142,21 @@ class AsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        **others: Never,
     ) -> RecordMetadata:
         """Send one record and wait for its outcome. Raises the record's error."""
-        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+        return await (await self.send(topic, value, key, headers, partition, timestamp_ms, **others))
 
-    async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> AsyncBulkDelivery:
+    async def send_many(
+        self, topic: str, records: Iterable[Sequence[Any]], **others: Never
+    ) -> AsyncBulkDelivery:
         """As Producer.send_many(). Awaiting the delivery waits for all outcomes.
 
         Records with headers, partitions or timestamps are checked on the loop, 1,000 at a time (2 ms). When the call
         is cancelled, the records that it has queued are still sent.
         """
+        if others:
+            raise TypeError(unknown_field("send_many()", next(iter(others)), ("topic", "records")))
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
         return await self._enter(topic, self._producer._rows_call(topic, records))

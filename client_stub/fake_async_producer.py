@@ -7,14 +7,15 @@ import contextlib
 import os
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Never, Self
 
 from client_stub.async_delivery import awaited, refuse_on_a_loop
-from client_stub.async_producer import AsyncProducer
+from client_stub.async_producer import FIELDS, AsyncProducer
 from client_stub.errors import SidecarError
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeRecord
 from client_stub.fake_producer import FailWith, FakeProducer
+from client_stub.habits import unknown_field
 from client_stub.packer import Headers
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer
@@ -104,10 +105,13 @@ class FakeAsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        **others: Never,
     ) -> asyncio.Future[RecordMetadata]:
         """Send one record. Raises TypeError or ValueError as AsyncProducer.send(), SerializationFailed and
         ProducerClosed.
         """
+        if others:
+            raise TypeError(unknown_field("send()", next(iter(others)), FIELDS))
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         future: asyncio.Future[RecordMetadata] = loop.create_future()
 
@@ -138,12 +142,17 @@ class FakeAsyncProducer:
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        **others: Never,
     ) -> RecordMetadata:
         """Send one record and wait for its outcome; while outcomes are held, wait for ``release()``."""
-        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+        return await (await self.send(topic, value, key, headers, partition, timestamp_ms, **others))
 
-    async def send_many(self, topic: str, records: Iterable[Sequence[Any]]) -> FakeAsyncBulkDelivery:
+    async def send_many(
+        self, topic: str, records: Iterable[Sequence[Any]], **others: Never
+    ) -> FakeAsyncBulkDelivery:
         """Send many records; each is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        if others:
+            raise TypeError(unknown_field("send_many()", next(iter(others)), ("topic", "records")))
         return FakeAsyncBulkDelivery(self._producer.send_many(topic, records))
 
     async def send_arrow(

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 from zlib import crc32
 
 from client_stub.arguments import check_on_delivery, check_timeout, check_topic
@@ -16,6 +16,7 @@ from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.flush_wait import no_outcome_text
+from client_stub.habits import unknown_field
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import LARGE_BYTES, Headers, full_record, kafka_size_bound, over_request_size
@@ -131,9 +132,17 @@ class FakeProducer:
         return delivery
 
     def send_many(
-        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
+        self,
+        topic: str,
+        records: Iterable[Sequence[Any]],
+        on_delivery: OnDelivery | None = None,
+        **others: Never,
     ) -> FakeBulkDelivery:
         """Send many records; each is (key, value[, headers[, partition[, timestamp_ms]]])."""
+        if others:
+            raise TypeError(
+                unknown_field("send_many()", next(iter(others)), ("topic", "records", "on_delivery"))
+            )
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
         return self._take_rows(topic, records, on_delivery)

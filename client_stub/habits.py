@@ -66,6 +66,9 @@ _ARGUMENTS: Final = {
 """An argument that Producer does not take → the hint. Most other arguments of other clients are settings of the
 daemon.
 """
+_CALLBACKS: Final = frozenset({"callback", "on_delivery", "on_completion"})
+_FIELDS: Final = {**dict.fromkeys(_CALLBACKS, "on_delivery"), "timestamp": "timestamp_ms", "data": "value"}
+"""A field of a record in another client → its name here."""
 _NEAR: Final = (
     "run_dir",
     "client_name",
@@ -101,6 +104,17 @@ def unknown_argument(kind: str, name: str) -> str:
     """The text of a TypeError for a keyword argument of another client, or a misspelt one."""
     hint = _ARGUMENTS.get(name) or _nearest(name, _NEAR) or _CONFIGURATION_TEXT
     return f"{kind} takes no argument {name!r}: {hint}"
+
+
+def unknown_field(call: str, name: str, known: Sequence[str]) -> str:
+    """The text of a TypeError for a keyword argument that ``call`` does not take; ``known`` are those that it takes."""
+    hint = ""
+    if name in _CALLBACKS and "on_delivery" not in known:
+        hint = "await what it returns for the outcome, or give that an add_done_callback()."
+    elif name in _FIELDS and _FIELDS[name] in known:
+        hint = f"{_FIELDS[name]} is its name here."
+    all_known = f"it takes {', '.join(known)}."
+    return f"{call} takes no argument {name!r}: {hint or _nearest(name, known) or all_known}"
 
 
 def check_run_dir(run_dir: object) -> None:

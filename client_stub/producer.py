@@ -33,7 +33,7 @@ from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import check_run_dir, missing_call, no_pickle, unknown_argument
+from client_stub.habits import check_run_dir, missing_call, no_pickle, unknown_argument, unknown_field
 from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
@@ -160,7 +160,11 @@ class Producer(ProducerCore):
     """The compiled send() calls this for all but plain records into an open submission."""
 
     def send_many(
-        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None = None
+        self,
+        topic: str,
+        records: Iterable[Sequence[Any]],
+        on_delivery: OnDelivery | None = None,
+        **others: Never,
     ) -> BulkDelivery:
         """Queue many records of one topic; each is (key, value[, headers[, partition[, timestamp_ms]]]).
 
@@ -171,6 +175,10 @@ class Producer(ProducerCore):
         Raises as send() does. A call that gives up waiting for room in the middle has queued the earlier records. The
         error's text says how many, and its ``queued`` is their future.
         """
+        if others:
+            raise TypeError(
+                unknown_field("send_many()", next(iter(others)), ("topic", "records", "on_delivery"))
+            )
         if on_delivery is not None:  # saves all other calls a function call
             check_on_delivery(on_delivery)
         stream = self._stream_of(topic)
