@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from sidecar.common.refused_settings import REFUSED
 from sidecar.common.settings import BY_NAME
 from tests.conventions.test_layering import ROOT
 from tests.conventions.test_tour import _index, places
@@ -25,6 +26,14 @@ PAGES: Final = tuple(
 
 ELSEWHERE: Final = frozenset({"ProduceRequest.validateRecords"})
 """A class of Kafka's that has a namesake here."""
+BROKERS_SETTINGS: Final = frozenset(
+    {
+        "connections.max.reauth.ms",
+        "max.message.bytes",
+        "producer.id.expiration.check.interval.ms",
+        "producer.id.expiration.ms",
+    }
+)
 NAMED_BY_USERS: Final = ("clients", "topics")
 """Tables of a configuration whose keys are names of the user's."""
 
@@ -83,6 +92,9 @@ def faults(text: str) -> Iterator[str]:
         found = re.match(r"([A-Z]\w+)\.\w+", span)
         if found and found[1] in _classes() and found[0] not in ELSEWHERE and not places(found[0]):
             yield f"{span}: {found[1]} has no such member"
+        is_setting = re.fullmatch(r"[a-z]+(?:\.[a-z]+)+\.(?:ms|bytes|size|memory)", span) is not None
+        if is_setting and span not in BY_NAME.keys() | REFUSED.keys() | BROKERS_SETTINGS:
+            yield f"{span}: no such setting"
         if (found := re.fullmatch(r"(?:\w+\.)*(\w+)\(.*\)", span)) and found[1] not in _words():
             yield f"{span}: nothing is called so"
     for line in (*spans, *lines):
@@ -121,6 +133,7 @@ def test_all_that_a_page_names_is_there(page: Path) -> None:
         "`Chain.nosuch`",
         "`Sender.nosuch(1)`",
         "`no_such_call(argument)`",
+        "`linger.nosuch.ms`",
         "`python -m sidecar.testing.nosuch`",
         "```sh\n.demo/venv/bin/python -m tests.nosuch\n```",
         "```toml\n[daemon]\nnosuch = 3\n```",
