@@ -170,7 +170,7 @@ class Endpoint:
         if connection is None:
             return None
         if connection.is_deaf:
-            return True  # dropped; what the peer sent before it closed (perhaps a BYE) is still read
+            return True  # dropped; bytes that the peer sent before it closed (perhaps a BYE) are still read
         if connection.unsent:
             return False
         self._write(connection, connection.encode(frames))

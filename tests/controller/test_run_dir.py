@@ -1,4 +1,4 @@
-"""Goal: one daemon a run dir; what a dead one left is cleared away; what a live one has is never touched."""
+"""Goal: one daemon a run dir; remains of a dead one are cleared away; files of a live one are never touched."""
 
 from __future__ import annotations
 

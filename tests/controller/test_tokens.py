@@ -252,7 +252,7 @@ def test_by_a_callable() -> None:
 
 @pytest.mark.skipif(find_spec("aws_msk_iam_sasl_signer") is None, reason="the extra msk is not installed")
 def test_by_aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Signing needs no network; what MSK says to it cannot be tried here."""
+    """Signing needs no network; MSK's answer to it cannot be tried here."""
     for name in ("AWS_PROFILE", "AWS_ROLE_ARN", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

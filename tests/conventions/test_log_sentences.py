@@ -23,7 +23,7 @@ SENTENCE = re.compile(r"%s|[A-Z%].*(?:[.!]|%s)|pool\.path = .*\.", re.DOTALL)
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of each message; what is put into an f-string is ``%s``."""
+    """(line, text) of each message; a value in an f-string is ``%s``."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not (
             isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS

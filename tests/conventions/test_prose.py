@@ -16,7 +16,10 @@ from tests.conventions.test_english import ROOT, WORD, WORDS_MAX, sentences
 
 SUFFIXES: Final = {".py", ".pyi", ".pyx", ".pxi", ".pxd"}
 RETIRED: Final = (
-    (r"(?:^|(?<=[.:;?!] ))(?:What|Who)\b(?![^.!]*\?)", "begin with a noun: 'Accepted records survive ...'"),
+    (
+        r"(?:^|(?<=[.:;?!] ))(?:What|Who)\b(?![^.!]*\?)|; what\b",
+        "begin with a noun: 'Accepted records survive ...'",
+    ),
     (r"\b[Ww]hom\b", "name the person or process"),
 )
 

@@ -1,4 +1,4 @@
-"""MetadataCache: rules U3 and U4; what a worker sees is always one whole snapshot."""
+"""MetadataCache: rules U3 and U4; a worker's view is always one whole snapshot."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine function to its end, at most 20 s; what its callbacks raised fails the test."""
+    """Run a coroutine function to its end, at most 20 s; an exception of its callbacks fails the test."""
 
     def run(test: Callable[[], Awaitable[None]]) -> None:
         failures: list[dict[str, object]] = []

@@ -28,7 +28,7 @@ complete -p kafka-sidecar >/dev/null || exit 9
 _kafka_sidecar_completion kafka-sidecar
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """,
-    # compdef and compadd are of a terminal; what they are given is what a terminal shows.
+    # compdef and compadd are of a terminal; their input is what a terminal shows.
     "zsh": """
 autoload -Uz compinit && compinit -u -d $HOME/dump
 {line}

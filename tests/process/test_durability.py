@@ -1,4 +1,4 @@
-"""Goal: with pool.sync = accept a crash of the host loses nothing accepted; what may be doubled is counted.
+"""Goal: with pool.sync = accept a crash of the host loses nothing accepted; possible duplicates are counted.
 
 The crash: everything is killed by SIGKILL and the segment says another boot (or is gone), as after a power cut.
 """

@@ -83,7 +83,7 @@ _serial = itertools.count()
 
 
 class Good:
-    """A client at each worker; what they send is numbered, and what became of it noted."""
+    """A client at each worker; their records are numbered, and their outcomes noted."""
 
     def __init__(self, daemon: SidecarDaemon, place: str | None = None) -> None:
         """``place``: where they find the daemon, if not by its run dir."""

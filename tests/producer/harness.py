@@ -218,7 +218,7 @@ class Core:
             self.sender.on_request_sent(request, self.now_ms)
 
     def turns(self) -> Iterator[list[ProduceRequest]]:
-        """Poll while there is something to poll for; what each turn sent."""
+        """Poll while there is something to poll for; the requests of each turn."""
         while (requests := self.poll()) or self.sender.next_wakeup_ms <= self.now_ms:
             yield requests
 

@@ -40,7 +40,7 @@ def large_batches(**settings: object) -> Core:
 
 
 def rest_of(core: Core, partition: int = 0) -> list[object]:
-    """Let everything go, one request after the other; what of the partition is sent, in the order of its numbers."""
+    """Let everything go, one request after the other; the partition's payloads, in the order of its numbers."""
     sent: list[object] = []
     for _ in range(100):
         requests = core.poll(200.0)

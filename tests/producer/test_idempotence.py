@@ -305,7 +305,7 @@ def test_a_final_failure_leaves_no_hole() -> None:
 
 
 class TestExpiryOfTheFirstInFlight:
-    """ID-09: delivery.timeout.ms 1500 ends the first batch; what of the later ones?"""
+    """ID-09: delivery.timeout.ms 1500 ends the first batch. What of the later ones?"""
 
     def test_a_later_success_shows_that_nothing_is_missing(self) -> None:
         core = Core(delivery_timeout_ms=1500)

@@ -139,8 +139,8 @@ def test_a_batch_larger_than_all_request_buffers_goes_alone(record_bytes: int) -
 
 
 def busy_brokers(core: Core, record_bytes: int, *, own_lane: bool) -> list[object]:
-    """A large batch for broker 1, while broker 2 or 3 always has a request that its socket has not taken; what was
-    sent."""
+    """A large batch for broker 1, while broker 2 or 3 always has a request that its socket has not taken;
+    the sent payloads."""
     sent: list[object] = []
     unanswered: list[ProduceRequest] = []
 

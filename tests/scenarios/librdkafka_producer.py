@@ -120,7 +120,7 @@ class LibrdkafkaProducer:
         self._producer.flush(timeout)
 
     def close(self, timeout: float) -> None:
-        """Wait for what was sent; what is left then is forgotten. Safe to call twice."""
+        """Wait for what was sent; records left then are forgotten. Safe to call twice."""
         if not self._is_open:
             return
         self._producer.flush(timeout)

@@ -274,4 +274,4 @@ FAST: Mapping[str, object] = {
     "reconnect.backoff.max.ms": 100,
     "buffer.memory": 32 << 20,
 }
-"""Settings with which retries come quickly; what a scenario is about it sets itself."""
+"""Settings with which retries come quickly; a scenario sets the settings that it is about."""

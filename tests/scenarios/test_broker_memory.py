@@ -42,7 +42,7 @@ def three_with_the_first_refused(scene: Scene, sender: Sender, timestamp_ms: int
 
 
 def test_refused_after_a_silence(forgetful: Scene) -> None:
-    """The id expires while nothing is sent; what comes behind the refused one waits for it."""
+    """The id expires while nothing is sent; a batch behind the refused one waits for it."""
     topic, sender = forgetful.primed()
     forgetful.kafka.producer_expiration_ms = 1200.0
     with sender:

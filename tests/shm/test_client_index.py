@@ -73,7 +73,7 @@ def test_each_row_is_read_once_however_many_ask(table: ClientTable, looks: list[
 def test_rows_of_a_dead_worker_are_those_of_its_slot_until_they_are_given_back(
     table: ClientTable, looks: list[int]
 ) -> None:
-    """An adopter takes the slot over, so no row moves; what it frees is free at the next HELLO."""
+    """An adopter takes the slot over, so no row moves; a row that it frees is free at the next HELLO."""
     index = ClientIndex(table._segment)
     for number in range(10):
         take(table, number, 4)

@@ -95,7 +95,7 @@ class SimCluster:
         self._short_of_replicas_ms[partition] = now_ms + self.random.uniform(1.0, 400.0)
 
     def make_stricter(self, now_ms: float) -> None:
-        """The topic's configuration changes; what was taken before is refused now."""
+        """The topic's configuration changes; batches taken before are refused now."""
         log = self.logs[self.random.randrange(self.partitions)]
         match self.random.randrange(3):
             case 0:

@@ -198,7 +198,7 @@ class SimWorld(SimShell):
             self.after(self.random.uniform(5.0, 100.0), self.refresh_metadata)
 
     def pause_topic(self) -> None:
-        """By an operator; what was sent before goes on meanwhile."""
+        """By an operator; sent requests go on meanwhile."""
         self.happened["topic paused"] += 1
         self.use_rules(TOPIC)
         self.after(self.random.uniform(1.0, PAUSE_MS_MAX), self.use_rules)

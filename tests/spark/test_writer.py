@@ -1,4 +1,4 @@
-"""The tasks of one Spark Python worker share producers; what ends one of them is the misfortune of one task.
+"""The tasks of one Spark Python worker share producers; the end of one of them is the misfortune of one task.
 
 Spark itself is not needed here: this is what it calls in its Python workers.
 """

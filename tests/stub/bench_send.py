@@ -39,7 +39,7 @@ def best(run: Callable[[], int]) -> float:
 
 
 class _Detached(QueuedOutbox if native is None else Outbox):  # type: ignore[misc]
-    """An outbox that is always attached; what gathers is thrown away when a caller looks for room."""
+    """An outbox that is always attached; gathered records are thrown away when a caller looks for room."""
 
     def wait_for_room(self, stream: OpenStream) -> None:
         if native is not None or len(self._inbox) > CHUNK:

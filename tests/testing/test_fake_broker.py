@@ -28,7 +28,7 @@ def kafka() -> Iterator[FakeBroker]:
 
 
 def produce(broker: FakeBroker, count: int, **settings: Any) -> list[str]:
-    """Send ``count`` records to t-0; what became of them, "" for delivered."""
+    """Send ``count`` records to t-0; their outcomes, "" for delivered."""
     from confluent_kafka import Producer
 
     producer = Producer(

@@ -192,7 +192,7 @@ def test_express_chains_have_a_bound_and_beyond_it_all_go_in_bulk(stage: Stage) 
 
 
 def test_a_topic_s_share_does_not_hold_those_who_pass(stage: Stage) -> None:
-    """The runaway client fills its topic's share; what passes has a bound of its own."""
+    """The runaway client fills its topic's share; records that pass have a bound of their own."""
     number = 0
     while stage.submit(LOUD, b"%d" % number + b" " * LARGE):
         number += 1

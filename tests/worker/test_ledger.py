@@ -90,7 +90,7 @@ def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], No
 
 
 def check_end(stage: SlotStage, *, is_acking: bool) -> None:
-    """All ended; what is in the log is what was counted as delivered; what failed was told or is a letter."""
+    """All ended. The log has the records that were counted as delivered; each failure was reported or is a letter."""
     counters = stage.counters.read()
     log = sorted(value for values in stage.broker.log.values() for value in values)
     assert len(log) == len(set(log)) == counters["records_delivered_total"]

@@ -170,7 +170,7 @@ async def answer(peer: Peer, request: Request) -> None:
 
 
 def test_a_buffer_is_lent_until_the_kernel_has_every_byte_of_it(tmp_path: Path) -> None:
-    """One broker takes no more bytes; what goes to another meanwhile is written elsewhere, and the first request still
+    """One broker takes no more bytes; requests to another meanwhile are written elsewhere, and the first request still
     arrives as it was."""
     may_read = asyncio.Event()
     arrived: list[Produced] = []

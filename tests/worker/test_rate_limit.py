@@ -207,7 +207,7 @@ def test_a_charge_that_meets_the_taking_of_its_clock_is_never_paid_by_another(
 
 
 def test_a_limit_finds_a_clock_again_when_it_lost_its_own_or_had_none(segment: Segment) -> None:
-    """With its clock it keeps the whole rate with others; without one its part; what it took then stays owed."""
+    """With its clock it keeps the whole rate with others; without one its part; its debt stays owed."""
     for number in range(layout.RATE_ROWS_MAX):
         clock_of(segment, f"rate {number}").charge(1, 10_000_000)
     limits = [RateLimits(segment, workers=2) for _ in range(2)]

@@ -341,7 +341,7 @@ def test_a_death_at_any_store_of_it_leaves_a_table_that_can_be_read(
     area = scene.segment.slot(0).area
 
     class Watched:
-        """As the area; what it was before each write is kept."""
+        """As the area; the state before each write is kept."""
 
         def __setitem__(self, place: slice, data: bytes) -> None:
             for cut in range(len(data)):
