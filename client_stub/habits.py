@@ -40,7 +40,7 @@ _PLACE: Final = "result(timeout) waits for the record and returns where it stand
 _FUTURES: Final = {
     "get": "result(timeout) is its name here",
     "add_callback": "add_done_callback(callback) is its name here, and send() takes on_delivery",
-    "add_errback": "add_done_callback(callback) hears of failures, too, and send() takes on_delivery",
+    "add_errback": "add_done_callback(callback) is also called for failures, and send() takes on_delivery",
     "is_done": "done() is its name here",
     "succeeded": "exception() is None for a record that was delivered",
     "failed": "exception() is the error of a record that has failed",

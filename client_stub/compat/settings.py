@@ -28,7 +28,7 @@ def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     left = sorted(name for name, value in settings.items() if name not in used and value is not None)
     if left:
         log.warning(
-            "These settings belong to the daemon, which all clients share, and count for nothing here: %s.",
+            "These settings belong to the daemon, which all clients share, and have no effect here: %s.",
             ", ".join(left),
         )
     client_id = settings.get("client.id")

@@ -29,7 +29,7 @@ LOOK_S = 0.005
 def reload(run_dir: RunDir, check_version: bool, timeout_s: float) -> None:
     """Let the running daemon read its configuration again, from the file, variables and -X it was started with.
 
-    All changes are taken on at once, while records flow, or none. A configuration with a fault is refused with one
+    All changes are applied at once, while records flow, or none. A configuration with a fault is refused with one
     sentence each and exit status 1. One that needs a new daemon is refused with exit status 6 and the remedy: `run
     --takeover`, or a clean stop and a start for the sizes of the segment. docs/configuration.md names what is live.
 
@@ -69,7 +69,7 @@ def _signal(info: dict[str, Any]) -> int:
     # Compared while holding the pidfd: the pid cannot have been reused since.
     if pidfd < 0 or process_start_time(pid) != info["start_time"]:
         fail(
-            f"The daemon with pid {pid} cannot be named from here (another container?): reload it where it runs.",
+            f"The daemon with pid {pid} is not visible from here (another container?): reload it where it runs.",
             ExitStatus.DAEMON_UNREACHABLE,
         )
     try:

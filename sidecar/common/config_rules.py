@@ -50,8 +50,8 @@ def conclude(config: SidecarConfig) -> SidecarConfig:
     }
     for pattern, earlier in covered(tuple(topics)):
         warnings.append(
-            f'topics."{pattern}" counts for nothing: topics."{earlier}" stands before it and has its topics; put it '
-            "first, in the file."
+            f'topics."{pattern}" has no effect: topics."{earlier}" precedes it and matches its topics; put it '
+            "first in the file."
         )
     for name in ("retry.backoff", "reconnect.backoff", "socket.connection.setup.timeout"):
         first, most = _int(values, f"{name}.ms"), _int(values, f"{name}.max.ms")
@@ -185,7 +185,7 @@ def _conclude_idempotence(
             "enable.idempotence = true forbids " + " and ".join(against) + "; change them or switch it off."
         )
     if wanted is None and against:
-        lost = "nobody hears of a lost record" if acks == 0 else "a retry may double or reorder records"
+        lost = "lost records go unnoticed" if acks == 0 else "a retry may double or reorder records"
         names = " and ".join(each.split(" (")[0] for each in against)
         warnings.append(
             f"{names} switch{'es' if len(against) == 1 else ''} idempotence off: {lost}. "

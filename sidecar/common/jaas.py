@@ -42,7 +42,7 @@ def read_jaas(text: str) -> JaasEntry:
     module = reader.word("the class of a login module")
     flag = reader.word("the flag, such as required")
     if flag.lower() not in _FLAGS:
-        raise JaasError(f"behind the login module stands no flag; write one of {', '.join(_FLAGS)}")
+        raise JaasError(f"there is no flag after the login module; write one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     while not reader.at_end():
         if reader.take(";"):
@@ -51,9 +51,9 @@ def read_jaas(text: str) -> JaasEntry:
             break
         name = reader.word("the name of an option, or ;")
         if not reader.take("="):
-            raise JaasError(f"behind the option {name!a:.40} stands no = (character {reader.position + 1})")
+            raise JaasError(f"there is no = after the option {name!a:.40} (character {reader.position + 1})")
         if name in options:
-            raise JaasError(f"the option {name!a:.40} stands twice")
+            raise JaasError(f"the option {name!a:.40} is there twice")
         options[name] = reader.value(name)
     return JaasEntry(module.rpartition(".")[2], options)
 
@@ -77,10 +77,10 @@ class _JaasReader:
 
     def word(self, what: str) -> str:
         if self.at_end():
-            raise JaasError(f"it ends where {what} should stand")
+            raise JaasError(f"it ends where {what} is expected")
         found = _WORD.match(self._text, self.position)
         if found is None:
-            raise JaasError(f"at character {self.position + 1} should stand {what}")
+            raise JaasError(f"expected {what} at character {self.position + 1}")
         self.position = found.end()
         return found.group()
 

@@ -142,6 +142,6 @@ def unused_sasl_settings(values: Mapping[str, Value], set_by_user: Mapping[str, 
     if not ours:
         return []
     return [
-        f"{ours[0]} counts for nothing with security.protocol = {values['security.protocol']}, which has no login: "
+        f"{ours[0]} has no effect with security.protocol = {values['security.protocol']}, which has no login: "
         "set SASL_SSL or SASL_PLAINTEXT."
     ]

@@ -172,6 +172,6 @@ def tls_warnings(values: Mapping[str, Value], set_by_user: Mapping[str, str]) ->
     if not ours:
         return []
     return [
-        f"{ours[0]} counts for nothing with security.protocol = {values['security.protocol']}, which has no TLS: "
+        f"{ours[0]} has no effect with security.protocol = {values['security.protocol']}, which has no TLS: "
         "set SSL or SASL_SSL."
     ]

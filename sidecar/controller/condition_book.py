@@ -48,13 +48,13 @@ _HOLD_WORDS: Final = {
     HoldCause.EXPRESS: "it is about to pass another client's backlog",
     HoldCause.PAUSED: "an operator has drained the daemon",
     HoldCause.DISK: "the disk of the pool takes nothing",
-    HoldCause.ERROR: "the daemon fails to take its records on",
+    HoldCause.ERROR: "the daemon fails to accept its records",
 }
 _HOLD_WORDS_OF_MANY: Final = {
     HoldCause.RING: "they do not read their outcomes",
     HoldCause.UNKNOWN_TOPIC: "their topics are not known and such topics hold their share of the buffer pool",
     HoldCause.EXPRESS: "they are about to pass another client's backlog",
-    HoldCause.ERROR: "the daemon fails to take their records on",
+    HoldCause.ERROR: "the daemon fails to accept their records",
 }
 """The texts that differ for several clients."""
 _OF_THE_POOL: Final = frozenset({HoldCause.POOL, HoldCause.SHARE})
@@ -64,7 +64,7 @@ _HOLD_ADVICE: Final = {
     HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
     HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
     HoldCause.RATE: "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`.",
-    HoldCause.EXPRESS: "It goes on by itself.",
+    HoldCause.EXPRESS: "Nothing need be done: it continues when that backlog is sent.",
     HoldCause.PAUSED: "`kafka-sidecar resume` lets clients go on.",
     HoldCause.DISK: "Make room on it, or repair it.",
     HoldCause.ERROR: "The log has the error.",

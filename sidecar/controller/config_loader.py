@@ -130,7 +130,7 @@ class _Gathered:
         why = refusal(name.removeprefix("kafka.")) or refusal(name.replace("_", "."))
         if why is not None:
             if source.endswith(PROPERTIES) and "serializer" in name:
-                self.warnings.append(f"{name} ({source}) counts for nothing here: {why}.")
+                self.warnings.append(f"{name} ({source}) has no effect here: {why}.")
                 return
             self.faults.append(f"{name} ({source}) is not taken: {why}.")
             return
@@ -246,8 +246,10 @@ def _read_file(path: Path) -> dict[str, object]:
     for table, keys_of_table in document.items():
         if not isinstance(keys_of_table, dict):
             guess = BY_NAME.get(table)
-            place = f"put it under [{guess.table}]" if guess else "settings stand in tables, such as [kafka]"
-            raise ConfigError([f'"{table}" ({path}) stands outside of a table: {place}.'])
+            place = (
+                f"put it under [{guess.table}]" if guess else "settings belong into tables, such as [kafka]"
+            )
+            raise ConfigError([f'"{table}" ({path}) is outside of any table: {place}.'])
         if table not in ("kafka", *OWN_TABLES, *_NAMED_TABLES):
             known = ("kafka", *OWN_TABLES, *_NAMED_TABLES)
             guess_table = nearest(table, known)

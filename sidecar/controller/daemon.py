@@ -320,7 +320,7 @@ class Daemon:
         self.changed()
         return [
             f"Worker {worker.identity.index} (pid {worker.pid}) has not confirmed the new settings within "
-            f"{WORKERS_ANSWER_S:g} s; it takes them on when it goes on, or its successor does."
+            f"{WORKERS_ANSWER_S:g} s; it applies them when it continues, or its successor does."
             for worker in late
         ]
 

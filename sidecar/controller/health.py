@@ -7,7 +7,7 @@ import os
 from typing import Final, NamedTuple
 
 ADVICE: Final = {
-    "degraded": "The worker is replaced by itself; the log has its last words.",
+    "degraded": "A new worker starts automatically; the log has the last output of the old one.",
     "refusing": "Look at the disk of pool.path.",
     "starting": "`kafka-sidecar doctor` walks to Kafka step by step.",
     "unreachable": "Records are accepted and wait. `kafka-sidecar doctor` names the step to Kafka that fails.",

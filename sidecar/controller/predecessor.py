@@ -65,8 +65,8 @@ class Predecessor:
         # Asked again while holding the pidfd: the pid cannot have been reused since.
         if pidfd < 0 or run_dir.holder() != pid or run_dir.holder_start_time() != process_start_time(pid):
             raise RunDirError(
-                f"Run dir {run_dir.path} is held by a daemon that cannot be named from here (another container?): "
-                "stop that one, or take over from where it runs."
+                f"Run dir {run_dir.path} is held by a daemon that is not visible from here (another container?): "
+                "stop that daemon, or take over from where it runs."
             )
         found = cls(run_dir, pid, pidfd)
         found._be_the_only_taker()
@@ -96,9 +96,9 @@ class Predecessor:
         while not self._run_dir.try_acquire():
             if stands_still or time.monotonic() - asked_s > ANSWER_S:
                 log.warning(
-                    "The daemon before (pid %d) %s; it is killed.",
+                    "The previous daemon (pid %d) %s; it is killed.",
                     self.pid,
-                    "is stopped" if stands_still else f"has not let go within {ANSWER_S:g} s",
+                    "is stopped" if stands_still else f"has not released the run dir within {ANSWER_S:g} s",
                 )
                 kill_and_wait(self._pidfd, self.pid)
                 self._run_dir.acquire()

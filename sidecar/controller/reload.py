@@ -120,9 +120,9 @@ class Reload:
             try:
                 late = await self._use(new)
             except Exception as error:
-                log.exception("The new configuration could not be taken on for an unknown reason.")
+                log.exception("The new configuration could not be applied for an unknown reason.")
                 await self._go_back()
-                return self._refuse(began_s, [f"The configuration cannot be taken on: {error!r}."])
+                return self._refuse(began_s, [f"The configuration cannot be applied: {error!r}."])
             self._config = new
         result = ReloadResult(
             began_s,

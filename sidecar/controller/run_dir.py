@@ -265,7 +265,7 @@ class RunDir:
             pid, start_time = int(info["pid"]), info.get("start_time")
         except PermissionError:
             raise RunDirError(
-                f"This user may not look into run dir {self.path}, so whether a daemon runs there cannot be said: "
+                f"This user may not look into run dir {self.path}, so it cannot tell whether a daemon runs there: "
                 f"{self._who_may_look()}."
             ) from None
         except (OSError, ValueError, KeyError, TypeError):
@@ -395,15 +395,16 @@ class RunDir:
         pid = self.holder()
         if pid is None:
             return (
-                f"Run dir {self.path} cannot be had: a process that is no daemon holds its lock file {LOCK_FILE} "
-                f"(`fuser {self.path / LOCK_FILE}` names it); end that one, or choose another with --run-dir."
+                f"Run dir {self.path} cannot be used: a process that is no daemon holds its lock file {LOCK_FILE} "
+                f"(`fuser {self.path / LOCK_FILE}` names it); "
+                "end that process, or choose another run dir with --run-dir."
             )
         who = f"a daemon with pid {pid}" if pid > 0 else "another daemon"
         stopped = process_state(pid) in {"T", "t"}
         state = f", which is stopped (`kill -CONT {pid}` lets it go on)" if stopped else ""
         return (
             f"Run dir {self.path} is held by {who}{state}: "
-            f"stop that one, or give this one its own with --run-dir."
+            f"stop that daemon, or give this one a run dir of its own with --run-dir."
         )
 
 

@@ -117,8 +117,8 @@ class WorkerProcess:
             # EINVAL: the CPU was removed from this process's cpuset, or went offline, since the daemon started.
             self.cpu = None
             log.warning(
-                "Worker %d runs without a CPU of its own: CPU %d cannot be had (%s). See which CPUs the cgroup of this "
-                "daemon has (cpuset.cpus), and change daemon.cpus.",
+                "Worker %d is not pinned: CPU %d cannot be used (%s). See which CPUs the cgroup of this daemon has "
+                "(cpuset.cpus), and change daemon.cpus.",
                 self.identity.index,
                 cpu,
                 error.strerror,

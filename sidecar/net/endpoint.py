@@ -210,7 +210,7 @@ class Endpoint:
                 try:
                     connection.socket.sendall(b"".join(connection.unsent))
                 except OSError:
-                    log.debug("A stub did not take its last words.")
+                    log.debug("A stub did not read its last messages.")
             connection.is_closed = True
             connection.socket.close()
         self._by_id.clear()

@@ -222,7 +222,7 @@ class Listener:
         try:
             listening.accept()[0].close()
         except OSError:
-            log.debug("A connection that was to be turned away has gone by itself.")
+            log.debug("A connection that was to be closed was closed by its peer.")
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 

@@ -120,7 +120,7 @@ class Newcomers:
             )
         return oldest, (
             f"it did not attach, and {opened} of {self._connections_max} connections are open "
-            f"({count} such ones of its {'key' if oldest.key else 'user'})"
+            f"({count} of its {'key' if oldest.key else 'user'})"
         )
 
     def oldest(self) -> StubConnection | None:

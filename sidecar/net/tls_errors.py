@@ -40,7 +40,7 @@ _AMBIGUOUS: Final = {
 """Alerts that brokers send for a missing or unwanted client certificate, and for their other meaning."""
 
 PLAINTEXT_PORT: Final = (
-    "it closed the connection at TLS's first words; is this a plaintext port (security.protocol)?"
+    "it closed the connection when TLS began; is this a plaintext port (security.protocol)?"
 )
 
 

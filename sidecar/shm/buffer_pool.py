@@ -137,7 +137,7 @@ class BufferPool:
     def _check(self, count: int) -> None:
         if not 0 < count <= self.pages_max:
             raise ValueError(
-                f"{count} pages of {self._segment.page_bytes} bytes can never be had: this worker has at most "
+                f"{count} pages of {self._segment.page_bytes} bytes cannot be allocated: this worker has at most "
                 f"{self.pages_max} of {self.page_count}; raise buffer.memory"
             )
 

@@ -107,9 +107,7 @@ class ClientRow:
         size = len(outcomes)
         if size > self.ring_free_bytes:
             if size > RING_BYTES:
-                raise ValueError(
-                    f"{size} bytes of outcomes can never stand in an outcome ring of {RING_BYTES}"
-                )
+                raise ValueError(f"{size} bytes of outcomes do not fit into an outcome ring of {RING_BYTES}")
             return False
         written = self._written
         positions: list[int] = []

@@ -293,7 +293,7 @@ class Worker:
             )
         except Exception:
             # Otherwise the channel would continue with the next message, and this worker with half of the settings.
-            log.exception(f"New settings could not be taken on. {PLEASE_REPORT}")
+            log.exception(f"New settings could not be applied. {PLEASE_REPORT}")
             self.give_up("it has half of the new settings")
             return
         self._channel.send(Configured(message.serial))

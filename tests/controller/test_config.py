@@ -166,7 +166,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("[kafka", "not valid TOML"),
-        ("acks = 1", "outside of a table: put it under [kafka]"),
+        ("acks = 1", "outside of any table: put it under [kafka]"),
         ("[kafak]\nacks = 1", "did you mean [kafka]?"),
         ('[kafka]\nacks = "most"', "sidecar.toml): must be one of"),
         ("[daemon]\nworkers = true", "must be a whole number"),
@@ -253,7 +253,7 @@ def test_a_properties_file_is_taken_as_kafkas_tools_take_it(tmp_path: Path) -> N
     assert (values["client.id"], values["daemon.workers"], values["acks"]) == ("café=1", 3, 1)
     assert config.file == str(path)
     (warning,) = [each for each in config.warnings if "serializer" in each]
-    assert warning.startswith(f"key.serializer ({path}) counts for nothing here: records arrive as bytes")
+    assert warning.startswith(f"key.serializer ({path}) has no effect here: records arrive as bytes")
     for line, words in (("linger.mss=1", 'did you mean "linger.ms"?'), ("sasl.password=x", "chmod")):
         path.write_text(f"bootstrap.servers=one:9092\n{line}\n")
         path.chmod(0o644)
@@ -302,7 +302,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("acks=0",), "acks = 0 switches idempotence off: nobody hears of a lost record."),
+        (("acks=0",), "acks = 0 switches idempotence off: lost records go unnoticed."),
         (("acks=1", "retries=0"), "acks = 1 and retries = 0 switch idempotence off: a retry may double"),
     ],
 )

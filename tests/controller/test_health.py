@@ -10,7 +10,7 @@ def test_a_worker_that_died_is_named_with_its_cause() -> None:
     one, two = workers_missing(1, 2, death), workers_missing(2, 4, death)
     assert (one.state, one.sentence) == ("degraded", f"1 of 2 workers is down. {death}")
     assert two.sentence == f"2 of 4 workers are down. {death}"
-    assert "replaced by itself" in one.remedy
+    assert "starts automatically" in one.remedy
 
 
 def test_a_worker_that_starts_is_not_down() -> None:

@@ -103,7 +103,7 @@ def test_half_used_means_the_earlier_settings_everywhere() -> None:
         daemon.fails_with = RuntimeError("a bug")
         daemon.reload.ask()
         result = await daemon.result()
-        assert result["faults"] == ("The configuration cannot be taken on: RuntimeError('a bug').",)
+        assert result["faults"] == ("The configuration cannot be applied: RuntimeError('a bug').",)
         assert daemon.used == [daemon.next, earlier]
         daemon.reload.ask()
         assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",), "it is no less new than before"

@@ -299,7 +299,7 @@ def test_a_command_of_a_stranger_ends_with_69_and_the_group_to_join(short_dir: P
 @pytest.mark.process
 @pytest.mark.parametrize(("mode", "sees"), [(0o755, True), (0o700, False)])
 def test_a_user_who_may_not_see_the_lock_hears_the_truth(short_dir: Path, mode: int, sees: bool) -> None:
-    """daemon.json says who it is to those who may read it; to others it is said that it cannot be said."""
+    """daemon.json names the daemon to those who may read it; others are told that they cannot tell."""
     look = (
         "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir, RunDirError\n"
     )
@@ -408,7 +408,7 @@ def test_a_stranger_hears_whom_to_be(short_dir: Path, mode: int, words: str) -> 
             os.setresuid(65534, 65534, 65534)
             RunDir(place).holder()
         except RunDirError as error:
-            code = 0 if f"cannot be said: ask as {words}" in str(error) else 2
+            code = 0 if f"whether a daemon runs there: ask as {words}" in str(error) else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -100,7 +100,7 @@ def test_what_cannot_be_used_is_one_sentence(overrides: tuple[str, ...], words: 
 def test_settings_without_sasl_are_warned_of() -> None:
     config = load_config(None, [BASE[0], "sasl.username=x"], {})
     (warning,) = config.warnings
-    assert "sasl.username counts for nothing with security.protocol = PLAINTEXT" in warning
+    assert "sasl.username has no effect with security.protocol = PLAINTEXT" in warning
 
 
 # ---- sasl.jaas.config
@@ -112,16 +112,16 @@ def test_settings_without_sasl_are_warned_of() -> None:
         ("", "it is empty"),
         ("  // only a comment\n/* and another */", "it is empty"),
         ("a.Module", "ends where the flag"),
-        ("a.Module needed x=y;", "stands no flag"),
-        ("a.Module required x", "stands no ="),
+        ("a.Module needed x=y;", "no flag after the login module"),
+        ("a.Module required x", "there is no = after"),
         ("a.Module required x=", "ends where the value"),
-        ("a.Module required x=;", "should stand the value"),
+        ("a.Module required x=;", "expected the value"),
         ("a.Module required x='y", "is not closed"),
         ('a.Module required x="y\nz";', "is not closed"),
-        ("a.Module required x=y x=z;", "stands twice"),
+        ("a.Module required x=y x=z;", "is there twice"),
         ("a.Module required x=y; b.Module required;", "more than one entry"),
-        ("a.Module required =y;", "should stand the name"),
-        ("KafkaClient { a.Module required; };", "stands no flag"),
+        ("a.Module required =y;", "expected the name"),
+        ("KafkaClient { a.Module required; };", "no flag after the login module"),
         ("a.Module required x=" + "y" * JAAS_CHARACTERS_MAX, "has over 64 Ki characters"),
     ],
 )

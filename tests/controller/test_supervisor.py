@@ -289,7 +289,7 @@ def test_a_cpu_that_has_left_the_cpuset_is_a_warning_and_no_obstacle(
 
     asyncio.run(asyncio.wait_for(play(), 40.0))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert f"CPU {no_cpu} cannot be had" in warning
+    assert f"CPU {no_cpu} cannot be used" in warning
 
 
 def test_a_worker_that_cannot_be_given_its_work_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

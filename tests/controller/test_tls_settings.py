@@ -32,7 +32,7 @@ def test_conflicts_are_one_sentence(overrides: list[str], words: str) -> None:
 
 def test_tls_settings_without_tls_are_warned_of() -> None:
     (warning,) = load_config(None, [SERVERS, "ssl.ca.location=/etc/ca.pem"], {}).warnings
-    assert "counts for nothing with security.protocol = PLAINTEXT" in warning
+    assert "has no effect with security.protocol = PLAINTEXT" in warning
 
 
 def test_blind_trust_is_warned_of() -> None:

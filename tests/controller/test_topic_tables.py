@@ -152,7 +152,7 @@ def test_a_table_that_can_never_be_the_first_is_warned_about(
     tmp_path: Path, text: str, pattern: str, earlier: str
 ) -> None:
     (warning,) = load(tmp_path, text).warnings
-    assert warning.startswith(f'topics."{pattern}" counts for nothing: topics."{earlier}" stands before it')
+    assert warning.startswith(f'topics."{pattern}" has no effect: topics."{earlier}" precedes it')
     assert (
         load(tmp_path, '[topics."[ab]*"]\nacks = 1\n[topics."a*"]\nacks = 1\n[topics.c]\nacks = 0').warnings
         == ()

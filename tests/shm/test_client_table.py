@@ -122,7 +122,7 @@ def test_what_does_not_belong_into_a_ring(row: ClientRow) -> None:
         row.ring_append(outcome(1, 50)[:80])
     with pytest.raises(ValueError, match="only 0 were written"):
         row.ring_ack(1)
-    with pytest.raises(ValueError, match="can never stand"):
+    with pytest.raises(ValueError, match="do not fit into an outcome ring"):
         row.ring_append(bytes(layout.RING_BYTES + 8))
     assert (row.next_number, row.ring_free_bytes) == (1, layout.RING_BYTES)
 

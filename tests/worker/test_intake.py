@@ -414,7 +414,7 @@ def test_a_stream_without_a_place_in_its_row_is_refused_alone() -> None:
     [
         ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 0], "record count"),
         ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 70_000], "record count"),
-        ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 17], "cannot stand"),
+        ([EPOCH, 1, 1, "t", 0, Format.MSGPACK, 0, 17], "do not fit"),
         ([EPOCH, 1, 1, "t", -1, Format.MSGPACK, 0, 1], "timestamp"),
         ([EPOCH, 1, 1, "t", 0, 99, 0, 1], "format"),
     ],

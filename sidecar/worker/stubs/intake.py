@@ -179,7 +179,7 @@ class Intake:
             self._failed_ms = now_ms
             self._sparse_log.warning(
                 "submit",
-                f"A submission for topic %s could not be taken on. {PLEASE_REPORT}",
+                f"A submission for topic %s could not be accepted. {PLEASE_REPORT}",
                 topic,
                 exc_info=error,
             )
@@ -293,7 +293,7 @@ class Intake:
     def _larger_than_pool(self, payload_bytes: int) -> Refusal:
         return Refusal(
             LocalCode.RECORD_TOO_LARGE,
-            f"A submission of {payload_bytes} bytes can never stand in the buffer pool, of which a worker has "
+            f"A submission of {payload_bytes} bytes does not fit into the buffer pool, of which a worker has "
             f"{self._pool.pages_max} pages at most: raise buffer.memory.",
         )
 
@@ -301,13 +301,13 @@ class Intake:
         """Fail the records of a submission after an internal error. If that fails too, hold the stream for a while:
         then False.
         """
-        refusal = Refusal(LocalCode.ABORTED, "The daemon failed to take the record on; its log says why.")
+        refusal = Refusal(LocalCode.ABORTED, "The daemon failed to accept the record; its log says why.")
         try:
             return self._take_in(stream, fields, b"", refusal, now_ms)
         except Exception as error:
-            self._sparse_log.warning("fail", "Nor can its records fail.", exc_info=error)
+            self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
-            over = "the daemon fails to take it on", now_ms + ERROR_HOLD_MS
+            over = "the daemon fails to accept it", now_ms + ERROR_HOLD_MS
             self.holds.hold_until(stream, HoldCause.ERROR, over, now_ms)
             return False
 
@@ -359,7 +359,7 @@ def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int,
     if not 0 < count <= SUBMISSION_RECORDS_MAX:
         return f"record count {count!r} is not between 1 and {SUBMISSION_RECORDS_MAX}"
     if count > payload_bytes:
-        return f"{count} records cannot stand in {payload_bytes} payload bytes"
+        return f"{count} records do not fit into {payload_bytes} payload bytes"
     if format_ not in _FORMATS:
         return f"payload format {format_!r} is not known"
     if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
