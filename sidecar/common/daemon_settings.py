@@ -112,7 +112,7 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         10_000,
         0,
         600_000,
-        "Longest pause before a worker that dies within a second, again and again, is replaced; pauses double up "
+        "Longest pause before a worker is replaced that died before it was ready for a second; pauses double up "
         "to it.",
     ),
     # [pool]

@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 RESTART_BACKOFF_MS = 100.0
 STEADY_MS = 1_000.0
-"""A worker that lived this long did not die of its start, so its successor need not wait."""
+"""A worker that was ready for this long did not die of its start: its successor need not wait."""
 STANDBY_DELAY_S = 0.25
 """The delay after the last worker became ready, so that its adoption has the CPU first."""
 STOP_GRACE_S = 5.0
@@ -326,6 +326,7 @@ class Supervisor:
             return
         if isinstance(message, Ready):
             if worker.move(WorkerEvent.READY):
+                worker.ready_ms = self._loop.time() * 1000.0
                 self._failed_starts = 0
                 log.info(
                     "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
@@ -372,7 +373,7 @@ class Supervisor:
                 f"{self.last_death} `kafka-sidecar doctor` looks at the installation."
             )
         else:
-            if self._loop.time() * 1000.0 - worker.started_ms >= STEADY_MS:
+            if worker.ready_ms is not None and self._loop.time() * 1000.0 - worker.ready_ms >= STEADY_MS:
                 self._backoff_ms[index] = 0.0
             self._restart_later(index, worker.death_cause)
         self._change()

@@ -86,6 +86,8 @@ class WorkerProcess:
         self._supervisor = supervisor
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
+        self.ready_ms: float | None = None
+        """Loop time at which it said READY; None before."""
         self.moved_ms = self.started_ms
         """When its heartbeat was last seen to change, or when it was started."""
         self.process = standby.process
