@@ -7,9 +7,12 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import SupportsFloat
+from collections.abc import Iterable
+from typing import Any, Final, SupportsFloat
 
 from client_stub.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX
+
+_NUMBERS: Final = frozenset({int, float})
 
 
 def check_topic(topic: object) -> None:
@@ -74,6 +77,26 @@ def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float
             f"{name} must {'not be negative' if may_be_zero else 'be more than 0'}, not {value}."
         )
     return number
+
+
+def check_patience(timeout: object) -> None:
+    """Raises TypeError unless ``timeout`` is None or a number: less than 0 seconds only looks, as 0 does."""
+    if timeout is None or type(timeout) in _NUMBERS:  # quicker than a look for the protocol
+        return
+    if not isinstance(timeout, SupportsFloat):
+        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}.")
+
+
+def list_of_rows(records: Iterable[Any]) -> list[Any]:
+    """The records of send_many(). Raises TypeError for what holds none."""
+    if isinstance(records, list):
+        return records
+    if not isinstance(records, Iterable) or isinstance(records, str | bytes):
+        raise TypeError(
+            "records must be an iterable of (key, value[, headers[, partition[, timestamp_ms]]]), not "
+            f"{type(records).__name__}."
+        )
+    return list(records)
 
 
 def check_timeout(timeout: object) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
-from client_stub.arguments import milliseconds
+from client_stub.arguments import check_patience, milliseconds
 from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
@@ -194,6 +194,7 @@ class AsyncProducer:
 
         Cancelling it does not cancel the records.
         """
+        check_patience(timeout)
         loop = asyncio.get_running_loop()
         line = self._line_of(loop)
         ends = None if timeout is None else loop.time() + timeout

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from client_stub.arguments import check_callable
+from client_stub.arguments import check_callable, check_patience
 from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
 from client_stub.hot import OnDelivery
@@ -66,6 +66,7 @@ class FakeDelivery:
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         if not self._over.is_set():
             self._refuse_wait_in_callback("result()")
+        check_patience(timeout)
         if not self._over.wait(timeout):
             raise TimeoutError(
                 f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."

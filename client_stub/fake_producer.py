@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
 from zlib import crc32
 
-from client_stub.arguments import check_on_delivery, check_timeout, check_topic
+from client_stub.arguments import check_on_delivery, check_patience, check_timeout, check_topic, list_of_rows
 from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
@@ -166,7 +166,7 @@ class FakeProducer:
     ) -> FakeBulkDelivery:
         check_topic(topic)
         check_on_delivery(on_delivery)
-        rows = list(records)
+        rows = list_of_rows(records)
         for number, row in enumerate(rows):
             checked_row(number, row)
         sent = FakeBulkDelivery(
@@ -276,6 +276,7 @@ class FakeProducer:
         """
         if until not in {"delivered", "accepted"}:
             raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
+        check_patience(timeout)
         self._refuse_wait_in_callback("flush()")
         with self._lock:
             self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from client_stub.arguments import check_patience
 from client_stub.errors import (
     FORKED_TEXT,
     ForkedProducer,
@@ -286,6 +287,7 @@ class Outbox(OutboxCore):
         """
         if threading.get_ident() == self.io_thread_id:
             self.refuse_wait_in_callback("result()")
+        check_patience(timeout)
         if timeout is None or timeout > 0:
             self.flush_requested = True  # as expedite()
             self.wake()

@@ -23,9 +23,11 @@ from client_stub.arguments import (
     check_callable,
     check_name,
     check_on_delivery,
+    check_patience,
     check_timeout,
     check_token,
     check_topic,
+    list_of_rows,
     milliseconds,
     script_name,
 )
@@ -184,7 +186,7 @@ class Producer(ProducerCore):
         stream = self._stream_of(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        rows = records if isinstance(records, list) else list(records)
+        rows = list_of_rows(records)
         if not rows:
             return BulkDelivery(())
         whole = stream.outbox.add_plain(stream, rows, on_delivery)
@@ -265,6 +267,7 @@ class Producer(ProducerCore):
         """
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
+        check_patience(timeout)
         wait = FlushWait(outbox, until)
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
@@ -359,7 +362,7 @@ class Producer(ProducerCore):
 
     def _rows_call(self, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
         stream = self._stream_of(topic)
-        return RowsCall(self, stream, records if isinstance(records, list) else list(records))
+        return RowsCall(self, stream, list_of_rows(records))
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         from client_stub.columnar import TableCall

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from client_stub.arguments import list_of_rows
 from client_stub.errors import SerializationFailed
 
 Serializer: TypeAlias = Callable[[Any], bytes | None]
@@ -34,7 +35,7 @@ class Serializers:
             (*self.record(topic, row[0], row[1], f"record {number}"), *row[2:])
             if isinstance(row, tuple | list) and len(row) >= 2
             else row
-            for number, row in enumerate(rows)
+            for number, row in enumerate(list_of_rows(rows))
         ]
 
 

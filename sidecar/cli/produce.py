@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from client_stub.arguments import check_topic
 from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.extras import need_packages
@@ -154,6 +155,10 @@ def produce(
     printf 'a;b' | kafka-sidecar produce orders --delimiter ';'
     kafka-sidecar produce orders old.txt --timestamp 2026-11-22T12:00:00Z
     """
+    try:
+        check_topic(topic)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     form = form or format_of(file)
     if form in {"lines", "whole"} and key is not None:
         raise click.UsageError("--key needs --format jsonl, csv or parquet: a plain line has no fields.")
@@ -247,6 +252,24 @@ def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) ->
     producer.flush(timeout=timeout_s - first_s)
 
 
+def _check_partition(producer: Producer, topic: str, partition: int) -> None:
+    """End with an error for a partition that the topic does not have: its records would wait for max.block.ms."""
+    try:
+        count = len(producer.partitions_for(topic, timeout=0))
+    except SidecarError:
+        return  # the records tell
+    if partition >= count:
+        last = f"partitions 0 to {count - 1}" if count > 1 else "partition 0 only"
+        fail(f"--partition {partition}: topic {topic} has {last}.", ExitStatus.USAGE)
+
+
+def _stopped(delivered: int, sent: int) -> str:
+    """The last words after Ctrl-C."""
+    others = "it" if sent == 1 else "some of the others"
+    rest = f"; the daemon may still deliver {others}" if delivered < sent else ""
+    return f"Stopped: {delivered:,} of {counted(sent, 'record was', 'records were')} delivered{rest}."
+
+
 def _say_state(run_dir: RunDir) -> bool:
     """Print the daemon's state if it takes no records or cannot reach Kafka. Returns False if it may not know any
     topic yet.
@@ -292,6 +315,8 @@ def _send(
     started = time.monotonic()
     try:
         with Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar produce") as producer:
+            if fields.partition is not None:
+                _check_partition(producer, topic, fields.partition)
             try:
                 for record_key, value in records:
                     producer.send(
@@ -332,11 +357,7 @@ def _send(
             ExitStatus.TIMED_OUT,
         )
     except KeyboardInterrupt:
-        fail(
-            f"Stopped: {outcomes.delivered:,} of {sent:,} records were delivered; the daemon may still deliver some "
-            "of the others.",
-            ExitStatus.INTERRUPTED,
-        )
+        fail(_stopped(outcomes.delivered, sent), ExitStatus.INTERRUPTED)
     seconds = time.monotonic() - started
     click.echo(
         f"{counted(outcomes.delivered, 'record')} delivered to {topic} in {seconds:.2f} s.",

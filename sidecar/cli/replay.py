@@ -88,14 +88,15 @@ def replay(
     try:
         if dry_run:
             work.look()
-            click.echo(describe(work.tally, where, is_dry=True))
-            return
-        replay_through(run_dir, work, timeout_s)
+        else:
+            replay_through(run_dir, work, timeout_s)
     except (AnothersLetters, ReplayRunning) as refusal:
         fail(str(refusal))
     except OSError as error:
         fail(f"The dead letters in {where} cannot be read or written: {error}.")
-    click.echo(describe(work.tally, where, is_dry=False))
+    click.echo(describe(work.tally, where, is_dry=dry_run))
+    if dry_run:
+        return
     if work.tally.total("failed") or work.tally.total("unreadable") or work.tally.broken_lines:
         raise SystemExit(int(ExitStatus.FAILED))
 

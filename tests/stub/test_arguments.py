@@ -233,3 +233,33 @@ def test_of_a_field_that_another_client_has(daemon: FakeDaemon, kind: str) -> No
                 await producer.send_many("orders", [], callback=5)
 
     asyncio.run(main())
+
+
+def test_of_the_waits_and_of_a_bulk_call(any_producer: Any) -> None:
+    """A time that has run out is no fault of the caller: less than 0 only looks."""
+    with any_producer as producer:
+        producer.send("orders", b"1").result(10)
+        if isinstance(producer, FakeProducer):
+            producer.hold()
+        waiting = producer.send("orders", b"2")
+        for call in (waiting.result, waiting.exception, producer.flush, producer.partitions_for):
+            with pytest.raises(TypeError, match=r"^timeout must be a number of seconds or None, not str\.$"):
+                call("orders", "5") if call == producer.partitions_for else call("5")
+        for records, kind in ((None, "NoneType"), (5, "int"), (b"abc", "bytes")):
+            with pytest.raises(TypeError, match=rf"^records must be an iterable of \(key, .* not {kind}\.$"):
+                producer.send_many("orders", records)
+        if isinstance(producer, FakeProducer):
+            with pytest.raises(TimeoutError):
+                waiting.result(-1)
+            producer.release()
+
+
+def test_of_the_waits_on_a_loop(daemon: FakeDaemon) -> None:
+    async def main() -> None:
+        async with AsyncProducer(daemon.run_dir) as producer:
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+                await producer.flush("5")  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="records must be an iterable"):
+                await producer.send_many("orders", None)  # type: ignore[arg-type]
+
+    asyncio.run(main())
