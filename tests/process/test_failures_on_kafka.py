@@ -69,7 +69,7 @@ BACK = Failure(
     lambda page: page["state"] == "running" and all(each["state"] in WELL for each in page["brokers"]),
     ("broker_up", 'broker="2"', lambda value: value == 1),
     r"Broker 2 \([^)]*\) is (silent|down)(?s:.)* WARNING .*: Broker 2 \([^)]*\) is up again after \d.* s\.$",
-    r"2 .* up",
+    r"\b2\s+[\w.]+:\d+\s+up\b",  # a tab in the page's table
 )
 
 
