@@ -162,15 +162,21 @@ def _memory(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("FAIL", f"Folder {folder} for the segment does not exist: mount it or set pool.path.")
         return
     free, needed = shutil.disk_usage(folder).free, config.integer("buffer.memory")
-    if not is_running and free < needed * 11 // 10:
+    pool = (read_json(run_dir.daemon_json) or {}).get("pool") if is_running else None
+    if pool:
+        size = pool["pages"] * pool["page_bytes"]
+        yield Finding(
+            "ok",
+            f"{folder} has {free >> 20:,} MiB free; the pool of the running daemon is {size >> 20:,} MiB.",
+        )
+    elif not is_running and free < needed * 11 // 10:
         yield Finding(
             "FAIL",
-            f"{folder} has {free >> 20} MiB free, buffer.memory needs {needed >> 20} MiB and some more: "
-            f"lower "
+            f"{folder} has {free >> 20:,} MiB free, buffer.memory needs {needed >> 20:,} MiB and some more: lower "
             "buffer.memory, or enlarge it (docker: --shm-size, its default is 64 MiB).",
         )
     else:
-        yield Finding("ok", f"{folder} has {free >> 20} MiB free (buffer.memory is {needed >> 20} MiB).")
+        yield Finding("ok", f"{folder} has {free >> 20:,} MiB free (buffer.memory is {needed >> 20:,} MiB).")
     if not path and SYSTEM_UID_MAX < os.geteuid() != 65_534:
         yield Finding(
             "warn",

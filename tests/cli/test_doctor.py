@@ -37,7 +37,14 @@ def found(findings: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def test_a_pool_that_does_not_fit_is_named_with_both_sizes(tmp_path: Path) -> None:
     ((mark, text), *_) = found(_memory(config(buffer__memory=1 << 50), RunDir(tmp_path)))
-    assert mark == "FAIL" and f"buffer.memory needs {1 << 30} MiB" in text
+    assert mark == "FAIL" and f"buffer.memory needs {1 << 30:,} MiB" in text
+
+
+def test_the_pool_of_a_running_daemon_is_its_own(held: RunDir) -> None:
+    """Its -X and variables are not known here, so buffer.memory may be another one."""
+    held.publish({"pool": {"pages": 1024, "page_bytes": 16384}})
+    ((mark, text), *_) = found(_memory(config(), held))
+    assert mark == "ok" and "the pool of the running daemon is 16 MiB" in text
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
