@@ -12,6 +12,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -94,11 +95,21 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
+        # Its renderers outlive it for a moment, and would write into the folder that is removed here.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        wait_until(self._has_no_process, "the browser's last process to end")
         os.close(self._to_browser)
         os.close(self._from_browser)
         shutil.rmtree(self._home, ignore_errors=True)
+
+    def _has_no_process(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
 
     def look_like(self, *, width: int, height: int = 900, is_dark: bool = False, scale: float = 1.0) -> None:
         """Set the size of the window, and the colour scheme that the user prefers."""

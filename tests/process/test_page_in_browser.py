@@ -78,6 +78,17 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
     assert not browser.complaints, "an exception, or something that its policy refuses"
 
 
+def test_a_browser_that_is_closed_leaves_neither_processes_nor_folders(daemon: SidecarDaemon) -> None:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM) as own:
+        own.open(http_address(daemon))
+        home, pid = own._home, own._process.pid
+        assert os.getpgid(pid) == pid
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pid, 0)
+    assert not home.exists()
+
+
 def test_a_restart_of_a_worker_says_why(
     browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon
 ) -> None:
