@@ -165,7 +165,7 @@ class IoThread:
             return
         try:
             if kind == "control":
-                session.receive_control(frames, now_ms)
+                session.receive_control(frames, now_ms, key_is_replaced=self._transport.key_is_replaced)
             else:
                 session.receive_worker(frames, now_ms)
         except (ValueError, TypeError, IndexError) as error:

@@ -230,8 +230,8 @@ class Session:
 
     # --- what the sockets bring ---------------------------------------------------------------------
 
-    def receive_control(self, frames: list[bytes], now_ms: float) -> None:
-        """Handle a message from the control endpoint. Raises ValueError for a message that our daemon does not send."""
+    def receive_control(self, frames: list[bytes], now_ms: float, *, key_is_replaced: bool = False) -> None:
+        """As ``receive_worker``, from the control endpoint. ``key_is_replaced``: this connection has an earlier key."""
         message = _unpack(frames)
         if self.state is not State.HELLO:
             return
@@ -245,7 +245,7 @@ class Session:
             attach = self._identity.attach(worker_epoch, ticket)
             self.effects.append(OpenWorker(endpoint, [self._pack(attach)]))
         elif message[0] == Kind.REFUSED:
-            self._refused(str(message[1]), str(message[2]), now_ms)
+            self._refused(str(message[1]), str(message[2]), now_ms, key_is_replaced=key_is_replaced)
 
     def receive_worker(self, frames: list[bytes], now_ms: float) -> None:
         """Handle a message from the worker. Raises ValueError for a message that our daemon does not send."""
@@ -413,7 +413,7 @@ class Session:
         self._move(SessionEvent.AWAY)
         self._deadline_ms = now_ms + self._patience.next_wait_ms(at_once=at_once)
 
-    def _refused(self, code: str, text: str, now_ms: float) -> None:
+    def _refused(self, code: str, text: str, now_ms: float, *, key_is_replaced: bool = False) -> None:
         if code == "NOT_ADMITTED" and self.state is State.ATTACH:
             # A WELCOME was lost together with its secret, or the daemon's records differ: try again with a new client
             # id.
@@ -421,6 +421,8 @@ class Session:
             self._forget("The daemon no longer knows this client.")
             self._identity.renew()
             fatal = self._refusals > 3
+        elif code == "NOT_ADMITTED" and key_is_replaced:
+            fatal = False  # the daemon has dropped the earlier key; the next connection has the new one
         else:
             fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
         if not fatal:

@@ -214,6 +214,8 @@ class Transport:
         """
         self._control_path = control_path
         self._keys = keys
+        self._used_keys: KeyFile | None = None
+        """Those of the last connection."""
         self._links: dict[str, _Link] = {}
         self._by_fd: dict[int, _Link] = {}
         self._lost: list[_Link] = []
@@ -336,6 +338,11 @@ class Transport:
         self._lost.clear()
         self._give_up_waker()
 
+    @property
+    def key_is_replaced(self) -> bool:
+        """Over TCP: the key file has changed since the last connection was made."""
+        return self._keys is not None and self._keys.keys() != self._used_keys
+
     def close(self, farewell: Sequence[Any] | None) -> None:
         """Send ``farewell`` to the worker if it is connected, then close everything."""
         link = self._links.get("worker")
@@ -395,8 +402,8 @@ class Transport:
         self, name: str, path: str, frames: Sequence[Any], lookup: HostLookup | None = None, turn: int = 0
     ) -> None:
         try:
-            keys = None if self._keys is None else self._keys.keys()
-            link = _Link(name, path, frames, self._buffers, keys, lookup, turn)
+            self._used_keys = None if self._keys is None else self._keys.keys()
+            link = _Link(name, path, frames, self._buffers, self._used_keys, lookup, turn)
         except (OSError, ValueError) as error:  # no file descriptor is free, or the address is invalid
             self._could_not(name, error)
             return

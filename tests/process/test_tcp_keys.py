@@ -28,7 +28,7 @@ from sidecar.testing.steady_load import SteadyLoad
 from sidecar.testing.tcp_access import TcpAccess
 from sidecar.testing.tcp_relay import TcpRelay
 from sidecar.testing.waiting import wait_until
-from tests.process.test_adoption import kill, ready_workers
+from tests.process.test_adoption import kill, ready_workers, replaced
 from tests.process.test_takeover import flowing
 
 pytestmark = pytest.mark.process
@@ -119,8 +119,9 @@ def test_both_ends_keys_change_under_load(
         access.write_client(access.client, new_daemon)
         cut()
         access.write_daemon(new_daemon)
-        kill(ready_workers(daemon)[0])
-        wait_until(lambda: len(ready_workers(daemon)) == WORKERS, "two workers to be ready")
+        victim = ready_workers(daemon)[0]
+        kill(victim)
+        replaced(daemon, victim, WORKERS)
         cut()
         access.allow(NAMES, access.client, new_client)
         assert daemon.command("reload").returncode == ExitStatus.OK

@@ -12,6 +12,7 @@ import pytest
 import client_stub.session
 from client_stub.patience import BACKOFF_MAX_MS
 from client_stub.session import Session
+from client_stub.session_effects import OpenControl
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
 from client_stub.wire import Kind
 
@@ -101,3 +102,17 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         and any(ast.unparse(target) == "self.state" for target in node.targets)
     ]
     assert sorted(writes) == ["self.state = State.IDLE", "self.state = TRANSITIONS[self.state][event]"]
+
+
+def test_a_refusal_of_a_key_that_was_replaced_meanwhile_is_not_the_last_word() -> None:
+    """The daemon's configuration has dropped the earlier key while its HELLO waited for a worker."""
+    it = session()
+    it.wake(0)
+    refused = [msgpack.packb([Kind.REFUSED, "NOT_ADMITTED", "another key"])]
+    it.receive_control(refused, 0, key_is_replaced=True)
+    assert it.fatal is None and it.state is State.BACKOFF
+    it.take_effects()
+    it.tick(1_000.0)
+    assert isinstance(it.take_effects()[-1], OpenControl)
+    it.receive_control(refused, 1_000.0)
+    assert it.fatal is not None

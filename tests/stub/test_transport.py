@@ -149,6 +149,21 @@ def test_a_worker_at_an_address_that_is_none_is_a_lost_connection(key_file: Path
     transport.close(None)
 
 
+def test_a_key_file_that_was_replaced_is_noticed_until_the_next_connection(key_file: Path) -> None:
+    address = "tcp://127.0.0.1:1"
+    transport = Transport(address, keys_for(address, key_file))
+    transport.open_control([b"hello"])
+    assert not transport.key_is_replaced
+    new = key_file.with_suffix(".new")
+    new.write_text(key_file_text(DAEMON.secret, DAEMON.public, DAEMON.public))
+    new.chmod(0o600)
+    new.rename(key_file)
+    assert transport.key_is_replaced
+    transport.open_control([b"hello"])
+    assert not transport.key_is_replaced
+    transport.close(None)
+
+
 def test_each_address_behind_a_hosts_name_gets_its_turn(
     monkeypatch: pytest.MonkeyPatch, key_file: Path
 ) -> None:
