@@ -25,6 +25,10 @@ LOOK_MS: Final = 500.0
 """How often it checks for records that have waited that long, while any wait."""
 REPEAT_MS: Final = 60_000.0
 """The minimum time between two warnings of one producer."""
+AGAIN_MS: Final = 10_000.0
+"""The minimum time until it asks again after the daemon knew all topics. Kafka may be slow for long, and every producer
+of the host asks.
+"""
 STEP_MS: Final = 10.0
 """How often it checks for the daemon's answer."""
 TOPICS_ASKED_MAX: Final = 8
@@ -53,7 +57,8 @@ class SlowTopics:
             if not slow:
                 return
             self._sort(slow)
-            self._next(now_ms)
+            if self._left or self._found:
+                self._next(now_ms)
         else:
             said = self._question.step(now_ms, 0.0)
             if said is not None:
@@ -108,6 +113,8 @@ class SlowTopics:
         elif self._found:
             self._warn(now_ms)
             self.due_ms = now_ms + REPEAT_MS
+        else:
+            self.due_ms = now_ms + AGAIN_MS
 
     def _warn(self, now_ms: float) -> None:
         waiting = [each for each in list(self._outbox.pending) if each.topic in self._found]

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -94,6 +95,24 @@ def test_so_many_topics_are_asked_about_and_no_more(
     monkeypatch.setattr(slow_topics, "SLOW_MS", 0.0)
     (line,) = eventually(lambda: lines(caplog))
     assert line.startswith(f"{len(names) - 1} records for topic t0 and {len(names) - 2} others have waited")
+
+
+def test_while_kafka_is_slow_the_daemon_is_not_asked_over_and_over(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.deliver = None
+    asked: list[list[str]] = []
+    tell = daemon._tell_topics
+    monkeypatch.setattr(
+        daemon, "_tell_topics", lambda routing_id, names: (asked.append(names), tell(routing_id, names))
+    )
+    producer.send("a", b"1")
+    eventually(lambda: asked)
+    io = producer._io
+    assert io is not None
+    slow = io._slow_topics
+    eventually(lambda: slow._question is None)
+    assert slow.due_ms - time.monotonic() * 1e3 > 5_000 and asked == [["a"]]
 
 
 def test_a_held_topic_is_said_without_a_question(
