@@ -6,6 +6,7 @@ librdkafka's names: its CONFIGURATION.md. kafka-python's and aiokafka's are Kafk
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from sidecar.common.refused_settings import METRICS_ARE_SCRAPED
@@ -89,6 +90,8 @@ def brought(name: str) -> str | None:
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_SIDECAR__"
 _ONE_UNDERSCORE: Final = "KAFKA_SIDECAR_"
+_NEARLY: Final = 0.95
+"""Of a misspelt variable. A Kubernetes service of our name brings others, such as KAFKA_SIDECAR_PORT, which are not."""
 _OWN_VARIABLES: Final = frozenset({"KAFKA_SIDECAR_RUN_DIR", "KAFKA_SIDECAR_CURVE_KEY_FILE"})
 """Variables that look like a setting but have a meaning of their own."""
 
@@ -106,4 +109,11 @@ def misspelt_variables(environment: Iterable[str], settings: Iterable[tuple[str,
         f"{variable} sets nothing: settings have two underscores behind each part; write {right[variable]}."
         for variable in sorted(environment)
         if variable in right and variable not in _OWN_VARIABLES
+    ] + [
+        f"{variable} sets nothing: did you mean {near[0]}?"
+        for variable in sorted(environment)
+        if variable not in right
+        and not variable.startswith(ENVIRONMENT_PREFIX)
+        and variable not in _OWN_VARIABLES
+        and (near := get_close_matches(variable, _OWN_VARIABLES, 1, _NEARLY))
     ]

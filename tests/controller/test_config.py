@@ -287,6 +287,13 @@ def test_a_variable_with_one_underscore_is_no_silence(variable: str, right: str)
     )
 
 
+@pytest.mark.parametrize("variable", ["KAFKA_SIDECAR_RUNDIR", "KAFKA_SIDECAR_RUN_DR"])
+def test_a_misspelt_variable_of_our_own_is_no_silence(variable: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(None, ["bootstrap.servers=a:1"], {variable: "/tmp"})
+    assert raised.value.sentences == [f"{variable} sets nothing: did you mean KAFKA_SIDECAR_RUN_DIR?"]
+
+
 def test_variables_that_are_no_settings_are_left_alone() -> None:
     """A service of Kubernetes with our name brings variables of its own."""
     foreign = {
