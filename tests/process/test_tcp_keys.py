@@ -126,7 +126,7 @@ def test_both_ends_keys_change_under_load(
         cut()
         access.allow(NAMES, access.client, new_client)
         assert daemon.command("reload").returncode == ExitStatus.OK
-        # One that is between two connections may have read the old key, which is refused for good in a moment.
+        # One that is between two connections may have read the old key, and would come again with the new one.
         since_s = time.monotonic()
         wait_until(
             lambda: all(each.last_delivered_s > since_s for each in load.clients), "each client to be back"
