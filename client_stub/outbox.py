@@ -287,7 +287,8 @@ class Outbox(OutboxCore):
         """
         if threading.get_ident() == self.io_thread_id:
             self.refuse_wait_in_callback("result()")
-        check_patience(timeout)
+        if timeout is not None and not isinstance(timeout, float | int):
+            check_patience(timeout)
         if timeout is None or timeout > 0:
             self.flush_requested = True  # as expedite()
             self.wake()

@@ -186,7 +186,7 @@ class Producer(ProducerCore):
         stream = self._stream_of(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        rows = list_of_rows(records)
+        rows = records if isinstance(records, list) else list_of_rows(records)
         if not rows:
             return BulkDelivery(())
         whole = stream.outbox.add_plain(stream, rows, on_delivery)

@@ -23,11 +23,11 @@ class Bound(NamedTuple):
 
 BOUNDS: Final = {
     (WAITED_FOR, "stub"): Bound(86, 68, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(153, 133, 44, "Sender.poll"),
+    (WAITED_FOR, "worker"): Bound(153, 133, 45, "Sender.poll"),
     (BULK, "stub"): Bound(114, 82, 15, "Producer.send_many"),
-    (BULK, "worker"): Bound(191, 156, 48, "Sender.on_produce_response"),
+    (BULK, "worker"): Bound(191, 156, 49, "Sender.on_produce_response"),
     (SPREAD, "stub"): Bound(135, 83, 15, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(247, 156, 48, "Sender.on_produce_response"),
+    (SPREAD, "worker"): Bound(247, 156, 49, "Sender.on_produce_response"),
 }
 
 
