@@ -70,6 +70,7 @@ def test_a_socket_that_cannot_be_removed_does_not_hold_up_a_replacement(
     mock_broker: MockBroker, start_daemon: StartDaemon
 ) -> None:
     daemon = start_daemon(mock_broker.bootstrap_servers)
+    wait_until(lambda: len(daemon.ready_pids()) == 2, "both workers, with their sockets")
     victim = daemon.info()["workers"][0]
     socket = Path(victim["endpoint"].removeprefix("ipc://"))
     socket.unlink()
