@@ -28,7 +28,7 @@ from sidecar.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
-KILLS = 6
+KILLS, KILLS_LONG = 3, 12
 CALL_RECORDS = 1_000
 VALUE_BYTES = 1_000
 LOUD = "loud"
@@ -89,8 +89,11 @@ def ready_worker(daemon: SidecarDaemon) -> int | None:
     return next((int(each["pid"]) for each in daemon.info()["workers"] if each["state"] == "ready"), None)
 
 
+@pytest.mark.parametrize(
+    "kills", [KILLS, pytest.param(KILLS_LONG, marks=pytest.mark.long)], ids=["short", "long"]
+)
 def test_both_chains_outlive_their_worker(
-    kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic
+    kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, kills: int
 ) -> None:
     daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.workers": 1, "buffer.memory": 128 << 20})
     topic = new_topic(partitions=3)
@@ -99,7 +102,7 @@ def test_both_chains_outlive_their_worker(
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3, burst=2) as load:
         wait_until(lambda: load.delivered > 50, "records to flow", describe=daemon.log_tail)
         loud = Runaway(daemon, topic)
-        for _ in range(KILLS):
+        for _ in range(kills):
             before = express_bytes(daemon)
             wait_until(
                 lambda before=before: express_bytes(daemon) > before,  # type: ignore[misc]
