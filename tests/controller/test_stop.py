@@ -20,11 +20,9 @@ from sidecar.testing.kafka_frames import Api
 from sidecar.testing.metrics import metric
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
+from tests.waiting_places import PLACES
 
 pytestmark = pytest.mark.process
-
-NOT_LEADER = 6
-NOT_ENOUGH_REPLICAS = 19
 
 
 def test_a_signal_at_any_moment_of_its_end_changes_no_exit_status(start_daemon: StartDaemon) -> None:
@@ -98,25 +96,16 @@ def test_at_the_drains_deadline_every_record_fails_to_its_sender(
     start_daemon: StartDaemon, waits_for: str
 ) -> None:
     """Each place of a worker in which a record may wait ends, and with it the worker."""
+    place = PLACES[waits_for]
     with FakeBroker({"orders": 1}) as kafka:
         daemon = start_daemon(
             kafka.bootstrap_servers, settings={"daemon.workers": 1, "daemon.shutdown_timeout_s": 1}
         )
-        topic, partition = ("absent" if waits_for == "topic" else "orders"), None
         producer = Producer(run_dir=str(daemon.run_dir))
         try:
             assert producer.send("orders", value=b"before").result(20).offset == 0
-            match waits_for:
-                case "answer":
-                    kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer())
-                case "leader":
-                    kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_LEADER))
-                    kafka.move_leader("orders", 0, -1)
-                case "partition":
-                    partition = 5
-                case "retry":
-                    kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS))
-            delivery = producer.send(topic, value=b"paid", partition=partition)
+            place.begin(kafka, daemon)
+            delivery = producer.send(place.topic, value=b"paid", partition=place.partition)
             producer.flush(20, until="accepted")
             assert daemon.process is not None
             daemon.process.send_signal(signal.SIGTERM)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import pytest
 
@@ -17,57 +16,11 @@ from client_stub import Producer
 from sidecar.common.model import ExitStatus
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
 from sidecar.testing.metrics import metric
 from sidecar.testing.waiting import wait_until
+from tests.waiting_places import PLACES
 
 pytestmark = pytest.mark.process
-
-NOT_ENOUGH_REPLICAS: Final = 19
-NOT_LEADER: Final = 6
-
-
-class Place(NamedTuple):
-    """Where records wait: how they come there, and what lets them go."""
-
-    begin: Callable[[FakeBroker, SidecarDaemon], object]
-    end: Callable[[FakeBroker, SidecarDaemon], object]
-    topic: str = "orders"
-    partition: int = 0
-
-
-def _no_leader(kafka: FakeBroker, daemon: SidecarDaemon) -> None:
-    kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_LEADER))
-    kafka.move_leader("orders", 0, -1)
-
-
-def _leader_again(kafka: FakeBroker, daemon: SidecarDaemon) -> None:
-    kafka.clear_rules()
-    kafka.move_leader("orders", 0, 1)
-
-
-PLACES: Final = {
-    "answer": Place(
-        lambda kafka, daemon: kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer()),
-        lambda kafka, daemon: kafka.clear_rules(),
-    ),
-    "leader": Place(_no_leader, _leader_again),
-    "partition": Place(
-        lambda kafka, daemon: None, lambda kafka, daemon: kafka.create_topic("orders", 3), partition=2
-    ),
-    "resume": Place(
-        lambda kafka, daemon: daemon.command("pause", "orders"),
-        lambda kafka, daemon: daemon.command("resume", "orders"),
-    ),
-    "retry": Place(
-        lambda kafka, daemon: kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS)),
-        lambda kafka, daemon: kafka.clear_rules(),
-    ),
-    "topic": Place(
-        lambda kafka, daemon: None, lambda kafka, daemon: kafka.create_topic("absent", 1), topic="absent"
-    ),
-}
 
 
 def _kill_worker(daemon: SidecarDaemon) -> None:
