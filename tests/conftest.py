@@ -47,6 +47,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
+MEASURED_BY: Final = "COVERAGE_PROCESS_CONFIG"
+"""coverage.py sets this variable, and a child process that finds it measures itself."""
+UNMEASURED: Final = frozenset({"cluster", "integration", "scenarios"})
+"""Folders whose daemons do not measure themselves: they run what other folders' tests have measured, and measuring is
+a third of a process's CPU time."""
+MEASURED_STILL: Final = frozenset({"test_doctor_walks.py"})
+_measured_by = os.environ.get(MEASURED_BY)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Coverage of child processes, decided before the first fixture of a test starts one."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in UNMEASURED and item.path.name not in MEASURED_STILL:
+        os.environ.pop(MEASURED_BY, None)
+    elif _measured_by is not None:
+        os.environ[MEASURED_BY] = _measured_by
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """``make test`` names what failed once more at its very end: the one place that a cut log still shows."""
     kept = os.environ.get("FAILED_TESTS")
