@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from sidecar.bench.measurement import Results
 from sidecar.bench.throughput import measure_throughput
 from sidecar.kernel import PAGE_TAKEN, BatchRecords, Chain, Entry, StickyPartitioner, index
 from sidecar.shm.client_table import ClientTable
+from sidecar.shm.descriptor_states import DescriptorEvent
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.segment import Segment
 from sidecar.testing.metrics import metric
@@ -37,6 +39,21 @@ RECORD_BYTES: Final = 128
 """About the bytes of a record of 100 + 16 bytes in a batch."""
 PAGE_BYTES: Final = 16_384
 INDEX_BYTES_MAX: Final = 1 << 20
+
+
+@dataclass(eq=False)
+class _SentBatch:
+    """A batch as the table of descriptors sees it."""
+
+    partition: int
+    records: BatchRecords
+    chain: Chain | None
+    descriptor: int = -1
+    lane: int = 0
+    producer_id: int = 1
+    epoch: int = 0
+    base_sequence: int = 0
+    doubtful_parent: object = None
 
 
 class CrashSafetyWalk:
@@ -118,20 +135,9 @@ class CrashSafetyWalk:
     def _publish(self) -> None:
         """Fact 2: sent under."""
         for partition, batch in self._batches:
-            number = self._descriptors.free_indexes.pop()
-            self._taken.append(number)
-            self._descriptors.publish(
-                number,
-                chain_id=0,
-                lane=0,
-                partition=partition,
-                first_cursor=batch.first_cursor,
-                last_cursor=batch.last_cursor,
-                count=batch.count,
-                producer_id=1,
-                epoch=0,
-                base_sequence=0,
-            )
+            sent = _SentBatch(partition, batch, self._chain)
+            assert self._descriptors.publish((sent,), 0)
+            self._taken.append(sent.descriptor)
 
     def _settle(self) -> None:
         """Fact 3: done."""
@@ -175,8 +181,8 @@ class CrashSafetyWalk:
 
     def _free(self) -> None:
         for number in self._taken:
-            self._descriptors.complete(number)
-            self._descriptors.free(number)
+            self._descriptors.step(DescriptorEvent.COMPLETE, number)
+            self._descriptors.step(DescriptorEvent.FREE, number)
 
 
 def measure_crash_safety(bed: Bed, results: Results) -> None:

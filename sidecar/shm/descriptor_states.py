@@ -29,8 +29,8 @@ class DescriptorEvent(StrEnum):
     SWITCH = "switch() to its halves"
     RAISE = "its parent is split"
     SETTLE = "settle() with the broker's answer"
-    COMPLETE = "complete(), all outcomes are written"
-    FREE = "free()"
+    COMPLETE = "all outcomes are written"
+    FREE = "it is freed"
 
 
 TRANSITIONS: Final[Mapping[DescriptorState, Mapping[DescriptorEvent, DescriptorState]]] = {

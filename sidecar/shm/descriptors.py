@@ -7,9 +7,9 @@ stored after all fields that it makes valid.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from client_stub.wire import Persistence
 from sidecar.kernel import load_acquire_u64, store_release_u64
@@ -17,6 +17,7 @@ from sidecar.shm import layout
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState, steps_of
 
 if TYPE_CHECKING:
+    from sidecar.kernel import BatchRecords, Chain
     from sidecar.shm.segment import Segment
 
 
@@ -32,14 +33,31 @@ _DEAD_COUNTED_OFFSET: Final = 112
 _WORDS: Final = layout.DESCRIPTOR_BYTES // 8
 _PUBLISH: Final = steps_of(DescriptorEvent.PUBLISH)
 _PUBLISH_HALF: Final = steps_of(DescriptorEvent.PUBLISH_HALF)
-_SWITCH: Final = steps_of(DescriptorEvent.SWITCH)
-_RAISE: Final = steps_of(DescriptorEvent.RAISE)
 _SETTLE: Final = steps_of(DescriptorEvent.SETTLE)
-_COMPLETE: Final = steps_of(DescriptorEvent.COMPLETE)
-_FREE: Final = steps_of(DescriptorEvent.FREE)
+_STEPS: Final = {event: steps_of(event) for event in DescriptorEvent}
+_NOT_PERSISTED: Final = int(Persistence.NOT_PERSISTED)
+_POSSIBLY_PERSISTED: Final = int(Persistence.POSSIBLY_PERSISTED)
 assert _CONTENT_OFFSET + _CONTENT.size == _RESULT_OFFSET
 assert _RESULT_OFFSET + _RESULT.size == _SERIAL_OFFSET
 assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
+
+
+class SentBatch(Protocol):
+    """A batch as the table sees it: records with an identity."""
+
+    descriptor: int
+    """Index in the table; negative: it has none."""
+    chain: Chain | None
+    lane: int
+    partition: int
+    records: BatchRecords
+    producer_id: int
+    epoch: int
+    base_sequence: int
+
+    @property
+    def doubtful_parent(self) -> object:
+        """Not None: the records are half of a batch that may be in the log as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,65 +130,64 @@ class DescriptorTable:
     def state(self, index: int) -> DescriptorState:
         return DescriptorState(load_acquire_u64(self._table, index * layout.DESCRIPTOR_BYTES))
 
-    def publish(
-        self,
-        index: int,
-        *,
-        chain_id: int,
-        lane: int,
-        partition: int,
-        first_cursor: tuple[int, int],
-        last_cursor: tuple[int, int],
-        count: int,
-        producer_id: int,
-        epoch: int,
-        base_sequence: int,
-        published_ms: int = 0,
-        pending_on: int | None = None,
-        whole_in_doubt: bool = False,
-    ) -> None:
-        """Publish fact 2: from now on these records are sent under this identity and no other.
+    def publish(self, batches: Sequence[SentBatch], published_ms: int, pending_on: int | None = None) -> bool:
+        """Publish fact 2 for each batch that has no descriptor: from now on its records are sent under this identity
+        and no other. A retry keeps its own: same range, same identity.
 
-        ``pending_on``: the descriptor becomes valid only when that one is switched (see :meth:`switch`).
-        ``whole_in_doubt``: the records are half of a batch that may be in the log as a whole.
+        False if there are not enough descriptors; then none is taken. A batch that held one while it waits would keep
+        it from all others. ``pending_on``: the descriptors become valid only when that one is switched (see
+        :meth:`switch`).
         """
-        position = index * layout.DESCRIPTOR_BYTES
-        follows = (_PUBLISH if pending_on is None else _PUBLISH_HALF).get(self._words[index * _WORDS])
-        assert follows is not None, self._cannot(index, DescriptorEvent.PUBLISH)
-        self._serial += 1
-        _PUBLISHED.pack_into(
-            self._table,
-            position + _CONTENT_OFFSET,
-            chain_id,
-            lane,
-            0 if pending_on is None else pending_on + 1,
-            partition,
-            count,
-            first_cursor[0],
-            first_cursor[1],
-            last_cursor[1],
-            last_cursor[0],
-            producer_id,
-            epoch,
-            base_sequence,
-            *(-1, -1, 0, Persistence.POSSIBLY_PERSISTED if whole_in_doubt else Persistence.NOT_PERSISTED),
-            *(self._serial, published_ms, 0, 0),
-        )
-        # kill point: publish.content
-        store_release_u64(self._table, position, follows)
-        # kill point: split.pending if pending_on is not None
-        # kill point: publish.state if pending_on is None
+        missing = 0
+        for batch in batches:
+            missing += batch.descriptor < 0
+        if missing > len(self.free_indexes):
+            return False
+        steps = _PUBLISH if pending_on is None else _PUBLISH_HALF
+        for batch in batches:
+            if batch.descriptor >= 0:
+                continue
+            index = self.free_indexes.pop()
+            follows = steps.get(self._words[index * _WORDS])
+            assert follows is not None, self._cannot(index, DescriptorEvent.PUBLISH)
+            assert batch.chain is not None
+            records = batch.records
+            first, first_index = records.first_cursor
+            last, last_index = records.last_cursor
+            self._serial += 1
+            position = index * layout.DESCRIPTOR_BYTES
+            _PUBLISHED.pack_into(
+                self._table,
+                position + _CONTENT_OFFSET,
+                batch.chain.chain_id,
+                batch.lane,
+                0 if pending_on is None else pending_on + 1,
+                batch.partition,
+                records.count,
+                first,
+                first_index,
+                last_index,
+                last,
+                batch.producer_id,
+                batch.epoch,
+                batch.base_sequence,
+                *(-1, -1, 0, _NOT_PERSISTED if batch.doubtful_parent is None else _POSSIBLY_PERSISTED),
+                *(self._serial, published_ms, 0, 0),
+            )
+            # kill point: publish.content
+            store_release_u64(self._table, position, follows)
+            # kill point: split.pending if pending_on is not None
+            # kill point: publish.state if pending_on is None
+            batch.descriptor = index
+        return True
 
     def switch(self, parent: int, children: Sequence[int]) -> None:
         """Replace a refused batch by its halves, which were published as pending on it, with one store; then
         free it.
         """
-        self._step(parent, _SWITCH, DescriptorEvent.SWITCH)
-        # kill point: split.switched
-        for child in children:
-            self._step(child, _RAISE, DescriptorEvent.RAISE)
-            # kill point: split.raised
-        self.free(parent)
+        self.step(DescriptorEvent.SWITCH, parent)
+        self.step(DescriptorEvent.RAISE, *children)
+        self.step(DescriptorEvent.FREE, parent)
 
     def finish_splits(self) -> None:
         """Finish a dead owner's splits: halves of a switched parent become valid, other halves are freed. Can be
@@ -179,12 +196,10 @@ class DescriptorTable:
         found = list(self)
         switched = {each.index for each in found if each.state == DescriptorState.SPLIT}
         for each in found:
-            if each.state == DescriptorState.PENDING and each.parent in switched:
-                self._step(each.index, _RAISE, DescriptorEvent.RAISE)
-            elif each.state == DescriptorState.PENDING:
-                self.free(each.index)
-        for index in switched:
-            self.free(index)
+            if each.state == DescriptorState.PENDING:
+                is_valid = each.parent in switched
+                self.step(DescriptorEvent.RAISE if is_valid else DescriptorEvent.FREE, each.index)
+        self.step(DescriptorEvent.FREE, *switched)
 
     def settle(
         self,
@@ -211,32 +226,36 @@ class DescriptorTable:
         store_release_u64(self._table, position, follows)
         # kill point: done.state
 
-    def complete(self, *indexes: int, failed_counted: int = 0, dead_counted: int = 0) -> None:
-        """Mark descriptors as complete: every outcome is in its client's outcome ring, or acknowledged if it is a
-        failure. Can be repeated.
+    def complete_failed(self, index: int, failed_counted: int, dead_counted: int) -> None:
+        """Complete a failed batch: all its outcomes are acknowledged, or its records are dead letters. Can be repeated.
 
-        For a failed batch, the arguments are the slot's counters with the batch included.
+        The arguments are the slot's counters with the batch included; they become valid with the state.
         """
-        for index in indexes:
+        if self._words[index * _WORDS] == DescriptorState.SETTLED:
             position = index * layout.DESCRIPTOR_BYTES
-            state = self._words[index * _WORDS]
-            follows = _COMPLETE.get(state)
-            assert follows is not None, self._cannot(index, DescriptorEvent.COMPLETE)
-            if follows != state:
-                if failed_counted or dead_counted:
-                    counted = failed_counted, dead_counted
-                    struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, *counted)
-                store_release_u64(self._table, position, follows)
-                # kill point: completed.state
+            struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
+        self.step(DescriptorEvent.COMPLETE, index)
 
-    def free(self, *indexes: int) -> None:
-        """Free descriptors: they are complete with their words done, or their batch is renumbered or was split."""
+    def step(self, event: DescriptorEvent, *indexes: int) -> None:
+        """Store the next state of each descriptor. The steps with content have methods of their own.
+
+        - COMPLETE: every outcome is in its client's outcome ring, or acknowledged if it is a failure. Can be repeated.
+        - FREE: it is complete with its words done, or its batch is renumbered or was split.
+        - SWITCH, RAISE: see :meth:`switch`.
+        """
+        steps, words = _STEPS[event], self._words
         for index in indexes:
-            follows = _FREE.get(self._words[index * _WORDS])
-            assert follows is not None, self._cannot(index, DescriptorEvent.FREE)
-            store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
-            # kill point: free.state
-            self.free_indexes.append(index)
+            state = words[index * _WORDS]
+            follows = steps.get(state)
+            assert follows is not None, self._cannot(index, event)
+            if follows != state:
+                store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
+                # kill point: completed.state if event is DescriptorEvent.COMPLETE
+                # kill point: free.state if event is DescriptorEvent.FREE
+                # kill point: split.switched if event is DescriptorEvent.SWITCH
+                # kill point: split.raised if event is DescriptorEvent.RAISE
+        if event is DescriptorEvent.FREE:
+            self.free_indexes += indexes
 
     def read(self, index: int) -> Descriptor:
         position = index * layout.DESCRIPTOR_BYTES
@@ -283,11 +302,6 @@ class DescriptorTable:
             counted=counted,
             dead_counted=dead_counted,
         )
-
-    def _step(self, index: int, steps: Mapping[int, DescriptorState], event: DescriptorEvent) -> None:
-        follows = steps.get(self._words[index * _WORDS])
-        assert follows is not None, self._cannot(index, event)
-        store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
 
     def _cannot(self, index: int, event: DescriptorEvent) -> str:
         """Text of the assertion for an event that the state does not have."""

@@ -78,7 +78,6 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "sidecar.worker.brokers": (
         "sidecar.worker.brokers",
-        "sidecar.worker.fates.publication",
         "sidecar.worker.host",
         "sidecar.worker.turns",
         "sidecar.common",

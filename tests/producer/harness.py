@@ -20,7 +20,7 @@ from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
-from sidecar.worker.fates.publication import free_descriptor, publish_all, split
+from sidecar.worker.fates.publication import free_descriptor, split
 from tests.configs import producer_config
 
 from .fake_kernel import FakeBlock, FakeRecords
@@ -200,7 +200,7 @@ class Core:
         return requests
 
     def _prepare(self, request: ProduceRequest) -> bool:
-        if request.ended or not publish_all(self.descriptors, request.batches, 1):
+        if request.ended or not self.descriptors.publish(request.batches, 1):
             self._give_buffer(request)
             self.sender.on_request_not_sent(request, self.now_ms)
             return False

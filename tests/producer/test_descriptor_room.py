@@ -8,7 +8,7 @@ from sidecar.producer.effects import SendProduce
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.worker.fates.publication import publish_all
+from sidecar.shm.descriptor_states import DescriptorEvent
 
 from .harness import (
     TOPIC,
@@ -64,14 +64,14 @@ def test_a_request_takes_all_the_descriptors_it_needs_or_none() -> None:
     everywhere(core, "a", 4)
     (request,) = core.poll()
     for batch in request.batches:
-        core.descriptors.free(batch.descriptor)
+        core.descriptors.step(DescriptorEvent.FREE, batch.descriptor)
         batch.descriptor = -1
     small = descriptor_table(3 - DESCRIPTORS_RESERVED)
-    assert not publish_all(small, request.batches, 1)
+    assert not small.publish(request.batches, 1)
     assert small.free_count == 3
     assert all(batch.descriptor == -1 for batch in request.batches)
-    assert publish_all(small, request.batches[:3], 1)
-    assert publish_all(small, request.batches[:3], 1), "they have theirs"
+    assert small.publish(request.batches[:3], 1)
+    assert small.publish(request.batches[:3], 1), "they have theirs"
     assert small.free_count == 0
 
 

@@ -20,6 +20,7 @@ from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.histograms import BROKERS_MAX, FIRST_WORD, HISTOGRAM_ROWS, REQUEST_ROW
 from sidecar.shm.layout import Layout
 from sidecar.shm.segment import Segment
+from tests.shm.sent import Sent
 
 CLIENT = bytes(range(20))
 SECRET = bytes(range(100, 116))
@@ -107,21 +108,10 @@ def _segment(folder: Path) -> Iterator[tuple[str, str]]:
     yield "segment.client_word", bytes(segment.view[places.client_words :][:8]).hex()
     yield "segment.client", bytes(segment.view[places.client(0) :][:512]).hex()
     table = DescriptorTable(segment, 3)
-    place = table.free_indexes.pop()
+    place = table.free_indexes[-1]
     area = segment.slot(3).area[layout.DESCRIPTORS_OFFSET + place * layout.DESCRIPTOR_BYTES :]
-    table.publish(
-        place,
-        chain_id=1,
-        lane=0,
-        partition=2,
-        first_cursor=(3, 4),
-        last_cursor=(5, 6),
-        count=7,
-        producer_id=8,
-        epoch=9,
-        base_sequence=10,
-        published_ms=11,
-    )
+    sent = Sent(1, 2, None, (3, 4), (5, 6), 7, producer_id=8, epoch=9, base_sequence=10)
+    assert sent.publish(table, published_ms=11) == place
     yield "segment.descriptor.published", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()
     table.settle(place, 0, 12, 13, counted=14)
     yield "segment.descriptor.settled", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()

@@ -8,29 +8,20 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.shm import descriptors
+from sidecar.shm import descriptors, layout
 from sidecar.shm.descriptor_states import TRANSITIONS, DescriptorEvent, DescriptorState
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.segment import Segment
+from tests.shm.sent import Sent
 
 PARENT, CHILD = 7, 8
 """A descriptor's parent and the half that is looked at. Only :func:`_switch` looks at the parent."""
 
 
 def _publish(table: DescriptorTable, index: int, pending_on: int | None = None) -> None:
-    table.publish(
-        index,
-        chain_id=0,
-        lane=0,
-        partition=0,
-        first_cursor=(0, 0),
-        last_cursor=(0, 0),
-        count=1,
-        producer_id=1,
-        epoch=0,
-        base_sequence=0,
-        pending_on=pending_on,
-    )
+    """Whatever the state of this descriptor, it is the next to be taken."""
+    table.free_indexes.append(index)
+    Sent(chain_id=0, partition=0, count=1).publish(table, pending_on=pending_on)
 
 
 def _raise(table: DescriptorTable, index: int) -> None:
@@ -45,8 +36,8 @@ STEPS: dict[DescriptorEvent, Callable[[DescriptorTable, int], None]] = {
     DescriptorEvent.SWITCH: lambda table, index: table.switch(index, []),
     DescriptorEvent.RAISE: _raise,
     DescriptorEvent.SETTLE: lambda table, index: table.settle(index, 0, 5, -1),
-    DescriptorEvent.COMPLETE: lambda table, index: table.complete(index),
-    DescriptorEvent.FREE: lambda table, index: table.free(index),
+    DescriptorEvent.COMPLETE: lambda table, index: table.step(DescriptorEvent.COMPLETE, index),
+    DescriptorEvent.FREE: lambda table, index: table.step(DescriptorEvent.FREE, index),
 }
 WAYS: dict[DescriptorState, tuple[DescriptorEvent, ...]] = {
     DescriptorState.FREE: (),
@@ -63,7 +54,7 @@ def _in(state: DescriptorState, segment: Segment, slot: int) -> DescriptorTable:
         # It lasts from the switch to the end of the call: a worker died between.
         _publish(table, CHILD)
         with pytest.raises(IndexError):
-            table.switch(CHILD, [len(table.free_indexes)])
+            table.switch(CHILD, [layout.DESCRIPTORS_MAX])
         return DescriptorTable(segment, slot)
     for event in WAYS[state]:
         STEPS[event](table, CHILD)
@@ -85,7 +76,7 @@ def test_a_descriptor_takes_the_steps_of_the_table_and_no_other(
         return
     if event is DescriptorEvent.SWITCH:
         with pytest.raises(IndexError):
-            table.switch(CHILD, [len(table.free_indexes)])  # a worker dies before it frees it
+            table.switch(CHILD, [layout.DESCRIPTORS_MAX])  # a worker dies before it frees it
     else:
         STEPS[event](table, CHILD)
     assert table.state(CHILD) is follows

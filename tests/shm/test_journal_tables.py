@@ -14,12 +14,13 @@ from sidecar.shm import layout
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of
+from tests.shm.sent import Sent
 
 
 class Slot:
@@ -51,20 +52,10 @@ class Slot:
         return found
 
     def send(self, chain: Any, partition: int, batch: BatchRecords) -> int:
-        number = self.descriptors.free_indexes.pop()
-        self.descriptors.publish(
-            number,
-            chain_id=chain.chain_id,
-            lane=0,
-            partition=partition,
-            first_cursor=batch.first_cursor,
-            last_cursor=batch.last_cursor,
-            count=batch.count,
-            producer_id=1 << 33,
-            epoch=2,
-            base_sequence=(1 << 31) - 2,
+        sent = Sent(
+            chain.chain_id, partition, batch, producer_id=1 << 33, epoch=2, base_sequence=(1 << 31) - 2
         )
-        return number
+        return sent.publish(self.descriptors)
 
 
 @pytest.fixture
@@ -117,16 +108,16 @@ def test_a_descriptors_life(worker: Slot, segment: Segment) -> None:
     assert (seen.producer_id, seen.epoch, seen.base_sequence) == (1 << 33, 2, (1 << 31) - 2)
     assert (seen.base_offset, seen.append_time_ms, seen.code) == (-1, -1, 0)
     with pytest.raises(AssertionError, match="is SENT_UNDER, which has no COMPLETE"):
-        worker.descriptors.complete(number)
+        worker.descriptors.step(DescriptorEvent.COMPLETE, number)
     worker.descriptors.settle(number, code=-1, base_offset=1 << 40, append_time_ms=-1)
     (seen,) = DescriptorTable(segment, 0)
     assert (seen.state, seen.base_offset, seen.code) == (DescriptorState.SETTLED, 1 << 40, -1)
-    worker.descriptors.complete(number)
-    worker.descriptors.complete(number)
-    worker.descriptors.free(number)
+    worker.descriptors.step(DescriptorEvent.COMPLETE, number)
+    worker.descriptors.step(DescriptorEvent.COMPLETE, number)
+    worker.descriptors.step(DescriptorEvent.FREE, number)
     assert list(worker.descriptors) == []
     with pytest.raises(AssertionError, match="is FREE, which has no FREE"):
-        worker.descriptors.free(number)
+        worker.descriptors.step(DescriptorEvent.FREE, number)
     assert worker.descriptors.free_count == free
 
 
@@ -178,9 +169,9 @@ def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: P
         worker.descriptors.settle(number, 0, 100, -1)
     assert describe_undelivered(other) == []
     for (_, batch), number in zip(batches, numbers, strict=True):
-        worker.descriptors.complete(number)
+        worker.descriptors.step(DescriptorEvent.COMPLETE, number)
         batch.mark_done()
-        worker.descriptors.free(number)
+        worker.descriptors.step(DescriptorEvent.FREE, number)
     assert describe_undelivered(other, slots=[0, 9]) == []
     other.close()
 

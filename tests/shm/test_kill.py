@@ -14,7 +14,7 @@ from client_stub.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outc
 from sidecar.kernel import entry_words
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow, ClientTable
-from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.recovery import describe_undelivered, linked_pages
 from sidecar.shm.segment import Segment
@@ -54,9 +54,9 @@ def work(path: Path, pipe: int, seed: int) -> None:
                     entry.seq, 0, batch.first_cursor[1], batch.count, 0, -1, b"", "",
                 )  # fmt: skip
                 assert row.ring_append(pack_outcome(told))
-                worker.descriptors.complete(number)
+                worker.descriptors.step(DescriptorEvent.COMPLETE, number)
                 batch.mark_done()
-                worker.descriptors.free(number)
+                worker.descriptors.step(DescriptorEvent.FREE, number)
             os.write(pipe, TOLD.pack(DELIVERED, entry.seq))
             row.ring_ack(row.next_number - 1 - rng.randint(0, min(3, row.next_number - 1)))
         worker.pool.give(chain.release_pages())

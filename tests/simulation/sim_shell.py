@@ -38,7 +38,7 @@ from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.worker.brokers.inquiry import Verdict, judge
-from sidecar.worker.fates.publication import free_descriptor, publish_all, split
+from sidecar.worker.fates.publication import free_descriptor, split
 from tests.configs import producer_config
 
 from .broker_model import WireBatch
@@ -328,7 +328,7 @@ class SimShell:
         rng = self.random
         node_id = request.node_id
         is_faulty = self.faulty and rng.random() < 0.02
-        if request.ended or is_faulty or not publish_all(self.descriptors, request.batches, 1):
+        if request.ended or is_faulty or not self.descriptors.publish(request.batches, 1):
             self.happened["request not sent"] += 1
             self.give_buffer(request)
             self.sender.on_request_not_sent(request, self.now_ms)

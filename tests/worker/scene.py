@@ -122,20 +122,7 @@ class Scene:
         if publish:
             batch.identify(4711, 0, self.sequence)
             self.sequence += records.count
-            found = self.descriptors.free_indexes.pop()
-            self.descriptors.publish(
-                found,
-                chain_id=self.chain.chain_id,
-                lane=0,
-                partition=partition,
-                first_cursor=records.first_cursor,
-                last_cursor=records.last_cursor,
-                count=records.count,
-                producer_id=batch.producer_id,
-                epoch=batch.epoch,
-                base_sequence=batch.base_sequence,
-            )
-            batch.descriptor = found
+            assert self.descriptors.publish((batch,), 0)
         return batch
 
 

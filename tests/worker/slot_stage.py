@@ -27,7 +27,7 @@ from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce_answer import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
-from sidecar.worker.fates.publication import free_descriptor, publish_all, split
+from sidecar.worker.fates.publication import free_descriptor, split
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
@@ -305,7 +305,7 @@ class SlotStage:
                 request = effect.request
                 assert request.buffer is not None
                 self.buffers.give(request.buffer)
-                if not publish_all(self.descriptors, request.batches, 1):
+                if not self.descriptors.publish(request.batches, 1):
                     self.sender.on_request_not_sent(request, self.now_ms)
                     continue
                 request.begun = True

@@ -10,12 +10,11 @@ from client_stub.wire import OutcomeKind, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Completed, Split
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
-from sidecar.worker.fates.publication import publish_all
 from tests.configs import producer_config
 from tests.worker.adoption_stage import accept, check_end, heir, told_offsets
 
@@ -165,7 +164,7 @@ def test_a_gap_before_what_was_sent(segment: Segment) -> None:
     sent = [each for each in first.descriptors if each.partition == 0]
     assert len(sent) >= 2
     oldest = min(sent, key=lambda each: each.first_cursor)
-    first.descriptors.free(oldest.index)
+    first.descriptors.step(DescriptorEvent.FREE, oldest.index)
     second = heir(first)
     second.run()
     check_end(second, 8)
@@ -210,7 +209,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     assert len(settled) == 2
     for batch in settled:
         if state == DescriptorState.COMPLETED:
-            first.descriptors.complete(batch.descriptor)
+            first.descriptors.step(DescriptorEvent.COMPLETE, batch.descriptor)
             if done != "none":
                 (batch.records if done == "all" else batch.records.split()[0]).mark_done()
     first.counters.set("records_delivered_total", 0)  # it died before it counted
@@ -339,7 +338,7 @@ def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor
         first.accept(session, [value], [0])
     _, later, _ = first.accumulator.incomplete.oldest_first()
     later.identify(4000, 0, 7)
-    assert publish_all(first.descriptors, [later], 1)
+    assert first.descriptors.publish([later], 1)
     second = SlotStage(segment, first.broker, 2, config=config)
     second.ask(may_ask=False)
     second.run()

@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.producer.topic_settings import TopicRules
+from sidecar.shm.descriptor_states import DescriptorEvent
 from sidecar.shm.in_work import InWork, batch_word
 from sidecar.worker.brokers import request_encoder
 from sidecar.worker.brokers.request_encoder import RequestEncoder
@@ -52,7 +53,7 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
             plain, unsendable = encoder.copy_records([batch], buffer)
             assert not unsendable
             compressing = loop.create_task(encoder.compress(plain, buffer))
-            scene.descriptors.free(batch.descriptor)
+            scene.descriptors.step(DescriptorEvent.FREE, batch.descriptor)
             batch.descriptor = NO_DESCRIPTOR
             expired.set()
             ((encoded, _),) = await compressing

@@ -22,7 +22,7 @@ from sidecar.producer.effects import Completed
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.chain_table import EXPRESS
 from sidecar.shm.client_table import ClientTable
-from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.worker.adoption.balance import balance_counters
 from sidecar.worker.adoption.poison import Poison
 from sidecar.worker.adoption.ranges import Range, Ranges
@@ -299,7 +299,7 @@ class Adoption:
                 for (row_index, generation), (records, size) in batch.records.shares().items():
                     self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()
-                self._descriptors.free(descriptor.index)
+                self._descriptors.step(DescriptorEvent.FREE, descriptor.index)
                 continue
             whole = batch.records.count == descriptor.count
             if not whole:
@@ -331,7 +331,7 @@ class Adoption:
                 continue
             self._alarm(each)
             if not batch.records.count:
-                self._descriptors.free(each.descriptor.index)
+                self._descriptors.step(DescriptorEvent.FREE, each.descriptor.index)
                 continue
             # The broker would silently drop other content under the same sequences.
             batch.done(

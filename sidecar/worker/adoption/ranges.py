@@ -12,7 +12,7 @@ from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import give_orders
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.shm.descriptor_states import DescriptorState
+from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, RecordBlock
@@ -72,7 +72,7 @@ class Ranges:
             name = names.get(descriptor.chain_id)
             if name is None:
                 log.error("ALARM: descriptor %r names no chain of slot %d.", descriptor, self._slot)
-                self._descriptors.free(descriptor.index)
+                self._descriptors.step(DescriptorEvent.FREE, descriptor.index)
                 continue
             queue = self._accumulator.queue(name.topic, descriptor.lane, descriptor.partition)
             batch = ProducerBatch(

@@ -18,7 +18,6 @@ from sidecar.protocol.connection import make_tuple
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, encode_produce
 from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
-from sidecar.worker.fates.publication import publish_all
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -129,7 +128,7 @@ class ProducePort:
         assert buffer is not None
         # An earlier effect may have ended the request's connection: then its batches are back in their queues.
         published_ms = time.time_ns() // 1_000_000
-        if request.ended or not publish_all(self._descriptors, request.batches, published_ms):
+        if request.ended or not self._descriptors.publish(request.batches, published_ms):
             self._not_sent(request, buffer, now_ms)
             return
         encoded: list[EncodedBatch] | None = None

@@ -1,4 +1,4 @@
-"""Publication: writes to the slot's table which records go out under which identity, before their first byte leaves."""
+"""Publication: what becomes of a batch's descriptor when the batch is split or loses its identity."""
 
 from __future__ import annotations
 
@@ -6,60 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.shm.descriptor_states import DescriptorEvent
 
 if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.descriptors import DescriptorTable
-
-
-def publish_all(descriptors: DescriptorTable, batches: Sequence[ProducerBatch], published_ms: int) -> bool:
-    """Publish a descriptor for each batch that has none. A retry keeps its own: same range, same identity.
-
-    False if there are not enough descriptors; then none is taken. A batch that held one while it waits would keep it
-    from all others.
-    """
-    missing = 0
-    for batch in batches:
-        missing += batch.descriptor == NO_DESCRIPTOR
-    if missing > len(descriptors.free_indexes):
-        return False
-    if missing:
-        _publish(descriptors, batches, published_ms)
-    return True
-
-
-def _publish(
-    descriptors: DescriptorTable,
-    batches: Sequence[ProducerBatch],
-    published_ms: int,
-    *,
-    pending_on: int | None = None,
-) -> None:
-    """Write range and identity of each batch without a descriptor into a free one. The caller has checked that there
-    are enough.
-    """
-    for batch in batches:
-        if batch.descriptor != NO_DESCRIPTOR:
-            continue
-        index = descriptors.free_indexes.pop()
-        assert batch.chain is not None
-        records = batch.records
-        descriptors.publish(
-            index,
-            chain_id=batch.chain.chain_id,
-            lane=batch.lane,
-            partition=batch.partition,
-            first_cursor=records.first_cursor,
-            last_cursor=records.last_cursor,
-            count=records.count,
-            producer_id=batch.producer_id,
-            epoch=batch.epoch,
-            base_sequence=batch.base_sequence,
-            published_ms=published_ms,
-            pending_on=pending_on,
-            whole_in_doubt=batch.doubtful_parent is not None,
-        )
-        batch.descriptor = index
 
 
 def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[ProducerBatch]) -> None:
@@ -76,7 +27,7 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
         _unpublish_behind(descriptors, parent)
         free_descriptor(descriptors, parent)
         return
-    _publish(descriptors, pieces, descriptors.read(index).published_ms, pending_on=index)
+    descriptors.publish(pieces, descriptors.read(index).published_ms, pending_on=index)
     descriptors.switch(index, [piece.descriptor for piece in pieces])
     parent.descriptor = NO_DESCRIPTOR
 
@@ -97,5 +48,5 @@ def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> No
 def free_descriptor(descriptors: DescriptorTable, batch: ProducerBatch) -> None:
     """Free the descriptor of a batch that loses its identity: it is renumbered, or was split without its sequences."""
     if batch.descriptor != NO_DESCRIPTOR:
-        descriptors.free(batch.descriptor)
+        descriptors.step(DescriptorEvent.FREE, batch.descriptor)
         batch.descriptor = NO_DESCRIPTOR

@@ -16,6 +16,7 @@ from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import fail_remaining, mark_failed_done
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
+from sidecar.shm.descriptor_states import DescriptorEvent
 from sidecar.worker.fates.completions import SLICES_MAX, BatchCompletion, RecordsCompletion, SharedBatch
 from sidecar.worker.fates.failure_tally import FailureTally
 from sidecar.worker.fates.failure_texts import local_failure_text
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.streams.topic_queue import TopicQueue
 
+_COMPLETE: Final = DescriptorEvent.COMPLETE
+_FREE: Final = DescriptorEvent.FREE
 _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTICATED})
 """Failures whose text gets the sentence about the cluster appended."""
 
@@ -198,7 +201,7 @@ class Settlement:
         indexes: list[int] = []
         for batch in batches:
             indexes.append(batch.descriptor)
-        self._descriptors.complete(*indexes)
+        self._descriptors.step(_COMPLETE, *indexes)
         for batch in batches:
             finished = batch.records.mark_done()
             # kill point: words.done
@@ -206,7 +209,7 @@ class Settlement:
                 assert batch.chain is not None
                 self.finished_chains.add(batch.chain)
             batch.descriptor = NO_DESCRIPTOR
-        self._descriptors.free(*indexes)
+        self._descriptors.step(_FREE, *indexes)
         self._incomplete -= len(indexes)
 
     def end_failed(self, batch: ProducerBatch, dead: int) -> None:
@@ -222,7 +225,7 @@ class Settlement:
             self._complete_failed(index, batch.records.count - dead, dead)
             finished = batch.records.mark_done()
             # kill point: words.done
-            self._descriptors.free(index)
+            self._descriptors.step(_FREE, index)
             batch.descriptor = NO_DESCRIPTOR
             self._incomplete -= 1
         if finished:
@@ -232,7 +235,7 @@ class Settlement:
     def _complete_failed(self, index: int, failed: int, dead: int) -> None:
         """Complete the descriptor and count it in one store: the descriptor holds the counters' new values."""
         counters = self._counters
-        self._descriptors.complete(
+        self._descriptors.complete_failed(
             index,
             failed_counted=counters.get("records_failed_total") + failed,
             dead_counted=counters.get("records_dead_lettered_total") + dead,
