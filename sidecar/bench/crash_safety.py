@@ -54,6 +54,7 @@ class _SentBatch:
     epoch: int = 0
     base_sequence: int = 0
     doubtful_parent: object = None
+    was_in_doubt: bool = False
 
 
 class CrashSafetyWalk:

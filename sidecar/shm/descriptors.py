@@ -35,8 +35,10 @@ _PUBLISH: Final = steps_of(DescriptorEvent.PUBLISH)
 _PUBLISH_HALF: Final = steps_of(DescriptorEvent.PUBLISH_HALF)
 _SETTLE: Final = steps_of(DescriptorEvent.SETTLE)
 _STEPS: Final = {event: steps_of(event) for event in DescriptorEvent}
-_NOT_PERSISTED: Final = int(Persistence.NOT_PERSISTED)
-_POSSIBLY_PERSISTED: Final = int(Persistence.POSSIBLY_PERSISTED)
+WHOLE_IN_DOUBT: Final = 1
+"""Bit of a published batch's persistence: the batch is half of one that may be in the log as a whole."""
+WAS_IN_DOUBT: Final = 2
+"""Bit of a published batch's persistence: an attempt under an earlier number may be in the log."""
 assert _CONTENT_OFFSET + _CONTENT.size == _RESULT_OFFSET
 assert _RESULT_OFFSET + _RESULT.size == _SERIAL_OFFSET
 assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
@@ -59,6 +61,10 @@ class SentBatch(Protocol):
     def doubtful_parent(self) -> object:
         """Not None: the records are half of a batch that may be in the log as a whole."""
 
+    @property
+    def was_in_doubt(self) -> bool:
+        """Whether the records may be in the log under an earlier number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
@@ -79,9 +85,7 @@ class Descriptor:
     append_time_ms: int
     code: int
     persistence: int
-    """Persistence of a failure. While SENT_UNDER: POSSIBLY_PERSISTED for half of a batch that may be in the log as a
-    whole.
-    """
+    """Persistence of a failure. While SENT_UNDER: WHOLE_IN_DOUBT and WAS_IN_DOUBT."""
     serial: int
     published_ms: int
     """Wall-clock ms of the publication, 0 if not known."""
@@ -155,6 +159,9 @@ class DescriptorTable:
             first, first_index = records.first_cursor
             last, last_index = records.last_cursor
             self._serial += 1
+            doubt = 0 if batch.doubtful_parent is None else WHOLE_IN_DOUBT
+            if batch.was_in_doubt:
+                doubt |= WAS_IN_DOUBT
             position = index * layout.DESCRIPTOR_BYTES
             _PUBLISHED.pack_into(
                 self._table,
@@ -171,7 +178,7 @@ class DescriptorTable:
                 batch.producer_id,
                 batch.epoch,
                 batch.base_sequence,
-                *(-1, -1, 0, _NOT_PERSISTED if batch.doubtful_parent is None else _POSSIBLY_PERSISTED),
+                *(-1, -1, 0, doubt),
                 *(self._serial, published_ms, 0, 0),
             )
             # kill point: publish.content

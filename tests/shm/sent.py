@@ -28,6 +28,7 @@ class Sent:
     def publish(self, table: DescriptorTable, published_ms: int = 0, pending_on: int | None = None) -> int:
         """Publish it, and return the index of its descriptor."""
         fields: dict[str, Any] = {**vars(self), "descriptor": -1, "lane": 0, "doubtful_parent": None}
+        fields["was_in_doubt"] = False
         fields["chain"] = SimpleNamespace(chain_id=self.chain_id)
         fields["records"] = self.records or SimpleNamespace(**fields)
         batch = SimpleNamespace(**fields)

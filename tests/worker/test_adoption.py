@@ -6,19 +6,21 @@ import dataclasses
 
 import pytest
 
-from client_stub.wire import OutcomeKind, unpack_outcomes
+from client_stub.wire import OutcomeKind, Persistence, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Completed, Split
 from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
+from tests.reading_back import row_of
 from tests.worker.adoption_stage import accept, check_end, heir, told_offsets
 
-from .slot_stage import MemoryBroker, SlotStage
+from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
 
 
 def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
@@ -344,3 +346,37 @@ def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor
     second.run()
     assert second.broker.log == {0: [b"in doubt", b"new"]}
     assert second.counters.get("records_failed_total") == 0, "not told before its client asks"
+
+
+def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
+    """The broker had the batch and said that it lacked it, so it went out under another number and was lost. A
+    successor's broker lacks that number and refuses the halves: a copy may be there anyway."""
+    broker = MemoryBroker()
+    first = SlotStage(segment, broker, 1)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"known"], [0])
+    while broker.log != {0: [b"known"]}:
+        first.turn()
+    broker.is_silent = True
+    first.accept(session, [b"a", b"b"], [0, 0])
+    first.turn()
+    assert broker.log == {0: [b"known", b"a", b"b"]}
+    broker.is_silent, broker.refuse_once = False, {0: Code.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    first.cut()
+    while broker.refuse_once:
+        first.turn()
+    broker.is_silent, broker.refuse_once = True, {0: Code.REQUEST_TIMED_OUT}
+    while broker.refuse_once:
+        first.turn()
+    (sent,) = first.descriptors
+    assert (sent.epoch, sent.base_sequence) == (1, 0), "it has another number"
+    broker.is_silent, broker.records_max = False, 0
+    second = heir(first)
+    second.run()
+    row = row_of(ClientTable(segment), CLIENT_ID)
+    assert row is not None
+    outcomes = row.ring_slice_from(2)
+    assert outcomes is not None
+    failed = {(each.code, each.persistence) for each in unpack_outcomes(outcomes[2])}
+    assert failed == {(Code.MESSAGE_TOO_LARGE, Persistence.POSSIBLY_PERSISTED)}

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import Persistence
 from sidecar.kernel import BatchRecords
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import give_orders
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
+from sidecar.shm.descriptors import WAS_IN_DOUBT, WHOLE_IN_DOUBT
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, RecordBlock
@@ -164,7 +164,8 @@ class Ranges:
             batch.attempts = 1
             batch.in_doubt = True
             batch.last_error = "the death of the worker that had sent it"
-            if each.descriptor.persistence == Persistence.POSSIBLY_PERSISTED:
+            batch.was_in_doubt = bool(each.descriptor.persistence & WAS_IN_DOUBT)
+            if each.descriptor.persistence & WHOLE_IN_DOUBT:
                 batch.doubt_whole()
             self._accumulator.adopt(batch, each.descriptor.count)
             topic_queue = self._topics.get(queue.topic)
