@@ -6,7 +6,7 @@ The rules follow Kafka's ``Sender.completeBatch`` and ``TransactionManager.canRe
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
-from sidecar.producer.batch_states import BatchState
+from sidecar.producer.batch_states import FINISHED, BatchEvent, BatchState
 from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
 from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DONE: Final = BatchState.DONE
-"""Cached: reading an enum member through its class costs as much as a call, and these are compared for each batch."""
+_GIVEN_UP: Final = BatchState.GIVEN_UP
+_PERSISTED: Final = Persistence.PERSISTED
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
 _WAITING: Final = (BatchState.OPEN, BatchState.QUEUED)
 _FORGOTTEN_TEXT: Final = "The broker forgot the producer id while batches of the partition were under way."
 
@@ -69,8 +71,8 @@ class BatchFates:
     """Decides the fate of batches. Decisions collect in ``effects`` and ``completed`` until the sender's next poll
     takes them. Single-threaded: the worker's loop.
 
-    The caller first releases a batch from its request, then passes it to :meth:`delivered`, :meth:`refused` or
-    :meth:`error`, and finally calls :meth:`settled` for its partition.
+    The caller first ends the request, then passes each batch to :meth:`delivered`, :meth:`refused` or :meth:`error`,
+    and finally all of them to :meth:`settled`.
     """
 
     __slots__ = (
@@ -117,14 +119,15 @@ class BatchFates:
         """
         if answers and answers[0][0].lane == IDEMPOTENT_LANE:
             self._ids.acked(answers, now_ms)
-        finished: list[ProducerBatch] = []
         for batch, base_offset, append_time_ms in answers:
             if batch.state is _DONE:
                 self.counts.late_answers += 1
-            else:
-                batch.done(base_offset=base_offset, append_time_ms=append_time_ms)
-                finished.append(batch)
-        self.finish(finished)
+                continue
+            # As ProducerBatch.done, without its cases: this runs for each batch.
+            batch.state = FINISHED.get(batch.state) or batch.refuse(BatchEvent.FINISH)
+            batch.persistence = _PERSISTED
+            batch.base_offset = base_offset
+            batch.append_time_ms = append_time_ms
 
     def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         """The broker answered one batch with an error: decide between success, split, retry and failure."""
@@ -270,7 +273,7 @@ class BatchFates:
         log.info("%r is larger than the topic's max.message.bytes: it is split.", batch)
         self.counts.batches_split += 1
         self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
-        self._accumulator.forget((batch,))
+        self._accumulator.forget(batch)
         if batch.has_sequence:
             self._ids.replace(batch, pieces)
             self.splits += 1
@@ -292,7 +295,7 @@ class BatchFates:
         bad, good = batch.isolate(texts)
         if batch.has_sequence:
             self._ids.failed(batch)
-        self._accumulator.forget((batch,))
+        self._accumulator.forget(batch)
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
@@ -317,7 +320,6 @@ class BatchFates:
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
         batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text)
-        self.finish((batch,))
         self.settled((batch,), now_ms)
 
     @staticmethod
@@ -326,30 +328,25 @@ class BatchFates:
             return Persistence.POSSIBLY_PERSISTED
         return Persistence.NOT_PERSISTED
 
-    def finish(self, batches: Sequence[ProducerBatch]) -> None:
-        """Complete batches whose fates are decided. A batch is parked while an earlier one of its partition has no
-        fate, because callbacks of a partition run in order.
-        """
-        self._accumulator.forget(batches)
-        for batch in batches:
-            sequences = batch.queue.sequences
-            if (
-                sequences is not None
-                and sequences.in_flight
-                and batch.base_sequence != NO_SEQUENCE
-                and sequences.is_overtaking(batch)
-            ):
-                sequences.parked.append(batch)
-            else:
-                self.completed.append(batch)
-
-    def settled(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
-        """Bring the partitions of these batches up to date after a change: resolve sequences, complete parked batches,
-        and move each partition to the line where it belongs now.
-        """
+    def settled(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
+        """Complete those of these batches that have a fate now, and bring their partitions up to date."""
+        accumulator = self._accumulator
         for batch in batches:
             queue = batch.queue
             sequences = queue.sequences
+            # Complete it, once. It is parked while an earlier batch of its partition has no fate, because callbacks of
+            # a partition run in order.
+            if (batch.state is _DONE or batch.state is _GIVEN_UP) and accumulator.forget(batch):
+                if (
+                    sequences is not None
+                    and sequences.in_flight
+                    and batch.base_sequence != NO_SEQUENCE
+                    and sequences.is_overtaking(batch)
+                ):
+                    sequences.parked.append(batch)
+                else:
+                    self.completed.append(batch)
+            # Resolve sequences, and complete parked batches.
             if sequences is not None:
                 if sequences.renumber and not queue.wire_count:
                     self._fail_overtaken(queue, now_ms)
@@ -357,8 +354,11 @@ class BatchFates:
                     self._resolve(queue)
                 if sequences.parked:
                     self.completed += sequences.take_parked()
+            # Move the partition to the line where it belongs now.
             if queue.batches or queue.express or queue.line is not None or queue.timer_serial:
-                self._accumulator.schedule.touch(queue, now_ms)
+                accumulator.schedule.touch(queue, now_ms)
+            if queue.follower is not None:
+                accumulator.let_follower_go(queue, now_ms)
 
     def _resolve(self, queue: PartitionQueue) -> None:
         renumbered = self._ids.resolve(queue)

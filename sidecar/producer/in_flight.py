@@ -7,6 +7,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from sidecar.producer.batch_states import RELEASED, BatchEvent
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -127,24 +128,25 @@ class InFlightRequests:
         self._by_node.setdefault(request.node_id, {})[request.id] = request
 
     def end(self, request: ProduceRequest) -> bool:
-        """Remove a request. True exactly once per request; False if it had ended already (timed out, disconnected)."""
+        """Remove a request that has ended with any result, and release its batches. True exactly once per request, and
+        False if it had ended already (timed out, disconnected).
+        """
         requests = self._by_node.get(request.node_id)
         if requests is None or requests.pop(request.id, None) is None:
             return False
         request.ended = True
+        for batch in request.batches:  # as ProducerBatch.release
+            batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
+            batch.queue.wire_count -= 1
         if not requests:
             del self._by_node[request.node_id]
             if not self._by_node:
                 self.next_deadline_ms = inf
         return True
 
-    def end_all(self, node_id: int) -> list[ProduceRequest]:
-        requests = list(self._by_node.pop(node_id, {}).values())
-        for request in requests:
-            request.ended = True
-        if not self._by_node:
-            self.next_deadline_ms = inf
-        return requests
+    def requests(self, node_id: int) -> list[ProduceRequest]:
+        """The requests of a connection, oldest first."""
+        return list(self._by_node.get(node_id, {}).values())
 
     def timed_out(self, now_ms: float) -> list[int]:
         """Connections whose oldest request has passed its deadline, to be closed."""

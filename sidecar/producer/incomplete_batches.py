@@ -19,10 +19,11 @@ class IncompleteBatches:
     They stand in one line per delivery.timeout.ms (there are few), oldest first, so expiry looks only at the heads.
     """
 
-    __slots__ = ("_lines", "_pieces", "_serial", "next_expiry_ms")
+    __slots__ = ("_pieces", "_serial", "lines", "next_expiry_ms")
 
     def __init__(self) -> None:
-        self._lines: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
+        self.lines: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
+        """delivery.timeout.ms → its batches. ``RecordAccumulator.forget`` removes them."""
         self._pieces: list[tuple[float, int, ProducerBatch]] = []
         """Pieces of split batches, by deadline: they are older than their place in their line says. There are few."""
         self._serial = count(1)
@@ -32,23 +33,23 @@ class IncompleteBatches:
         """
 
     def __bool__(self) -> bool:
-        return any(self._lines.values())
+        return any(self.lines.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self.lines.values()))
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """Iterate line by line, each oldest first. Batches must not be added or discarded meanwhile."""
-        for line in self._lines.values():
+        """Iterate line by line, each oldest first. Batches must not be added or removed meanwhile."""
+        for line in self.lines.values():
             yield from line
 
     def oldest(self) -> ProducerBatch | None:
         """The batch with the oldest record."""
-        heads = [next(iter(line)) for line in self._lines.values() if line]
+        heads = [next(iter(line)) for line in self.lines.values() if line]
         return min(heads, key=lambda batch: batch.created_ms, default=None)
 
     def oldest_first(self) -> list[ProducerBatch]:
-        lines = [line for line in self._lines.values() if line]
+        lines = [line for line in self.lines.values() if line]
         if len(lines) == 1:
             return list(lines[0])
         return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
@@ -56,7 +57,7 @@ class IncompleteBatches:
     def add(self, batches: Iterable[ProducerBatch]) -> None:
         """Add batches at the end of the line of their delivery.timeout.ms."""
         for batch in batches:
-            self._lines[batch.lifetime_ms][batch] = None
+            self.lines[batch.lifetime_ms][batch] = None
             next_ms, deadline_ms = self.next_expiry_ms, batch.deadline_ms
             self.next_expiry_ms = deadline_ms if deadline_ms < next_ms else next_ms
 
@@ -67,22 +68,14 @@ class IncompleteBatches:
 
     def put_in_order(self) -> None:
         """Sort each line by deadline, after adoption: it adds batches topic by topic."""
-        for line in self._lines.values():
+        for line in self.lines.values():
             for batch in sorted(line, key=lambda batch: batch.deadline_ms):
                 line.move_to_end(batch)
 
-    def discard(self, batches: Iterable[ProducerBatch]) -> None:
-        """Remove batches that got a fate or were replaced by their pieces. Batches that are not here are ignored."""
-        for batch in batches:
-            line = self._lines[batch.lifetime_ms]
-            line.pop(batch, None)
-            if not line and not any(self._lines.values()):
-                self.next_expiry_ms = inf
-
     def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Batches past delivery.timeout.ms, oldest first in each line. They stay here until they are discarded."""
+        """Batches past delivery.timeout.ms, oldest first in each line. They stay here until they are forgotten."""
         expired: list[ProducerBatch] = []
-        for line in self._lines.values():
+        for line in self.lines.values():
             for batch in line:
                 if batch.deadline_ms > now_ms:
                     break
@@ -90,9 +83,9 @@ class IncompleteBatches:
         pieces = self._pieces
         while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
             piece = heappop(pieces)[2]
-            if piece in self._lines[piece.lifetime_ms] and piece not in expired:
+            if piece in self.lines[piece.lifetime_ms] and piece not in expired:
                 expired.append(piece)
-        heads_ms = [next(iter(line)).deadline_ms for line in self._lines.values() if line]
+        heads_ms = [next(iter(line)).deadline_ms for line in self.lines.values() if line]
         self.next_expiry_ms = min(heads_ms, default=inf)
         if pieces and pieces[0][0] < self.next_expiry_ms:
             self.next_expiry_ms = pieces[0][0]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from client_stub.wire import Persistence
-from sidecar.producer.batch_states import CLOSED, FINISHED, SPLIT, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, FINISHED, RELEASED, SPLIT, BatchEvent, BatchState
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -232,6 +232,11 @@ class ProducerBatch:
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self.text = text
+
+    def release(self) -> None:
+        """Take the batch off the wire: its request has ended, or goes without it."""
+        self.state = RELEASED.get(self.state) or self.refuse(BatchEvent.RELEASE)
+        self.queue.wire_count -= 1
 
     def close(self) -> None:
         """Close the batch: it takes no more records."""

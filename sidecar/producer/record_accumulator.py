@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of
-from sidecar.producer.batch_states import CLOSED, RELEASED, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, BatchEvent, BatchState
 from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
@@ -77,8 +77,6 @@ class RecordAccumulator:
         """
         self._small_first: dict[int, bool] = {}
         """By connection: whether its last drain of both kinds began with small batches."""
-        self._followed: list[PartitionQueue] = []
-        """Queues that a queue of another lane waits for, and that may have become empty since the last check."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -185,12 +183,14 @@ class RecordAccumulator:
         """Remove an adopted batch that is not complete, as if it had never been here. Records accepted for its
         partition are sent under a new identity, once the other adopted batches are settled.
         """
-        self.forget((batch,))
+        self.forget(batch)
         if batch.queue.sequences is not None:
             self._ids.failed(batch)
             renumbered = self._ids.resolve(batch.queue)
             assert not renumbered, "a batch that a dead worker sent is in doubt, and keeps its identity"
         self.schedule.touch(batch.queue, now_ms)
+        if batch.queue.follower is not None:
+            self.let_follower_go(batch.queue, now_ms)
 
     def resume(self, batch: ProducerBatch, now_ms: float) -> None:
         """Allow a batch to be sent that waited for its broker's answer."""
@@ -202,16 +202,12 @@ class RecordAccumulator:
         queue.behind = first
         first.follower = queue
 
-    def _let_followers_go(self, now_ms: float) -> None:
-        """Release the other lane's queues whose first queue has ended; a batch that left the wire may be
-        queued again.
-        """
-        for first in self._followed:
-            follower = first.follower
-            if follower is not None and first.head is None and not first.wire_count:
-                first.follower = follower.behind = None
-                self.schedule.touch(follower, now_ms)
-        self._followed.clear()
+    def let_follower_go(self, first: PartitionQueue, now_ms: float) -> None:
+        """Release the other lane's queue that waits for ``first``, if everything in that one has ended."""
+        follower = first.follower
+        if follower is not None and first.head is None and not first.wire_count:
+            first.follower = follower.behind = None
+            self.schedule.touch(follower, now_ms)
 
     def limit_growth(self, topic: str, size_bytes: int) -> None:
         """Limit the growth of the topic's later batches, as its broker refused one of this size."""
@@ -266,8 +262,6 @@ class RecordAccumulator:
 
     def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Handle elapsed time and new metadata: fire due timers, and move partitions to their new leaders."""
-        if self._followed:
-            self._let_followers_go(now_ms)
         schedule, before = self.schedule, self.lines.snapshot
         if schedule.timers.earliest_ms <= now_ms:
             schedule.fire_timers(now_ms)
@@ -400,14 +394,6 @@ class RecordAccumulator:
             batches.append(batch)
         return size, new_batches
 
-    def release(self, batches: Iterable[ProducerBatch]) -> None:
-        """Note that the request of these batches has ended, with any result."""
-        for batch in batches:
-            batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
-            batch.queue.wire_count -= 1
-            if batch.queue.follower is not None:
-                self._followed.append(batch.queue)
-
     def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
         """Put a batch back into its place, to be sent again at ``retry_at_ms`` or later."""
         batch.retry_at_ms = retry_at_ms
@@ -416,7 +402,7 @@ class RecordAccumulator:
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
         """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
-        self.incomplete.discard((batch,))
+        self.forget(batch)
         for piece in pieces:
             self.incomplete.add_piece(piece)
             batch.queue.insert(piece)
@@ -430,15 +416,21 @@ class RecordAccumulator:
             self.under_way[batch.failed_node] -= 1
             batch.failed_node = None
 
-    def forget(self, batches: Sequence[ProducerBatch]) -> None:
-        """Remove these batches from the incomplete ones: their outcomes are known, or their pieces replace them."""
-        self.incomplete.discard(batches)
-        for batch in batches:
-            if batch.failed_node is not None:
-                self.under_way[batch.failed_node] -= 1  # as back_to_start
-                batch.failed_node = None
-            if batch.queue.follower is not None:
-                self._followed.append(batch.queue)
+    def forget(self, batch: ProducerBatch) -> bool:
+        """Remove a batch from the incomplete ones: its outcome is known, or its pieces replace it. False if it was
+        removed before.
+        """
+        incomplete = self.incomplete
+        line = incomplete.lines[batch.lifetime_ms]
+        if batch not in line:
+            return False
+        del line[batch]
+        if not line and not any(incomplete.lines.values()):
+            incomplete.next_expiry_ms = inf
+        if batch.failed_node is not None:
+            self.under_way[batch.failed_node] -= 1  # as back_to_start
+            batch.failed_node = None
+        return True
 
     # --- flush, exhaustion, close ---------------------------------------------------------------------------
 

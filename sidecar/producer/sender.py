@@ -261,11 +261,9 @@ class Sender:
         """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
-            self._accumulator.release(request.batches)
-            undecided = [batch for batch in request.batches if batch.state is not BatchState.DONE]
-            for batch in undecided:
-                batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
-            self._fates.finish(undecided)
+            for batch in request.batches:
+                if batch.state is not BatchState.DONE:
+                    batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.settled(request.batches, now_ms)
         # The connection has room again, which matters only if something is ready.
         if request.acks == 0 or self._accumulator.lines.ready_nodes():
@@ -289,7 +287,7 @@ class Sender:
         by :meth:`on_request_not_sent`.
         """
         request.batches.remove(batch)
-        self._accumulator.release((batch,))
+        batch.release()
         batch.in_doubt = True
         self._fates.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
         self._fates.settled((batch,), now_ms)  # even if it had a fate before: one batch fewer is in flight
@@ -300,16 +298,16 @@ class Sender:
         """Handle the answer to a Produce request. A late answer (the request has timed out) or a doubled entry changes
         nothing.
         """
-        self.throttle_times.note(throttle_ms, now_ms)
         if throttle_ms > 0:
+            self.throttle_times.note(throttle_ms, now_ms)
             self.counts.throttle_ms += throttle_ms
             broker = broker_of(request.node_id)
             self._muted_until_ms[broker] = self._muted_until_ms[second_of(broker)] = now_ms + throttle_ms
+        self.throttle_times.answers += 1
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
             return
         fates = self._fates
-        self._accumulator.release(request.batches)
         unanswered: dict[tuple[str, int], ProducerBatch] = {}
         for batch in request.batches:
             unanswered[batch.topic, batch.partition] = batch
@@ -348,16 +346,16 @@ class Sender:
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
         self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
-        requests = self._in_flight.end_all(node_id)
+        requests = self._in_flight.requests(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
+            self._in_flight.end(request)
             if not request.begun:
                 self._take_back(request, now_ms)
                 continue
             self.counts.request_errors += 1
             ended = f"The connection to broker {broker_of(node_id)} ended before it answered"
             text = f"{ended}: {reason or 'closed by it'}."
-            self._accumulator.release(request.batches)
             for batch in request.batches:
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             self._fates.settled(request.batches, now_ms)
@@ -367,7 +365,6 @@ class Sender:
             self._wake_now = True
 
     def _take_back(self, request: ProduceRequest, now_ms: float) -> None:
-        self._accumulator.release(request.batches)
         for batch in request.batches:
             if not batch.is_done:
                 if batch.descriptor == NO_DESCRIPTOR:

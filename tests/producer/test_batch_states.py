@@ -44,7 +44,7 @@ def _queue(core: Core, batch: ProducerBatch) -> None:
 STEPS: Final[dict[BatchEvent, Callable[[Core, ProducerBatch], object]]] = {
     BatchEvent.CLOSE: _close,
     BatchEvent.DRAIN: _drain,
-    BatchEvent.RELEASE: lambda core, batch: core.accumulator.release((batch,)),
+    BatchEvent.RELEASE: lambda core, batch: batch.release(),
     BatchEvent.QUEUE: _queue,
     BatchEvent.FINISH: lambda core, batch: batch.done(base_offset=1),
     BatchEvent.SPLIT: lambda core, batch: batch.split(),
@@ -88,7 +88,7 @@ def test_a_batch_takes_the_steps_of_the_table_and_no_other(state: BatchState, ev
 def test_pieces_begin_between_and_a_batch_set_apart_is_split() -> None:
     core = Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)
     (batch,) = core.send("a", "b", "c").batches
-    core.accumulator.release((batch,))
+    batch.release()
     ((bad, _),), good = batch.isolate({1: "no key"})
     assert good is not None
     assert [each.state for each in (batch, bad, good)] == ["split", "between", "between"]
@@ -127,9 +127,11 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         "partition_queue.py: " + step(BatchEvent.DRAIN): 1,
         "partition_queue.py: " + step(BatchEvent.QUEUE): 1,
         "producer_batch.py: state": 1,
+        "producer_batch.py: " + step(BatchEvent.RELEASE, of="self"): 1,
+        "batch_fates.py: " + step(BatchEvent.FINISH): 1,
         "producer_batch.py: follows": 1,
         "producer_batch.py: " + step(BatchEvent.CLOSE, "self"): 1,
         "producer_batch.py: " + step(BatchEvent.SPLIT, "self"): 2,
         "record_accumulator.py: " + step(BatchEvent.CLOSE): 1,
-        "record_accumulator.py: " + step(BatchEvent.RELEASE): 1,
+        "in_flight.py: " + step(BatchEvent.RELEASE): 1,
     }

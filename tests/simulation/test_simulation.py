@@ -143,7 +143,7 @@ def test_a_broker_holds_still_until_the_copy_that_follows_its_answer_arrives() -
     assert not world.may_check(), "it is on its way"
     batch.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "it still is, though its time has ended"
-    world.accumulator.release((batch,))
+    batch.release()
     assert world.may_check(), "nothing more comes of it"
 
 
@@ -154,7 +154,7 @@ def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about(
     batch = next(each for each in world.accumulator.incomplete.oldest_first() if each.records.count > 1)
     world.asked[batch] = batch.attempts
     drain(world, batch)
-    world.accumulator.release((batch,))
+    batch.release()
     halves = batch.split()
     world.accumulator.replace(batch, halves, world.now_ms)
     for half in halves:
@@ -163,7 +163,7 @@ def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about(
         half.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "both have their fate and are on their way"
     for half in halves:
-        world.accumulator.release((half,))
+        half.release()
     assert world.may_check()
 
 
