@@ -145,7 +145,12 @@ class ClientRow:
         if number >= self.next_number or not self._positions:
             return None
         first = number if number > self._first else self._first
-        data = self._copy_out(self._positions[first - self._first], self._written)
+        position = self._positions[first - self._first]
+        start, size = position % RING_BYTES, self._written - position
+        if start + size <= RING_BYTES:
+            data = bytes(self._ring[start : start + size])
+        else:
+            data = bytes(self._ring[start:]) + bytes(self._ring[: start + size - RING_BYTES])
         return first, self.next_number - 1, data
 
     def ring_ack(self, number: int) -> None:
@@ -178,7 +183,10 @@ class ClientRow:
         """Find the unacknowledged outcomes in a row that an earlier owner wrote."""
         position = self._read
         while position < self._written:
-            length, _, number = struct.unpack("<IIQ", self._copy_out(position, position + 16))
+            start = position % RING_BYTES
+            head = bytes(self._ring[start : start + 16])
+            head += bytes(self._ring[: 16 - len(head)])  # of one at the end of the ring
+            length, _, number = _OUTCOME_START.unpack(head)
             if length < OUTCOME_HEADER_BYTES or position + length > self._written:
                 break
             if number > self.acked_number:
@@ -186,12 +194,6 @@ class ClientRow:
                     self._first = number
                 self._positions.append(position)
             position += length
-
-    def _copy_out(self, position: int, end: int) -> bytes:
-        start, size = position % RING_BYTES, end - position
-        if start + size <= RING_BYTES:
-            return bytes(self._ring[start : start + size])
-        return bytes(self._ring[start:RING_BYTES]) + bytes(self._ring[: start + size - RING_BYTES])
 
 
 class ClientTable:

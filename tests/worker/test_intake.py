@@ -196,7 +196,6 @@ class Scene:
             worker_epoch=EPOCH,
             pool=self.pool,  # type: ignore[arg-type]
             shares=self.shares,
-            credit_window_bytes=1000,
             submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=100_000,
             counters=self.counters,  # type: ignore[arg-type]
@@ -229,6 +228,11 @@ class Scene:
         sent, self.outboxes.sent = self.outboxes.sent, []
         return [message for _, message in sent]
 
+    def take_accepted(self) -> list[tuple[int, int]]:
+        """Streams whose position is due to their stub, with it."""
+        streams, self.session.accepted_streams = self.session.accepted_streams, set()
+        return [(stream.stream, stream.accepted) for stream in streams]
+
     @property
     def held_reason(self) -> str:
         """Of the last HOLD that was not taken yet."""
@@ -242,7 +246,8 @@ def test_the_next_submission_is_taken_and_its_position_is_part_of_the_entry() ->
     scene.submit(2)
     assert [each["seq"] for each in scene.chain().appended] == [1, 2]
     assert scene.row.positions == {1: 2}
-    assert scene.intake.acceptance(scene.session) == [2 * len(PAYLOAD) + 1000, [[1, 2]]]
+    assert scene.session.accepted_bytes == 2 * len(PAYLOAD)
+    assert scene.take_accepted() == [(1, 2)]
     assert scene.counters["records_accepted_total"] == 8
 
 
@@ -259,10 +264,10 @@ def test_what_waits_for_the_disk_outlives_the_buffer_it_came_in() -> None:
 def test_a_repeat_is_told_its_position_and_not_taken_again() -> None:
     scene = Scene()
     scene.submit(1)
-    scene.intake.acceptance(scene.session)
+    scene.take_accepted()
     scene.submit(1)
     assert len(scene.chain().appended) == 1
-    assert scene.intake.acceptance(scene.session)[1] == [[1, 1]]
+    assert scene.take_accepted() == [(1, 1)]
 
 
 def test_a_gap_is_answered_with_one_resend_until_the_missing_one_arrives() -> None:

@@ -60,7 +60,6 @@ class Hand:
             worker_epoch=EPOCH,
             pool=self.pool,
             shares=self.shares,
-            credit_window_bytes=1 << 30,
             counters=FakeCounters(),  # type: ignore[arg-type]
             submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=1 << 30,

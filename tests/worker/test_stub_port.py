@@ -52,6 +52,17 @@ def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(stage: Port
     assert again.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
 
 
+def test_the_credit_is_a_window_beyond_what_was_accepted(stage: PortStage) -> None:
+    peer = stage.client()
+    (session,) = stage.scene.sessions
+    window = session.credit_bytes
+    assert window
+    for seq in (1, 2):
+        peer.submit(seq)
+        (accepted,) = peer.heard(Kind.ACCEPTED)
+        assert accepted[1:] == [seq * len(RECORD) + window, [[1, seq]]]
+
+
 def submit_fields(**changes: Any) -> list[Any]:
     fields = {
         "epoch": EPOCH,

@@ -105,6 +105,7 @@ def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: lis
         clock=MonotonicClock(),
         worker_epoch=1,
         limits={},
+        credit_window_bytes=1,
         client_ack_timeout_ms=TIMEOUT_MS,
         sessions=cast(Any, table),
         client_limits=no_limits(),

@@ -68,7 +68,6 @@ class Intake:
         worker_epoch: int,
         pool: BufferPool,
         shares: Shares,
-        credit_window_bytes: int,
         submission_sizes: Histogram,
         submission_bytes_max: int,
         counters: Counters,
@@ -86,7 +85,6 @@ class Intake:
         self._takes_records = True
         self._pool = pool
         self._shares = shares
-        self._credit_window_bytes = credit_window_bytes
         self._submission_sizes = submission_sizes
         self._submission_bytes_max = submission_bytes_max
         self._counters = counters
@@ -310,20 +308,6 @@ class Intake:
             over = "the daemon fails to accept it", now_ms + ERROR_HOLD_MS
             self.holds.hold_until(stream, HoldCause.ERROR, over, now_ms)
             return False
-
-    def acceptance(self, session: ClientSession) -> list[Any]:
-        """Fields of ACCEPTED for all streams that advanced in this turn, with the new credit."""
-        session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
-        positions = []
-        for stream in session.accepted_streams:
-            positions.append([stream.stream, stream.accepted])
-        return [session.credit_bytes, positions]
-
-    def grant_credit(self, session: ClientSession) -> None:
-        """Let the stub send one window beyond the accepted bytes. The credit is an absolute limit, so repeats are
-        harmless.
-        """
-        session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
 
     def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
         if not self._takes_records:

@@ -42,10 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SUBMIT: Final = Kind.SUBMIT
+_ACCEPTED: Final = Kind.ACCEPTED
 _OUTCOMES: Final = Kind.OUTCOMES
 _FLUSH: Final = int(SubmitFlag.FLUSH)
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each message."""
+_unpackb: Final = msgpack.unpackb
+_UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 ATTACH_FIELDS = 7
+_ATTACHED_TEXT: Final = "this connection has attached already; a client needs one of its own"
 POSITION_DELAY_MS = 2.0
 """Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
@@ -65,6 +69,7 @@ class StubPort:
         clock: MonotonicClock,
         worker_epoch: int,
         limits: dict[str, int],
+        credit_window_bytes: int,
         client_ack_timeout_ms: float,
         sessions: Sessions,
         client_limits: ClientLimits,
@@ -81,6 +86,7 @@ class StubPort:
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
         }
+        self._credit_window_bytes = credit_window_bytes
         self.client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
         self._client_limits = client_limits
@@ -111,43 +117,55 @@ class StubPort:
         An internal error is counted and logged, and not blamed on the client. ``skipped_bytes`` of a long message's
         payload were not kept.
         """
-        assert self.endpoint is not None
         self.has_heard = True
         now_ms = self._clock.now_ms()
         session = self._sessions.by_routing_id.get(routing_id)
         try:
-            kind, fields = _unpack(frames[0])
+            head = frames[0]
+            if len(head) > SUBMIT_HEAD_BYTES_MAX:
+                raise MalformedFrame(
+                    f"a first frame of {len(head)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"
+                )
+            try:
+                fields = _unpackb(head)
+            except _UNPACK_ERRORS as error:
+                raise MalformedFrame(f"{type(error).__name__}: {error}") from None
+            if type(fields) is not list or not fields or type(fields[0]) is not int:
+                raise MalformedFrame("it is no array that begins with a kind")
+            kind = fields.pop(0)
             if session is None:
-                if kind == Kind.ATTACH:
-                    self._on_attach(routing_id, fields, now_ms)
-                else:
-                    # A stub of a session that ended, or whose worker was replaced under the same path.
-                    self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
-                    self._blame(routing_id)
+                self._on_stranger(routing_id, kind, fields, now_ms)
                 return
             session.last_heard_ms = now_ms
-            if kind == _SUBMIT:
-                payload = frames[1] if len(frames) > 1 else b""
-                self._on_submit(session, fields, payload, now_ms, skipped_bytes)
-            elif handler := self._handlers.get(kind):
+            if kind != _SUBMIT:
+                handler = self._handlers.get(kind)
+                if handler is None:
+                    raise MalformedFrame(
+                        _ATTACHED_TEXT if kind == Kind.ATTACH else f"kind {kind} is none of a stub's"
+                    )
                 handler(session, fields, now_ms)
-            elif kind == Kind.ATTACH:
-                raise MalformedFrame("this connection has attached already; a client needs one of its own")
-            else:
-                raise MalformedFrame(f"kind {kind} is none of a stub's")
+                return
+            # A SUBMIT may carry the ACK of outcomes, as its last field.
+            if len(fields) > SUBMIT_FIELDS:
+                acked = fields.pop()
+                if type(acked) is not int or acked > session.row.acked_number:
+                    self._acked(session, acked, now_ms)
+            payload = frames[1] if len(frames) > 1 else b""
+            self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
+            # It may carry a FLUSH, as a flag.
+            outboxes = self._outboxes
+            if fields[6] & _FLUSH:
+                stream = session.streams.get(fields[1])
+                if stream is not None and stream.refusal is None:
+                    self._topics.flush(stream.topic_queue.topic, now_ms)
+                if session not in outboxes.pending:
+                    # Its stub waits for outcomes; a position alone would wake it for nothing.
+                    if session not in outboxes.later:
+                        outboxes.later[session] = now_ms + POSITION_DELAY_MS
+                    return
+            outboxes.pending.add(session)
         except MalformedFrame as error:
-            self._counters.inc("malformed_frames_total")
-            name = session.name if session is not None else "not attached"
-            peer = self.endpoint.peer(routing_id)
-            self._sparse_log.warning(
-                (peer.payer or name, peer.uid),
-                "A malformed frame of client %s (%s) was refused: %s",
-                name,
-                peer.words,
-                error,
-            )
-            self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])
-            self._blame(routing_id)
+            self._refuse(routing_id, session, error)
         except Exception as error:
             self._counters.inc("accept_errors_total")
             self._sparse_log.warning(
@@ -156,8 +174,30 @@ class StubPort:
                 exc_info=error,
             )
 
-    def _blame(self, routing_id: bytes) -> None:
+    def _on_stranger(self, routing_id: bytes, kind: int, fields: list[Any], now_ms: float) -> None:
+        """Handle a message of a connection that has not attached."""
+        if kind == Kind.ATTACH:
+            self._on_attach(routing_id, fields, now_ms)
+        else:
+            # A stub of a session that ended, or whose worker was replaced under the same path.
+            assert self.endpoint is not None
+            self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
+            self.endpoint.sent_nonsense(routing_id)
+
+    def _refuse(self, routing_id: bytes, session: ClientSession | None, error: MalformedFrame) -> None:
+        """Count and answer a malformed frame."""
         assert self.endpoint is not None
+        self._counters.inc("malformed_frames_total")
+        name = session.name if session is not None else "not attached"
+        peer = self.endpoint.peer(routing_id)
+        self._sparse_log.warning(
+            (peer.payer or name, peer.uid),
+            "A malformed frame of client %s (%s) was refused: %s",
+            name,
+            peer.words,
+            error,
+        )
+        self._send_now(routing_id, [Kind.REFUSED, "MALFORMED_FRAME", f"Malformed frame: {error}", None])
         self.endpoint.sent_nonsense(routing_id)
 
     def _sent_useless(self, session: ClientSession) -> None:
@@ -165,8 +205,11 @@ class StubPort:
         self.endpoint.sent_useless(session.routing_id)
 
     def end_turn(self, now_ms: float) -> None:
-        """Write positions, messages and outcomes of this turn to the stubs."""
-        outboxes = self._outboxes
+        """Write positions, messages and outcomes of this turn to the stubs.
+
+        A stub's credit is one window beyond its accepted bytes. It is an absolute limit, so repeats are harmless.
+        """
+        outboxes, endpoint = self._outboxes, self.endpoint
         later = outboxes.later
         for session, due_ms in later.items():
             if due_ms > now_ms:
@@ -177,10 +220,53 @@ class StubPort:
         if outboxes.overfull:
             self._detach_overfull(now_ms)
         sessions, outboxes.pending = outboxes.pending, set()
+        assert endpoint is not None
         for session in sessions:
             later.pop(session, None)
-            if session.attached and not self._write(session):
-                outboxes.pending.add(session)
+            if not session.attached or (session.outbox and not self._empty_outbox(session, now_ms)):
+                continue
+            # All streams that advanced in this turn travel in one message, with the new credit and the new outcomes.
+            streams = session.accepted_streams
+            news = session.row.ring_slice_from(session.sent_number + 1)
+            head: list[Any] = []
+            if streams:
+                session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
+                positions = []
+                for stream in streams:
+                    positions.append([stream.stream, stream.accepted])
+                head = [session.credit_bytes, positions]
+            if news is not None:
+                first, last, data = news
+                frames = [self._pack([_OUTCOMES, first, last, *head]), data]
+            elif streams:
+                frames = [self._pack([_ACCEPTED, *head])]
+            else:
+                continue
+            taken = endpoint.send(session.routing_id, frames)
+            if not taken:
+                self._not_taken(session, taken, now_ms)
+                continue
+            streams.clear()
+            if news is not None:
+                session.sent_number = last
+
+    def _empty_outbox(self, session: ClientSession, now_ms: float) -> bool:
+        """Write the control messages of one stub. False if its socket does not take all."""
+        assert self.endpoint is not None
+        while session.outbox:
+            taken = self.endpoint.send(session.routing_id, session.outbox[0])
+            if not taken:
+                self._not_taken(session, taken, now_ms)
+                return False
+            session.outbox.popleft()
+        return True
+
+    def _not_taken(self, session: ClientSession, taken: bool | None, now_ms: float) -> None:
+        """Handle a refused write. ``taken`` None: the connection is gone, so the session ends."""
+        if taken is None:
+            self.end(session, now_ms)
+        if session.attached:
+            self._outboxes.pending.add(session)
 
     def _detach_overfull(self, now_ms: float) -> None:
         sessions, self._outboxes.overfull = self._outboxes.overfull, set()
@@ -225,7 +311,9 @@ class StubPort:
                 self._client_limits.apply(session)
                 continue
             log.warning("Detached by a reload: %s", ascii(why))
-            if self._write(session):
+            self._outboxes.pending.add(session)
+            self.end_turn(now_ms)
+            if session not in self._outboxes.pending:
                 self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
             self.end(session, now_ms)
 
@@ -348,44 +436,25 @@ class StubPort:
         self.endpoint.has_detached(session.earlier_routing_id)
         self.endpoint.has_attached(routing_id)
         self._processes.watch(session.row.index, process)
-        self._intake.grant_credit(session)
+        session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
         message = welcome(session, known, self._worker_epoch, self._welcome_limits)
         session.outbox.append([self._pack(message)])
         self._acker.acked(session, now_ms)
         self._outboxes.pending.add(session)
         log.debug("Client %s attached.", session.name)
 
-    def _on_submit(
-        self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int
-    ) -> None:
-        """Handle SUBMIT, with the ACK and FLUSH that it may carry."""
-        if len(fields) > SUBMIT_FIELDS:
-            acked = fields.pop()
-            if type(acked) is not int:
-                acked = _number(acked)  # raises
-            if acked > session.row.acked_number:
-                self._acked(session, acked, now_ms)
-        self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
-        if fields[6] & _FLUSH:
-            stream = session.streams.get(fields[1])
-            if stream is not None and stream.refusal is None:
-                self._topics.flush(stream.topic_queue.topic, now_ms)
-            if session not in self._outboxes.pending:
-                # Its stub waits for outcomes; a position alone would wake it for nothing.
-                if session not in self._outboxes.later:
-                    self._outboxes.later[session] = now_ms + POSITION_DELAY_MS
-                return
-        self._outboxes.pending.add(session)
-
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._acked(session, _number(*fields[:1]), now_ms)
         self._outboxes.pending.add(session)
 
-    def _acked(self, session: ClientSession, up_to_number: int, now_ms: float) -> None:
-        if up_to_number >= session.row.next_number:
-            written = session.row.next_number - 1
+    def _acked(self, session: ClientSession, up_to_number: Any, now_ms: float) -> None:
+        row = session.row
+        if type(up_to_number) is not int:
+            up_to_number = _number(up_to_number)  # raises
+        if up_to_number >= row.next_number:
+            written = row.next_number - 1
             raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {written} were written")
-        session.row.ring_ack(up_to_number)
+        row.ring_ack(up_to_number)
         if session.unacked or session.unwritten or session.ring_full_since_ms is not None:
             self._acker.acked(session, now_ms)
         if self._intake.holds.ring_held:
@@ -414,59 +483,9 @@ class StubPort:
     def _on_ping(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._outboxes.send(session, [Kind.PONG])
 
-    def _write(self, session: ClientSession) -> bool:
-        """Write the pending data of one stub. False if its socket does not take all."""
-        endpoint = self.endpoint
-        assert endpoint is not None
-        while session.outbox:
-            taken = endpoint.send(session.routing_id, session.outbox[0])
-            if not taken:
-                return self._not_taken(session, taken)
-            session.outbox.popleft()
-        streams = session.accepted_streams
-        news = session.row.ring_slice_from(session.sent_number + 1)
-        if news is not None:
-            first, last, data = news
-            head = [_OUTCOMES, first, last]
-            if streams:
-                head += self._intake.acceptance(session)
-            frames = [self._pack(head), data]
-        elif streams:
-            frames = [self._pack([Kind.ACCEPTED, *self._intake.acceptance(session)])]
-        else:
-            return True
-        taken = endpoint.send(session.routing_id, frames)
-        if not taken:
-            return self._not_taken(session, taken)
-        streams.clear()
-        if news is not None:
-            session.sent_number = last
-        return True
-
-    def _not_taken(self, session: ClientSession, taken: bool | None) -> bool:
-        """Handle a refused write. ``taken`` None: the connection is gone, so the session ends."""
-        if taken is None:
-            self.end(session, self._clock.now_ms())
-        return not session.attached
-
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None
         self.endpoint.send(routing_id, [self._pack(message)])
-
-
-def _unpack(frame: memoryview) -> tuple[int, list[Any]]:
-    """Kind and fields of a message. Raises MalformedFrame if it is not a msgpack array that begins with a kind."""
-    if len(frame) > SUBMIT_HEAD_BYTES_MAX:
-        raise MalformedFrame(
-            f"a first frame of {len(frame)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"
-        )
-    try:
-        message = msgpack.unpackb(frame)
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        raise MalformedFrame(f"{type(error).__name__}: {error}") from None
-    if type(message) is not list or not message or type(message[0]) is not int:
-        raise MalformedFrame("it is no array that begins with a kind")
-    return message[0], message[1:]
 
 
 def _number(value: Any = None) -> int:
