@@ -44,7 +44,7 @@ from sidecar.protocol.messages import (
     encode_request,
     is_response_header_flexible,
 )
-from sidecar.protocol.produce_answer import PRODUCE_FLEXIBLE_VERSION
+from sidecar.protocol.produce import PRODUCE_FLEXIBLE_VERSION
 
 if TYPE_CHECKING:
     from sidecar.net.authentication import Authenticator, Held, SessionRenewal

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_room import RequestRoom
-    from sidecar.protocol.produce_answer import PartitionResult
+    from sidecar.protocol.produce import PartitionResult
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 from sidecar.protocol.messages import Buffer, ProtocolError
@@ -19,7 +20,8 @@ SETUP_ANSWER_BYTES_MAX: Final = 1 << 20
 """Limit of an answer's bytes until the peer has proved to be a broker. ApiVersions has about 1 KiB."""
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
-_CORRELATION_ID_LIMIT: Final = 1 << 31
+CORRELATION_IDS: Final = range(1 << 31)
+"""Taken in this order, again and again."""
 
 make_tuple: Final = tuple.__new__
 """Builds named tuples that are made for each request: their own constructor is one more Python call."""
@@ -50,24 +52,13 @@ class BrokerConnection:
 
     def __init__(self, answer_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
         self.answer_bytes_max = answer_bytes_max
-        self._next_correlation_id = 0
-        self._in_flight: deque[InFlightRequest] = deque()
-        self._pending = bytearray()
-
-    @property
-    def in_flight(self) -> Sequence[InFlightRequest]:
+        self.take_correlation_id: Final = chain.from_iterable(repeat(CORRELATION_IDS)).__next__
+        """Returns a correlation id for the next request. It need not be used, nor used in this order."""
+        self.in_flight: Final[deque[InFlightRequest]] = deque()
         """Requests without an answer, oldest first."""
-        return self._in_flight
-
-    def take_correlation_id(self) -> int:
-        """A correlation id for the next request. It need not be used, nor used in this order."""
-        taken = self._next_correlation_id
-        self._next_correlation_id = (taken + 1) % _CORRELATION_ID_LIMIT
-        return taken
-
-    def expect(self, request: InFlightRequest) -> None:
-        """Note that this request is sent now, after all earlier ones, and will be answered."""
-        self._in_flight.append(request)
+        self.expect: Final = self.in_flight.append
+        """Notes that a request is sent now, after all earlier ones, and will be answered."""
+        self._pending = bytearray()
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[Response]:
         """Take received bytes and return the answers that are now complete, in order.
@@ -76,57 +67,57 @@ class BrokerConnection:
         connection is then unusable.
         """
         pending = self._pending
-        size = len(data)
-        if not pending and size >= 8 and _LENGTH.unpack_from(data)[0] == size - 4 <= self.answer_bytes_max:
-            return [self._response(bytes(data[4:]))]  # most answers arrive alone and complete
-        pending += data
+        if pending:
+            pending += data
+            data = pending
         responses: list[Response] = []
-        position, end = 0, len(pending)
-        while end - position >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(pending, position)
-            if not _CORRELATION_ID.size <= length <= self.answer_bytes_max:
+        position, end = 0, len(data)
+        while end - position >= 4:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if not 4 <= length <= self.answer_bytes_max:
                 raise ProtocolError(
                     f"The broker sent a frame of {length} bytes; is this a Kafka port without TLS?"
                 )
-            start = position + _LENGTH.size
+            start = position + 4
             if end < start + length:
                 break
-            responses.append(self._response(bytes(pending[start : start + length])))
             position = start + length
-        del pending[:position]
+            frame = bytes(data[start:position])
+            (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
+            if not self.in_flight:
+                raise ProtocolError(
+                    f"The broker sent an answer (correlation id {correlation_id}) that nobody asked for."
+                )
+            request = self.in_flight[0]
+            if correlation_id != request.correlation_id:
+                raise ProtocolError(
+                    f"The broker answered correlation id {correlation_id}, but {request.correlation_id} was next."
+                )
+            body_start = 4
+            if request.has_flexible_header:
+                body_start = 5 if frame[4:5] == b"\0" else _skip_tagged_fields(frame, 4)
+            self.in_flight.popleft()
+            responses.append(make_tuple(Response, (request, frame[body_start:])))
+        if data is pending:
+            del pending[:position]
+        elif position < end:
+            pending += data[position:]
         return responses
 
     def next_deadline_ms(self) -> float | None:
         """The earliest deadline of a request in flight; None if there is none."""
         return min(
-            (each.deadline_ms for each in self._in_flight if each.deadline_ms is not None), default=None
+            (each.deadline_ms for each in self.in_flight if each.deadline_ms is not None), default=None
         )
 
     def expired(self, now_ms: float) -> InFlightRequest | None:
         """A request whose deadline has passed, or None. If there is one, the connection must be closed
         (request.timeout.ms).
         """
-        for each in self._in_flight:
+        for each in self.in_flight:
             if each.deadline_ms is not None and each.deadline_ms <= now_ms:
                 return each
         return None
-
-    def _response(self, frame: bytes) -> Response:
-        (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
-        if not self._in_flight:
-            raise ProtocolError(
-                f"The broker sent an answer (correlation id {correlation_id}) that nobody asked for."
-            )
-        request = self._in_flight[0]
-        if correlation_id != request.correlation_id:
-            raise ProtocolError(
-                f"The broker answered correlation id {correlation_id}, but {request.correlation_id} was next."
-            )
-        start = 4
-        if request.has_flexible_header:
-            start = 5 if frame[4:5] == b"\0" else _skip_tagged_fields(frame, start)
-        self._in_flight.popleft()
-        return make_tuple(Response, (request, frame[start:]))
 
 
 class Outgoing:

@@ -26,8 +26,7 @@ from sidecar.protocol.init_producer_id import (
     parse_init_producer_id,
 )
 from sidecar.protocol.messages import ApiKey, RequestMessage, decode_response, encode_request
-from sidecar.protocol.produce import ProduceTopic, encode_produce
-from sidecar.protocol.produce_answer import decode_produce_response
+from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
 from sidecar.testing.record_batches import CRC_FROM, HEADER
 
 VERSION: Final = 11

@@ -17,8 +17,7 @@ from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.metadata import metadata_request
-from sidecar.protocol.produce import ProduceTopic, encode_produce
-from sidecar.protocol.produce_answer import decode_produce_response
+from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from tests.configs import config_with, security

@@ -13,8 +13,7 @@ import pytest
 from sidecar.net.connector import LinkError
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
-from sidecar.protocol.produce import ProduceTopic, encode_produce
-from sidecar.protocol.produce_answer import decode_produce_response
+from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
 
 from .conftest import Run
 from .fake_broker import FakeBroker, Peer, Request

@@ -17,7 +17,7 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.worker.fates.publication import free_descriptor, split

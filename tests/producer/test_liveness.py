@@ -13,7 +13,7 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 
 from .harness import TOPIC, Core, answer, snapshot_of
 

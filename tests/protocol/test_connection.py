@@ -15,7 +15,13 @@ from sidecar.protocol.api_versions import (
     decode_api_versions,
     negotiate,
 )
-from sidecar.protocol.connection import RESPONSE_BYTES_MAX, BrokerConnection, InFlightRequest, Response
+from sidecar.protocol.connection import (
+    CORRELATION_IDS,
+    RESPONSE_BYTES_MAX,
+    BrokerConnection,
+    InFlightRequest,
+    Response,
+)
 from sidecar.protocol.messages import (
     ApiKey,
     ProtocolError,
@@ -97,10 +103,11 @@ def test_deadlines_are_those_of_requests_still_in_flight() -> None:
     assert connection.next_deadline_ms() == 300
 
 
-def test_correlation_ids_stay_positive_for_ever() -> None:
+def test_correlation_ids_stay_positive_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (CORRELATION_IDS[0], CORRELATION_IDS[-1]) == (0, 2**31 - 1)
+    monkeypatch.setattr("sidecar.protocol.connection.CORRELATION_IDS", range(2))
     connection = BrokerConnection()
-    connection._next_correlation_id = 2**31 - 1
-    assert [connection.take_correlation_id() for _ in range(2)] == [2**31 - 1, 0]
+    assert [connection.take_correlation_id() for _ in range(5)] == [0, 1, 0, 1, 0]
 
 
 def test_negotiation_takes_the_highest_common_version() -> None:

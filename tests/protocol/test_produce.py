@@ -21,8 +21,13 @@ from sidecar.protocol.messages import (
     request_module,
     response_module,
 )
-from sidecar.protocol.produce import ProduceTopic, encode_produce
-from sidecar.protocol.produce_answer import PartitionResult, ProduceResponse, decode_produce_response
+from sidecar.protocol.produce import (
+    PartitionResult,
+    ProduceResponse,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce,
+)
 
 VERSIONS = range(3, 14)
 TOPIC_ID = UUID("12345678-9abc-def0-1234-56789abcdef0")

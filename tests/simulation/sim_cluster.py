@@ -10,7 +10,7 @@ from producer.harness import answer
 
 from sidecar.common.model import broker_of
 from sidecar.protocol.describe_producers import ProducerState
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 
 from .broker_model import Answer, PartitionLog, WireBatch
 from .sim_theme import SimTheme

@@ -36,7 +36,7 @@ from sidecar.producer.effects import (
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 from sidecar.worker.brokers.inquiry import Verdict, judge
 from sidecar.worker.fates.publication import free_descriptor, split
 from tests.configs import producer_config

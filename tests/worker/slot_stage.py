@@ -24,7 +24,7 @@ from sidecar.producer.config import ProducerConfig
 from sidecar.producer.effects import Completed, Effect, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
 from sidecar.worker.fates.publication import free_descriptor, split

@@ -17,7 +17,7 @@ from sidecar.common.errors import Code
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import producer_config

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.producer.effects import SendProduce
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.protocol.produce_answer import PartitionResult
+from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.stubs.express import (
     QUIET_BYTES,

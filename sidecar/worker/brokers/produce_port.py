@@ -16,8 +16,12 @@ from sidecar.common.model import broker_of
 from sidecar.kernel import SendMeter
 from sidecar.protocol.connection import make_tuple
 from sidecar.protocol.messages import ApiKey, ProtocolError
-from sidecar.protocol.produce import ProduceTopic, encode_produce
-from sidecar.protocol.produce_answer import PRODUCE_TOPIC_ID_VERSION, decode_produce_response
+from sidecar.protocol.produce import (
+    PRODUCE_TOPIC_ID_VERSION,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce,
+)
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
