@@ -1,5 +1,7 @@
 """AckWindow: one stream's submissions from the caller to their outcomes. Sans-IO, io thread only.
 
+``Session`` moves submissions through it; here are the steps back.
+
 ::
 
     queue (not accepted, in order of seq)                 accepted (by seq, waiting for outcomes)
@@ -12,7 +14,6 @@ from collections import deque
 from itertools import islice
 
 from client_stub.submission import Submission
-from client_stub.wire import Outcome
 
 
 class AckWindow:
@@ -24,6 +25,7 @@ class AckWindow:
         "accepted",
         "flush_sent_seq",
         "flush_to_seq",
+        "has_turn",
         "held",
         "next_seq",
         "number",
@@ -41,13 +43,10 @@ class AckWindow:
         """How many submissions at the head of ``queue`` were sent to the present worker but not accepted yet."""
         self.accepted: dict[int, Submission] = {}
         self.held = False
+        self.has_turn = False
+        """Whether it is among the windows that take turns to send."""
         self.flush_to_seq = 0
         self.flush_sent_seq = 0
-
-    def add(self, submission: Submission) -> None:
-        submission.seq = self.next_seq
-        self.next_seq += 1
-        self.queue.append(submission)
 
     def drop_next(self) -> Submission:
         """Remove the next submission to send.
@@ -63,22 +62,6 @@ class AckWindow:
         if self.flush_to_seq >= submission.seq:
             self.flush_to_seq -= 1
         return submission
-
-    def accept(self, up_to_seq: int) -> list[Submission]:
-        """Record that the daemon has everything up to ``up_to_seq``. Returns the newly accepted submissions. Repeats
-        are harmless.
-        """
-        news: list[Submission] = []
-        queue = self.queue
-        while queue and queue[0].seq <= up_to_seq:
-            submission = queue.popleft()
-            if self.sent_count:
-                self.sent_count -= 1
-            submission.was_accepted = True
-            if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
-                self.accepted[submission.seq] = submission
-            news.append(submission)
-        return news
 
     def rewind(self, from_seq: int) -> int:
         """Go back to ``from_seq``, so that it and all later ones are sent again. Returns the payload bytes that are no
@@ -96,23 +79,6 @@ class AckWindow:
         """Mark the submissions still in ``queue`` as not sent: the daemon has none of them and will never have them."""
         for submission in self.queue:
             submission.sent = False
-
-    def apply(self, outcome: Outcome) -> Submission | None:
-        """Apply an outcome. Returns the submission if this outcome completed it. Outcomes of unknown ones are
-        ignored.
-        """
-        submission = self.accepted.get(outcome.seq)
-        if submission is None:
-            # An outcome may overtake its ACCEPTED: the worker sends both at the end of a turn, from different queues.
-            submission = next((s for s in self.queue if s.seq == outcome.seq), None)
-            if submission is None:
-                return None
-        was_completed = submission.remaining <= 0
-        submission.apply(outcome)
-        if was_completed or submission.remaining > 0:
-            return None
-        self.accepted.pop(outcome.seq, None)
-        return submission
 
     def flush_seq_due(self) -> int | None:
         """The seq to send in a FLUSH now; None for no FLUSH. Everything up to this seq was sent, and some of it has no

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from math import inf
 from time import monotonic
 from typing import Any, Final
 
@@ -40,7 +41,7 @@ class IoThread:
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
-        outbox.hold_reasons = session.streams.hold_reasons
+        outbox.hold_reasons = session.hold_reasons
         self._transport = Transport(outbox.path, curve_keys)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
@@ -128,14 +129,13 @@ class IoThread:
                 session.request_flush()
         if ending is not None:
             if ending == CANCEL or not session.undecided:
-                self._ship(now_ms)
+                self._ship()
                 self._end()
                 return False
             session.request_flush()
-        session.tick(now_ms)
-        if session.effects:
-            self._act()
-        self._ship(now_ms)
+        if session.state is not _ATTACHED or now_ms >= session.due_ms:
+            self._tick(now_ms)
+        self._ship()
         self._settle()
         if session.state is not _ATTACHED:
             self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
@@ -143,13 +143,13 @@ class IoThread:
             self._away_log.back(now_ms)
         if outbox.forked:
             return False  # a callback forked: this is the child, and the sockets are the parent's
-        wakeup_ms = session.next_wakeup_ms(now_ms)
+        wakeup_ms = session.due_ms
         if outbox.pending:
             slow = self._slow_topics
             if now_ms >= slow.due_ms:
                 slow.look(now_ms)
-            wakeup_ms = slow.due_ms if wakeup_ms is None else min(wakeup_ms, slow.due_ms)
-        timeout_ms = None if wakeup_ms is None else wakeup_ms - now_ms
+            wakeup_ms = min(wakeup_ms, slow.due_ms)
+        timeout_ms = None if wakeup_ms == inf else wakeup_ms - now_ms
         messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
         outbox.awake()
         if messages:
@@ -186,14 +186,19 @@ class IoThread:
                     self._unsent = None
                     self._transport.close_sockets()
 
-    def _ship(self, now_ms: float) -> None:
-        session, transport = self._session, self._transport
+    def _tick(self, now_ms: float) -> None:
+        """Ask whether the worker is still there when that is due, and let the session's timers run."""
+        session = self._session
         if now_ms >= session.ping_at_ms:
-            ping = session.ping_due(now_ms, is_moving=transport.is_moving())
+            ping = session.ping_due(now_ms, is_moving=self._transport.is_moving())
             if ping is not None:
-                transport.send(ping)
-            elif session.effects:
-                self._act()  # the worker was silent, and the session gave it up
+                self._transport.send(ping)
+        session.tick(now_ms)
+        if session.effects:
+            self._act()
+
+    def _ship(self) -> None:
+        session, transport = self._session, self._transport
         frames = self._unsent or session.next_frames()
         while frames is not None:
             if not transport.send(frames):
@@ -223,12 +228,11 @@ class IoThread:
                 outbox.streams[topic].refusal = error
             session.refused_topics.clear()
             news = True
-        streams = session.streams
-        if streams.released:
-            released, streams.released = streams.released, []
+        if session.released:
+            released, session.released = session.released, []
             outbox.accepted(released)
-        if streams.finished:
-            finished, streams.finished = streams.finished, []
+        if session.finished:
+            finished, session.finished = session.finished, []
             outbox.completed(finished)
             news = True
         if news or session.has_new_fates:
@@ -255,8 +259,8 @@ class IoThread:
         outbox.end()
         session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         session.cancel(lambda sent: _failed(error, sent))
-        outbox.accepted(session.streams.released)
-        outbox.completed(session.streams.finished)
+        outbox.accepted(session.released)
+        outbox.completed(session.finished)
         outbox.failures.close()
         self._slow_topics.close()
         outbox.notify()

@@ -27,7 +27,9 @@ class Patience:
 
     def went_away(self, now_ms: float) -> None:
         """Note that there is no connection, or that it ends."""
-        self.tick(now_ms)
+        attached_at_ms = self.attached_at_ms
+        if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
+            self.progressed()
         self.attached_at_ms = None
         if self.away_since_ms is None:
             self.away_since_ms = now_ms
@@ -36,15 +38,9 @@ class Patience:
         self.attached_at_ms = now_ms
 
     def progressed(self) -> None:
-        """Note progress: records were accepted, or outcomes arrived."""
-        self.away_since_ms = None
+        """Note progress: records were accepted, or outcomes arrived. Needed only while ``attached_at_ms`` is set."""
+        self.attached_at_ms = self.away_since_ms = None
         self._backoff_ms = 0.0
-
-    def tick(self, now_ms: float) -> None:
-        attached_at_ms = self.attached_at_ms
-        if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
-            self.attached_at_ms = None  # only once
-            self.progressed()
 
     def next_wait_ms(self, *, at_once: bool) -> float:
         """The backoff before the next HELLO in ms. With ``at_once`` it is 0, unless that was just tried in vain."""

@@ -1,13 +1,14 @@
-"""Session: the stub's side of the protocol as a state machine. Sans-IO: frames and the time go in, effects come out.
+"""Session: the stub's side of the protocol: records to a worker, acceptances and outcomes from it. Sans-IO: frames and
+the time go in, messages come out.
 
-Its states are a table: client_stub/session_states.py, drawn in docs/states.md.
-
-After each WELCOME the daemon's positions decide which submissions are sent again. No record is completed twice:
-outcome numbers seen before are ignored, and a record keeps its first outcome.
+``Attachment`` gets and keeps the worker. After each WELCOME the worker's positions decide which submissions are sent
+again. No record is completed twice: outcome numbers seen before are ignored, and a record keeps its first outcome.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any, Final
@@ -15,23 +16,14 @@ from typing import Any, Final
 import msgpack
 
 from client_stub.ack_window import AckWindow
-from client_stub.client_identity import ClientIdentity
-from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError, TopicLimit, error_for
-from client_stub.frames import MESSAGE_BYTES_MAX
+from client_stub.attachment import Attachment, checked_message
+from client_stub.errors import DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.hot import unpack_outcomes
-from client_stub.patience import Patience
-from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
-from client_stub.session_states import TRANSITIONS, SessionEvent, State
-from client_stub.stream_table import StreamTable
-from client_stub.submission import Submission, as_delivery_failure
-from client_stub.wire import (
-    SUBMISSION_BYTES_MAX,
-    SUBMIT_HEAD_BYTES_MAX,
-    Kind,
-    LocalCode,
-    OutcomeKind,
-    SubmitFlag,
-)
+from client_stub.session_states import SessionEvent, State
+from client_stub.submission import Submission, as_delivery_failure, lost_error
+from client_stub.wire import Kind, LocalCode, OutcomeKind, SubmitFlag
+
+log = logging.getLogger("client_stub")
 
 _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)
@@ -39,13 +31,7 @@ _SUBMIT, _OUTCOMES, _ACCEPTED = int(Kind.SUBMIT), int(Kind.OUTCOMES), int(Kind.A
 _FAILED: Final = OutcomeKind.FAILED
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each message."""
 
-ANSWER_TIMEOUT_MS: Final = 5_000.0
 UNDER_WAY_PER_STREAM: Final = 2
-PING_INTERVAL_MS: Final = 10_000.0
-PINGS_UNANSWERED_MAX: Final = 2
-"""After so many unanswered pings without any traffic the next would not be answered either, so the connection is given
-up.
-"""
 ACK_DELAY_MS: Final = 50.0
 """An ACK is sent with the next SUBMIT, after this time, or when one of the two limits below is reached. The outcome
 ring of a client holds 252 KiB. A message for each acknowledgement would cost both sides more than everything else
@@ -53,11 +39,9 @@ about it.
 """
 ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
-FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
-"""A new try would get the same answer. All other refusals (draining, no worker yet, table full) may pass."""
 
 
-class Session:
+class Session(Attachment):
     """One client identity and its streams. The io thread owns it; not thread-safe."""
 
     def __init__(
@@ -70,82 +54,84 @@ class Session:
         delivery_timeout_ms: float,
         hello_flags: int = 0,
     ) -> None:
-        self.state = State.IDLE
-        self.limits: dict[str, Any] = {}
-        """The limits of the last WELCOME; the two attributes below are computed from them."""
-        self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
-        """The largest payload in bytes of one SUBMIT that the worker reads."""
-        self.submission_bytes = SUBMISSION_BYTES_MAX
-        """The most payload bytes of records that share one SUBMIT, or the room of the worker's pool if that is less."""
-        self.welcome_count = 0
-        self.last_word = ""
-        self.fatal: SidecarError | None = None
-        self.effects: list[Effect] = []
-        self.streams = StreamTable()
+        super().__init__(
+            name=name,
+            pid=pid,
+            fork_generation=fork_generation,
+            token=token,
+            delivery_timeout_ms=delivery_timeout_ms,
+            hello_flags=hello_flags,
+        )
+        self.windows: dict[int, AckWindow] = {}
+        """Stream number → its window. Numbers are never reused, so late messages for old streams are ignored."""
+        self.released: list[Submission] = []
+        """Submissions whose bytes can be freed. The io thread takes them."""
+        self.finished: list[Submission] = []
+        """Submissions with all outcomes known. The io thread takes them."""
         self.has_new_fates = False
         """Whether a record got its outcome, even if its submission is not complete. The io thread notifies callers and
         resets this.
         """
         self.refused_topics: list[tuple[str, SidecarError]] = []
-        self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
-        """One packer for all messages, as ``packb`` would allocate a buffer for each."""
-        self._identity = ClientIdentity(
-            name=name, pid=pid, fork_generation=fork_generation, token=token, hello_flags=hello_flags
-        )
-        self._delivery_timeout_ms = delivery_timeout_ms
-        self._worker_epoch = 0
-        self._credit_bytes = 0
-        self._accepted_bytes = 0
-        self._sent_bytes = 0
-        self._outcomes_seen = 0
-        self._acked = 0
-        self._unacked_bytes = 0
-        self._ack_at_ms: float | None = None
-        self._ack_is_due = self._draining = False
-        self._deadline_ms = 0.0
-        self._patience = Patience()
-        self.ping_at_ms = 0.0
-        """``ping_due`` returns None before this time."""
-        self._pings_unanswered = 0
-        self._refusals = 0
+        self.hold_reasons: dict[str, str] = {}
+        """Topic → the reason why the worker holds its stream. Callers read it. A topic that is not held has no
+        entry.
+        """
+        self._by_topic: dict[str, AckWindow] = {}
+        self._next_number = 1
+        self._turns: deque[AckWindow] = deque()
+        """Windows with something to send; they take turns, so that no topic starves another."""
+        self._flushing: set[int] = set()
+        """Numbers of streams whose FLUSH is to be sent."""
+        self._draining = False
+        self._credit_bytes = self._accepted_bytes = self._sent_bytes = 0
+        self._outcomes_seen = self._acked = self._unacked_bytes = 0
+        self._ack_at_ms = 0.0
+        """When the oldest outcome that is not acknowledged makes an ACK due."""
+        self._ack_is_due = False
 
     # --- what the caller's side brings --------------------------------------------------------------
 
-    def wake(self, now_ms: float) -> None:
-        """Connect if nothing was begun yet, as there is something to send."""
-        if self.state is State.IDLE:
-            self._hello(SessionEvent.WAKE, now_ms)
-
     def add(self, submissions: Iterable[Submission], now_ms: float) -> None:
-        """Take over sealed submissions, in order."""
+        """Take over sealed submissions, in order. Each gets the next seq of its stream, and its window a turn."""
         for submission in submissions:
             submission.queued_ms = now_ms
             if self.fatal is not None:
                 submission.fail(as_delivery_failure(self.fatal))
-                self.streams.finish(submission)
-            else:
-                self.streams.add(submission)
+                self._finish(submission)
+                continue
+            window = self._by_topic.get(submission.topic) or self._open(submission.topic)
+            submission.seq = window.next_seq
+            window.next_seq += 1
+            window.queue.append(submission)
+            if not (window.has_turn or window.held):
+                window.has_turn = True
+                self._turns.append(window)
 
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; otherwise it should continue to fill."""
         if self.state is not _ATTACHED or self._draining:
             return self.state is State.CLOSED
-        window = self.streams.by_topic.get(topic)
+        window = self._by_topic.get(topic)
         if window is None:
             return True
         # Two submissions under way keep the worker busy; a third would only be smaller (as in Nagle's algorithm).
         return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
 
     def request_flush(self) -> None:
-        self.streams.request_flush(self.streams.by_number.values())
+        """Send the present submissions of all streams without linger."""
+        for window in self.windows.values():
+            if window.queue or window.accepted:
+                window.flush_to_seq = window.next_seq - 1
+                if window.flush_to_seq > window.flush_sent_seq:
+                    self._flushing.add(window.number)
 
     def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
         """Fail everything undecided; ``error_of(sent)`` makes each error. Returns the frames of BYE, or None without a
         worker.
         """
         attached = self.state is _ATTACHED
-        for window in self.streams:
-            self.streams.fail(window, error_of)
+        self._fail_all(error_of)
         self._move(SessionEvent.CLOSE)
         return [self._pack([Kind.BYE, True])] if attached else None
 
@@ -155,19 +141,66 @@ class Session:
         self._move(SessionEvent.CLOSE)
         return [self._pack([Kind.BYE, False])] if attached else None
 
+    @property
+    def undecided(self) -> bool:
+        return any(
+            window.accepted or any(not submission.completed for submission in window.queue)
+            for window in self.windows.values()
+        )
+
     # --- what goes to the worker --------------------------------------------------------------------
 
     def next_frames(self) -> list[Any] | None:
         """The next message for the worker; None when nothing can or need be sent. The caller must send it."""
         if self.state is not _ATTACHED:
             return None
-        streams = self.streams
-        if streams.turns and not self._draining:
-            frames = self._submit()
-            if frames is not None:
-                return frames
-        if streams.flushing:
-            flush = streams.next_flush()
+        turns = self._turns
+        while turns and not self._draining:
+            window = turns[0]
+            queue, place = window.queue, window.sent_count
+            if place == len(queue) or window.held:
+                turns.popleft()
+                window.has_turn = False
+                continue
+            submission = queue[place]
+            size = submission.payload_bytes
+            if size > self.payload_bytes_max:
+                self._fail_too_large(window)
+                continue
+            # A submission larger than the whole credit may be sent when nothing else is under way.
+            alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
+            if not alone and self._accepted_bytes + self._sent_bytes + size > self._credit_bytes:
+                break
+            submission.sent = True
+            self._sent_bytes += size
+            window.sent_count = place + 1
+            if window.sent_count < len(queue):
+                turns.rotate(-1)
+            else:
+                turns.popleft()
+                window.has_turn = False
+            flags = submission.flags
+            if window.flush_to_seq == submission.seq and window.number in self._flushing:
+                # The flush ends at this submission and travels with it.
+                window.flush_sent_seq = submission.seq
+                self._flushing.discard(window.number)
+                flags |= _FLUSH
+            self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
+            header = [
+                _SUBMIT,
+                self._worker_epoch,
+                window.number,
+                submission.seq,
+                submission.topic,
+                submission.base_timestamp_ms,
+                submission.format,
+                flags,
+                submission.count,
+                self._acked,
+            ]
+            return [self._pack(header), submission.payload()]
+        if self._flushing:
+            flush = self._next_flush()
             if flush is not None:
                 return [self._pack([Kind.FLUSH, *flush])]
         # This ACK cannot wait for the next SUBMIT.
@@ -178,323 +211,278 @@ class Session:
             or behind >= ACK_OUTCOMES_MAX
             or self._unacked_bytes >= ACK_BYTES_MAX
         ):
-            return [self._pack([Kind.ACK, self._take_ack()])]
+            self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
+            return [self._pack([Kind.ACK, self._acked])]
         return None
 
-    def _submit(self) -> list[Any] | None:
-        """The SUBMIT whose turn it is; None when there is none or no credit for it."""
-        while True:
-            turn = self.streams.next_to_send()
-            if turn is None:
-                return None
-            window, submission = turn
-            if submission.payload_bytes <= self.payload_bytes_max:
-                break
-            # The worker would end the connection because of it, receive it again, and so on without end. Callers
-            # cannot queue larger ones; this handles those that they queued under the limits of an earlier daemon.
-            text = (
-                f"{submission.payload_bytes} bytes of {submission.topic} are more than the {self.payload_bytes_max} "
-                "that the daemon reads in one message."
-            )
-            self.streams.fail_next(window, error_for(LocalCode.RECORD_TOO_LARGE, text))
-        under_way = self._accepted_bytes + self._sent_bytes
-        # A submission larger than the whole window may be sent when nothing else is under way.
-        alone = not self._sent_bytes and self._accepted_bytes < self._credit_bytes
-        if not alone and under_way + submission.payload_bytes > self._credit_bytes:
-            return None
-        submission.sent = True
-        window.sent_count += 1
-        self.streams.pass_turn(window)
-        self._sent_bytes += submission.payload_bytes
-        flags = submission.flags
-        if self.streams.flushing and self.streams.flush_goes_with(window, submission):
-            flags |= _FLUSH
-        header = [
-            _SUBMIT,
-            self._worker_epoch,
-            window.number,
-            submission.seq,
-            submission.topic,
-            submission.base_timestamp_ms,
-            submission.format,
-            flags,
-            submission.count,
-            self._take_ack(),
-        ]
-        return [self._pack(header), submission.payload()]
+    def _fail_too_large(self, window: AckWindow) -> None:
+        """Fail the next submission of ``window``. The ones after it are not affected.
 
-    def _take_ack(self) -> int:
-        """The outcome number up to which the present message acknowledges."""
-        self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
-        return self._acked
+        The worker would end the connection because of it, receive it again, and so on without end. Callers cannot
+        queue larger ones; this handles those that they queued under the limits of an earlier daemon.
+        """
+        submission = window.drop_next()
+        text = (
+            f"{submission.payload_bytes} bytes of {submission.topic} are more than the {self.payload_bytes_max} "
+            "that the daemon reads in one message."
+        )
+        submission.fail(error_for(LocalCode.RECORD_TOO_LARGE, text))
+        self._finish(submission)
 
-    # --- what the sockets bring ---------------------------------------------------------------------
+    def _next_flush(self) -> tuple[int, int] | None:
+        """(stream, up to seq) of a FLUSH that is due now; it then counts as sent."""
+        for number in list(self._flushing):
+            window = self.windows.get(number)
+            if window is None or window.flush_to_seq <= window.flush_sent_seq:
+                self._flushing.discard(number)
+                continue
+            seq = window.flush_seq_due()
+            if seq is not None:
+                window.flush_sent_seq = seq
+                self._flushing.discard(number)
+                return number, seq
+        return None
 
-    def receive_control(self, frames: list[bytes], now_ms: float, *, key_is_replaced: bool = False) -> None:
-        """As ``receive_worker``, from the control endpoint. ``key_is_replaced``: this connection has an earlier key."""
-        message = _unpack(frames)
-        if self.state is not State.HELLO:
-            return
-        if message[0] == Kind.ASSIGNED:
-            _, endpoint, worker_epoch, ticket = message[:4]
-            if not isinstance(endpoint, str):
-                raise ValueError("ASSIGNED does not name a worker's endpoint")
-            self._worker_epoch = worker_epoch
-            self._move(SessionEvent.ASSIGNED)
-            self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
-            attach = self._identity.attach(worker_epoch, ticket)
-            self.effects.append(OpenWorker(endpoint, [self._pack(attach)]))
-        elif message[0] == Kind.REFUSED:
-            self._refused(str(message[1]), str(message[2]), now_ms, key_is_replaced=key_is_replaced)
+    # --- what comes from the worker -----------------------------------------------------------------
 
     def receive_worker(self, frames: list[bytes], now_ms: float) -> None:
         """Handle a message from the worker. Raises ValueError for a message that our daemon does not send."""
         self._pings_unanswered = 0
-        message = _unpack(frames)
-        kind = message[0]
+        message = msgpack.unpackb(frames[0])
+        kind = message[0] if isinstance(message, list) and message else None
         if self.state is _ATTACHED and kind == _OUTCOMES:
             if len(message) > 3:
-                self._accepted(message[3], message[4])
-            self._outcomes(frames[1], message[2])
+                self._accept(message[3], message[4])
+            self._complete(frames[1], message[2], now_ms)
         elif self.state is _ATTACHED and kind == _ACCEPTED:
-            self._accepted(message[1], message[2])
-        elif kind == Kind.WELCOME and self.state is State.ATTACH:
-            self._welcome(message, now_ms)
-        elif kind == Kind.REFUSED and self.state in (State.ATTACH, _ATTACHED):
-            stream = message[3] if len(message) > 3 else None
-            if stream is not None:
-                self._refuse_stream(stream, str(message[1]), str(message[2]))
-            else:
-                self._refused(str(message[1]), str(message[2]), now_ms)
-        elif kind == Kind.HELLO_AGAIN and self.state in (State.ATTACH, _ATTACHED):
-            self._away("the worker asked for a new HELLO", now_ms, at_once=self.state is _ATTACHED)
-        elif self.state is _ATTACHED:
-            self._order(kind, message)
-
-    def _order(self, kind: int, message: list[Any]) -> None:
-        """Handle HOLD, RESEND and RESUME, by which the worker directs the sending."""
-        if kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
-            window = self.streams.by_number.get(message[1])
-            if window is not None:
-                reason = str(message[3]) if len(message) > 3 else ""
-                held = kind == Kind.HOLD
-                self._sent_bytes -= self.streams.resend(window, message[2], held=held, reason=reason)
-        elif kind == Kind.DRAINING:
-            self._draining = True
-            self.last_word = str(message[1])
-            if len(message) > 2:
-                self._last_positions(message[2])
-
-    def _last_positions(self, streams: list[tuple[int, int]]) -> None:
-        """Handle the worker's last message: it will never take anything beyond these positions.
-
-        Everything after them therefore counts as never sent, and survives a successor that does not know this client.
-        """
-        positions = dict(streams)
-        for window in self.streams:
-            self._accept(window, positions.get(window.number, 0))
-            self._sent_bytes -= window.rewind(0)
-            window.not_taken()
-
-    def lost(self, reason: str, now_ms: float) -> None:
-        """A socket failed, or could not be connected."""
-        if self.state in (State.HELLO, State.ATTACH, _ATTACHED):
-            self._away(reason, now_ms, at_once=self.state is _ATTACHED)
-
-    def tick(self, now_ms: float) -> None:
-        """Handle elapsed time: answers that did not come, the end of a backoff, records that waited too long."""
-        if self._patience.attached_at_ms is not None:
-            self._patience.tick(now_ms)
-        if self._ack_at_ms is not None and now_ms >= self._ack_at_ms:
-            self._ack_at_ms, self._ack_is_due = None, True
-        if self.state is _ATTACHED:
-            return  # there is a worker, though nothing has come from it yet
-        if self.state in (State.HELLO, State.ATTACH) and now_ms >= self._deadline_ms:
-            self._away(f"no answer within {ANSWER_TIMEOUT_MS / 1e3:.0f} s", now_ms, at_once=False)
-        elif self.state is State.BACKOFF and now_ms >= self._deadline_ms:
-            self._hello(SessionEvent.PAUSE_OVER, now_ms)
-        away_since_ms = self._patience.away_since_ms
-        if away_since_ms is not None and now_ms - away_since_ms > self._delivery_timeout_ms:
-            self._give_up_on_the_old(now_ms)
-
-    def _give_up_on_the_old(self, now_ms: float) -> None:
-        """Fail all that was sent and all that has waited for delivery_timeout_ms, as no worker was there for that
-        long.
-        """
-        oldest_ms = now_ms - self._delivery_timeout_ms
-        if not self.streams.has_older(oldest_ms):
-            return
-        text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
-        self._forget(text, older_than_ms=oldest_ms)
-        self._identity.renew()
-        if self.state is State.ATTACH:  # its WELCOME would be for the client id that was given up
-            self._away(self.last_word, now_ms, at_once=True)
-
-    def ping_due(self, now_ms: float, *, is_moving: bool) -> list[Any] | None:
-        """The frames of PING when it is due, else None.
-
-        ``is_moving``: the connection would show if its far end is gone, or the far end takes our bytes. Otherwise two
-        unanswered pings end the connection. The caller passes all messages read so far to the session before this
-        call.
-        """
-        if self.state is not _ATTACHED or now_ms < self.ping_at_ms:
-            return None
-        if is_moving:
-            self._pings_unanswered = 0
-        elif self._pings_unanswered >= PINGS_UNANSWERED_MAX:
-            seconds = PINGS_UNANSWERED_MAX * PING_INTERVAL_MS / 1e3
-            self._away(f"the daemon has answered nothing for {seconds:g} s", now_ms, at_once=True)
-            return None
-        self._pings_unanswered += 1
-        self.ping_at_ms = now_ms + PING_INTERVAL_MS
-        return [self._pack([Kind.PING])]
-
-    def next_wakeup_ms(self, now_ms: float) -> float | None:
-        """When ``tick`` or ``ping_due`` should be called next; None: only when something happens."""
-        if self.state is _ATTACHED:
-            if self._acked == self._outcomes_seen:
-                self._ack_at_ms = None
-            elif self._ack_at_ms is None:
-                self._ack_at_ms = now_ms + ACK_DELAY_MS
-            return self.ping_at_ms if self._ack_at_ms is None else min(self.ping_at_ms, self._ack_at_ms)
-        return self._deadline_ms if self.state in (State.HELLO, State.ATTACH, State.BACKOFF) else None
-
-    @property
-    def undecided(self) -> bool:
-        return self.streams.undecided
-
-    def take_effects(self) -> list[Effect]:
-        effects, self.effects = self.effects, []
-        return effects
-
-    # --- transitions --------------------------------------------------------------------------------
-
-    def _move(self, event: SessionEvent) -> None:
-        self.state = TRANSITIONS[self.state][event]
-
-    def _hello(self, event: SessionEvent, now_ms: float) -> None:
-        self._move(event)
-        self._deadline_ms = now_ms + ANSWER_TIMEOUT_MS
-        self._patience.went_away(now_ms)
-        self.effects.append(OpenControl([self._pack(self._identity.hello())]))
-
-    def _welcome(self, message: list[Any], now_ms: float) -> None:
-        _, worker_epoch, secret, known, credit_bytes, limits, streams = message[:7]
-        if self._identity.secret is not None and not known:
-            self._forget("The daemon no longer knows this client (it was restarted, or the client was away).")
-        self._worker_epoch = worker_epoch
-        self._identity.secret = secret
-        self.limits = dict(limits)
-        limit = self.limits.get("message_bytes")
-        self.payload_bytes_max = (
-            limit if isinstance(limit, int) else MESSAGE_BYTES_MAX
-        ) - SUBMIT_HEAD_BYTES_MAX
-        limit = self.limits.get("submission_bytes")
-        self.submission_bytes = SUBMISSION_BYTES_MAX
-        if isinstance(limit, int) and limit > 0:
-            self.submission_bytes = min(limit, SUBMISSION_BYTES_MAX)
-        self._credit_bytes = credit_bytes
-        self._accepted_bytes = self._sent_bytes = 0
-        # The earlier worker may not have noted our last ACK, so it is sent again.
-        self._acked = 0
-        self._draining = False
-        self._move(SessionEvent.WELCOME)
-        self.welcome_count += 1
-        self.last_word = ""
-        self._patience.attached(now_ms)
-        self._refusals = 0
-        self.ping_at_ms, self._pings_unanswered = now_ms + PING_INTERVAL_MS, 0
-        self.streams.resume({stream: (position, bool(held)) for stream, _topic, position, held in streams})
-
-    def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
-        self._patience.went_away(now_ms)
-        self.effects.append(CloseSockets())
-        self.last_word = reason
-        self._move(SessionEvent.AWAY)
-        self._deadline_ms = now_ms + self._patience.next_wait_ms(at_once=at_once)
-
-    def _refused(self, code: str, text: str, now_ms: float, *, key_is_replaced: bool = False) -> None:
-        if code == "NOT_ADMITTED" and self.state is State.ATTACH:
-            # A WELCOME was lost together with its secret, or the daemon's records differ: try again with a new client
-            # id.
-            self._refusals += 1
-            self._forget("The daemon no longer knows this client.")
-            self._identity.renew()
-            fatal = self._refusals > 3
-        elif code == "NOT_ADMITTED" and key_is_replaced:
-            fatal = False  # the daemon has dropped the earlier key; the next connection has the new one
+            self._accept(message[1], message[2])
         else:
-            fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
-        if not fatal:
-            self._away(text, now_ms, at_once=False)
-            return
-        self.fatal = DaemonRefused(f"The daemon refused this client: {text}", name=code)
-        self.last_word = text
-        self.effects.append(CloseSockets())
-        self._move(SessionEvent.FATAL)
-        for window in self.streams:
-            self.streams.fail(window, lambda sent: as_delivery_failure(self.fatal, maybe=sent))
+            self._receive_other(checked_message(message), now_ms)
 
-    def _refuse_stream(self, number: int, code: str, text: str) -> None:
-        window = self.streams.by_number.get(number)
-        if window is None:
-            return
-        error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
-        self.refused_topics.append((window.topic, error))
-        self.streams.hold_reasons.pop(window.topic, None)
-        self._sent_bytes -= window.rewind(0)
-        self.streams.fail(window, lambda sent: as_delivery_failure(error))
-
-    def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
-        """The daemon no longer knows this client: fail all that it may have received as possibly persisted.
-
-        Submissions that were never sent stay and get new numbers, unless they have waited since before
-        ``older_than_ms``.
-        """
-        self._outcomes_seen = self._acked = 0
-        for window in self.streams:
-            self.streams.restart(window, text, older_than_ms=older_than_ms)
-
-    # --- acceptance and outcomes --------------------------------------------------------------------
-
-    def _accepted(self, credit_bytes: int, positions: list[list[int]]) -> None:
+    def _accept(self, credit_bytes: int, positions: Iterable[tuple[int, int]]) -> None:
+        """Record (stream, seq) up to which the worker has everything. Repeats are harmless."""
         self._credit_bytes = credit_bytes
         for number, up_to_seq in positions:
-            window = self.streams.by_number.get(number)
-            if window is not None:
-                self._accept(window, up_to_seq)
+            window = self.windows.get(number)
+            if window is None:
+                continue
+            queue = window.queue
+            while queue and queue[0].seq <= up_to_seq:
+                submission = queue.popleft()
+                if window.sent_count:
+                    window.sent_count -= 1
+                    self._sent_bytes -= submission.payload_bytes
+                    self._accepted_bytes += submission.payload_bytes
+                submission.was_accepted = True
+                if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
+                    window.accepted[submission.seq] = submission
+                self.released.append(submission)
+                if self._patience.attached_at_ms is not None:
+                    self._patience.progressed()
 
-    def _accept(self, window: AckWindow, up_to_seq: int) -> None:
-        sent_before = window.sent_count
-        news = window.accept(up_to_seq)
-        if news:
-            self._patience.progressed()
-        for submission in news[:sent_before]:
-            self._sent_bytes -= submission.payload_bytes
-            self._accepted_bytes += submission.payload_bytes
-        self.streams.released.extend(news)
-
-    def _outcomes(self, data: bytes, last_number: int) -> None:
+    def _complete(self, data: bytes, last_number: int, now_ms: float) -> None:
+        """Give records their outcomes, except those numbered up to the last one seen."""
         seen = self._outcomes_seen
         for outcome in unpack_outcomes(data):
             if outcome.number <= seen:
                 continue
             if outcome.kind == _FAILED:
                 self._ack_is_due = True  # the daemon keeps a failed record until it is acknowledged
-            window = self.streams.by_number.get(outcome.stream)
-            if window is not None:
-                submission = window.apply(outcome)
-                if submission is not None:
-                    self.streams.finished.append(submission)
+            window = self.windows.get(outcome.stream)
+            if window is None:
+                continue
+            submission = window.accepted.get(outcome.seq)
+            if submission is None:
+                # An outcome may overtake its ACCEPTED: the worker sends both at the end of a turn, from different
+                # queues.
+                submission = next((each for each in window.queue if each.seq == outcome.seq), None)
+            if submission is None:
+                continue
+            was_completed = submission.remaining <= 0
+            submission.apply(outcome)
+            if submission.remaining <= 0 and not was_completed:
+                window.accepted.pop(outcome.seq, None)
+                self.finished.append(submission)
         if last_number > seen:
+            if self._acked == seen:
+                self._ack_at_ms = now_ms + ACK_DELAY_MS
+                self.due_ms = min(self.due_ms, self._ack_at_ms)
             self._outcomes_seen = last_number
-            self._patience.progressed()
+            if self._patience.attached_at_ms is not None:
+                self._patience.progressed()
         self._unacked_bytes += len(data)
         self.has_new_fates = True
 
+    def _receive_other(self, message: list[Any], now_ms: float) -> None:
+        """Handle a message that begins, directs or ends the sending."""
+        kind, attached = message[0], self.state is _ATTACHED
+        if kind == Kind.WELCOME and self.state is State.ATTACH:
+            self._welcome(message, now_ms)
+        elif not attached and self.state is not State.ATTACH:
+            return
+        elif kind == Kind.REFUSED:
+            stream = message[3] if len(message) > 3 else None
+            if stream is not None:
+                self._refuse_stream(stream, str(message[1]), str(message[2]))
+            else:
+                self._refused(str(message[1]), str(message[2]), now_ms)
+        elif kind == Kind.HELLO_AGAIN:
+            self._away("the worker asked for a new HELLO", now_ms, at_once=attached)
+        elif not attached:
+            return
+        elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
+            reason = str(message[3]) if len(message) > 3 else ""
+            self._resend(message[1], message[2], held=kind == Kind.HOLD, reason=reason)
+        elif kind == Kind.DRAINING:
+            self._draining = True
+            self.last_word = str(message[1])
+            if len(message) > 2:
+                self._last_positions(message[2])
 
-def _unpack(frames: list[bytes]) -> list[Any]:
-    message = msgpack.unpackb(frames[0])
-    if not isinstance(message, list) or not message:
-        raise ValueError("a message is not a msgpack array")
-    return message
+    def tick(self, now_ms: float) -> None:
+        """Handle elapsed time, and find when the next call is due."""
+        if self.state is not _ATTACHED:
+            self._try_again(now_ms)
+            return
+        self.due_ms = self.ping_at_ms
+        if self._acked != self._outcomes_seen and not self._ack_is_due:
+            if now_ms >= self._ack_at_ms:
+                self._ack_is_due = True
+            else:
+                self.due_ms = min(self.due_ms, self._ack_at_ms)
+
+    # --- streams: sent again, held, restarted, ended ------------------------------------------------
+
+    def _resend(self, number: int, from_seq: int, *, held: bool, reason: str) -> None:
+        """Go back to ``from_seq``, to send from there once the stream is not held."""
+        window = self.windows.get(number)
+        if window is None:
+            return
+        self._sent_bytes -= window.rewind(from_seq)
+        window.held = held
+        if held:
+            self.hold_reasons[window.topic] = reason
+        else:
+            self.hold_reasons.pop(window.topic, None)
+        self._send_on(window)
+
+    def _send_on(self, window: AckWindow) -> None:
+        """Give a window that went back its turn, and repeat its flush."""
+        if window.flush_to_seq > window.flush_sent_seq and (window.queue or window.accepted):
+            self._flushing.add(window.number)
+        if window.sent_count < len(window.queue) and not (window.held or window.has_turn):
+            window.has_turn = True
+            self._turns.append(window)
+
+    def _last_positions(self, streams: list[tuple[int, int]]) -> None:
+        """Handle the worker's last message: it will never take anything beyond these positions.
+
+        Everything after them therefore counts as never sent, and survives a successor that does not know this client.
+        """
+        self._accept(self._credit_bytes, streams)
+        for window in self.windows.values():
+            self._sent_bytes -= window.rewind(0)
+            window.not_taken()
+
+    def _resume(self, credit_bytes: int, positions: dict[int, tuple[int, bool]], now_ms: float) -> None:
+        self._credit_bytes = credit_bytes
+        self._accepted_bytes = self._sent_bytes = 0
+        self._draining = False
+        # The earlier worker may not have noted our last ACK, so it is sent again.
+        self._acked = 0
+        self._ack_at_ms = now_ms + ACK_DELAY_MS
+        self.due_ms = min(self.ping_at_ms, self._ack_at_ms)
+        for window in list(self.windows.values()):  # some are restarted
+            position, window.held = positions.get(window.number, (0, False))
+            window.rewind(0)
+            if not window.held:
+                self.hold_reasons.pop(window.topic, None)
+            first = window.queue[0].seq if window.queue else window.next_seq
+            if position < first - 1:
+                # The worker's state is older than its last ACCEPTED, and those frames are gone here, so the stream
+                # restarts.
+                log.error(
+                    "The daemon has lost accepted submissions %d to %d of %s.",
+                    position + 1,
+                    first - 1,
+                    window.topic,
+                )
+                text = "The daemon lost records it had accepted; they may or may not be in the log."
+                self._restart(window, text)
+                continue
+            self._accept(credit_bytes, ((window.number, position),))
+            self._send_on(window)
+
+    def _refuse_stream(self, number: int, code: str, text: str) -> None:
+        window = self.windows.get(number)
+        if window is None:
+            return
+        error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
+        self.refused_topics.append((window.topic, error))
+        self.hold_reasons.pop(window.topic, None)
+        self._sent_bytes -= window.rewind(0)
+        self._fail(window, lambda sent: as_delivery_failure(error))
+
+    def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
+        """The daemon no longer knows this client: restart all streams."""
+        self._outcomes_seen = self._acked = 0
+        for window in list(self.windows.values()):
+            self._restart(window, text, older_than_ms=older_than_ms)
+
+    def _restart(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
+        """The daemon no longer knows this stream: fail all that it may have received as possibly persisted.
+
+        Submissions that were never sent continue in a new stream, unless they have waited since before
+        ``older_than_ms``.
+        """
+        kept: list[Submission] = []
+        for submission in window.undecided():
+            if submission.sent or submission.queued_ms < older_than_ms:
+                submission.fail(lost_error(text, maybe=submission.sent))
+                self._finish(submission)
+            else:
+                kept.append(submission)
+        self._drop(window)
+        fresh = self._open(window.topic)
+        for seq, submission in enumerate(kept, start=1):
+            submission.seq = seq
+        fresh.queue.extend(kept)
+        fresh.next_seq += len(kept)
+        if window.flush_to_seq:
+            fresh.flush_to_seq = len(kept)
+        self._send_on(fresh)
+
+    def _has_older(self, than_ms: float) -> bool:
+        return any(
+            each.queued_ms < than_ms for window in self.windows.values() for each in window.undecided()
+        )
+
+    def _fail_all(self, error_of: Callable[[bool], DeliveryFailed]) -> None:
+        for window in list(self.windows.values()):
+            self._fail(window, error_of)
+
+    def _fail(self, window: AckWindow, error_of: Callable[[bool], DeliveryFailed]) -> None:
+        for submission in window.undecided():
+            submission.fail(error_of(submission.sent))
+            self._finish(submission)
+        self._drop(window)
+
+    def _finish(self, submission: Submission) -> None:
+        """Note that every record of a submission has its outcome, and release its bytes if it still has any."""
+        self.finished.append(submission)
+        if submission.held_bytes:
+            self.released.append(submission)
+
+    def _open(self, topic: str) -> AckWindow:
+        window = AckWindow(self._next_number, topic)
+        self._next_number += 1
+        self.windows[window.number] = self._by_topic[topic] = window
+        return window
+
+    def _drop(self, window: AckWindow) -> None:
+        self.windows.pop(window.number, None)
+        if self._by_topic.get(window.topic) is window:
+            del self._by_topic[window.topic]
+        if window.has_turn:
+            window.has_turn = False
+            self._turns.remove(window)

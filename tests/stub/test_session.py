@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import msgpack
 import pytest
 
+from client_stub.attachment import PINGS_UNANSWERED_MAX
 from client_stub.errors import DaemonLost
 from client_stub.outbox import Outbox
-from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, PINGS_UNANSWERED_MAX, Session
+from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, Session
 from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session_states import State
 from client_stub.submission import Submission
@@ -333,10 +335,9 @@ def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() ->
     for _ in range(8):
         assert session.state is State.HELLO
         session.lost("nobody listens there", now)
-        wakeup = session.next_wakeup_ms(now)
-        assert wakeup is not None
-        waits.append(wakeup - now)
-        now = wakeup
+        assert session.due_ms < inf
+        waits.append(session.due_ms - now)
+        now = session.due_ms
         session.tick(now)
     assert waits[0] < 30 and 700 < waits[-1] < 1300
     assert all(later > earlier for earlier, later in pairwise(waits[:6]))
@@ -377,7 +378,6 @@ def test_an_ack_travels_with_the_next_submission() -> None:
     (submit,) = scene.drain()
     assert submit[0] == Kind.SUBMIT
     assert submit[9] == 3
-    scene.session.next_wakeup_ms(0.0)
     scene.run.pass_time(1_000.0)
     assert scene.drain() == [], "it was said"
 
@@ -385,10 +385,10 @@ def test_an_ack_travels_with_the_next_submission() -> None:
 def test_an_ack_without_a_submission_comes_after_a_while() -> None:
     scene = Scene()
     scene.outcomes(1)
-    assert scene.session.next_wakeup_ms(0.0) == ACK_DELAY_MS
+    assert scene.session.due_ms == ACK_DELAY_MS
     scene.run.pass_time(ACK_DELAY_MS)
     assert scene.drain() == [[Kind.ACK, 1]]
-    assert scene.session.next_wakeup_ms(ACK_DELAY_MS) > 2 * ACK_DELAY_MS
+    assert scene.session.due_ms > 2 * ACK_DELAY_MS
 
 
 def test_many_outcomes_are_acknowledged_at_once() -> None:

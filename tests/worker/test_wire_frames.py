@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub import _native, pure, session, topic_lookup
+from client_stub import _native, attachment, pure, topic_lookup
 from client_stub.outbox import Outbox
 from client_stub.packer import full_record
 from client_stub.session import Session
@@ -68,14 +68,13 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     it.add([submission], 0.0)
     it.request_flush()
     yield "SUBMIT", [bytes(frame) for frame in it.next_frames() or ()]
+    it.windows[1].flush_sent_seq = 0
     it.request_flush()
-    it.streams.by_number[1].flush_sent_seq = 0
-    it.streams.repeat_flush(it.streams.by_number[1])
     yield "FLUSH", it.next_frames() or []
     failed = Outcome(2, 0, 0, 9, 1, int(LocalCode.EXPIRED), 1, 3, 0, 1, -1, -1, b"", "expired")
     it.receive_worker([msgpack.packb([Kind.OUTCOMES, 9, 9]), pack_outcome(failed)], 0.0)
     yield "ACK", it.next_frames() or []
-    yield "PING", it.ping_due(session.PING_INTERVAL_MS, is_moving=True) or []
+    yield "PING", it.ping_due(attachment.PING_INTERVAL_MS, is_moving=True) or []
     yield "BYE", it.bye() or []
 
 
