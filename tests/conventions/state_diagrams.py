@@ -45,8 +45,8 @@ MACHINES: Final = (
     ),
     Machine(
         "A stub's session",
-        "`client_stub/session_states.py`; `Attachment` takes each step in its io thread. BACKOFF is entered at once when\n"
-        "an attached session loses its worker; the first pause is then of no length.",
+        "`client_stub/session_states.py`; `Attachment` takes each step in the io thread. BACKOFF is entered at once\n"
+        "when an attached session loses its worker; the first pause is then of no length.",
         session_states.TRANSITIONS,
     ),
     Machine(
