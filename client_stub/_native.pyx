@@ -80,6 +80,7 @@ cdef extern from "Python.h":
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
     PyObject* PyObject_Vectorcall(PyObject*, PyObject* const*, size_t, PyObject*)
     PyObject* PyLong_FromLongLong(long long) except NULL
+    Py_ssize_t PyLong_AsSsize_t(object) except? -1
     PyObject* PyList_GET_ITEM(object, Py_ssize_t)
     PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
     Py_ssize_t PyTuple_GET_SIZE(PyObject*)

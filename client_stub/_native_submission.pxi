@@ -26,6 +26,7 @@ cdef class SubmissionCore:
     cdef public object callback
     cdef public list callbacks
     cdef public dict timestamps
+    cdef public Py_ssize_t partition_max
     cdef public list fates
 
     cdef Fate fate_of(self, Py_ssize_t index, Py_ssize_t* rank):
@@ -47,6 +48,15 @@ cdef class SubmissionCore:
             return None
         return (None, fate.metadata_of(index, rank)) if fate.error is None else (fate.error, None)
 
+    cdef inline int note_partition(self, PyObject* record) except -1:
+        """Note the partition that a packed record names, if it names one."""
+        cdef Py_ssize_t partition
+        if PyTuple_GET_SIZE(record) == 5 and PyTuple_GET_ITEM(record, 3) != <PyObject*> None:
+            partition = PyLong_AsSsize_t(<object> PyTuple_GET_ITEM(record, 3))
+            if partition > self.partition_max:
+                self.partition_max = partition
+        return 0
+
     def append(self, record, Py_ssize_t size, on_delivery, timestamp_ms):
         """Append a checked record. Returns its index, or -1 when another thread has taken the room."""
         cdef list callbacks = []
@@ -58,6 +68,7 @@ cdef class SubmissionCore:
         index = self.count
         begin = self.packer.size
         self.packer.add(record)
+        self.note_partition(<PyObject*> record)
         try:
             if timestamp_ms is not None:
                 if self.timestamps is None:
@@ -119,6 +130,7 @@ cdef class SubmissionCore:
                     packer.size = before
                     break
                 room -= charge
+                self.note_partition(row)
                 if PyTuple_GET_SIZE(row) == 5 and PyTuple_GET_ITEM(row, 4) != <PyObject*> None:
                     PyDict_SetItem(timestamps, self.count + place - start, <object> PyTuple_GET_ITEM(row, 4))
             else:

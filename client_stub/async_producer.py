@@ -209,7 +209,9 @@ class AsyncProducer:
             oldest = wait.oldest()
             said = ""
             if oldest is not None and may_ask(oldest, timeout):
-                said = await _asked(loop, producer._question(oldest.topic, loop.time() * 1e3))
+                said = await _asked(
+                    loop, producer._question(oldest.topic, oldest.partition_max, loop.time() * 1e3)
+                )
             raise wait.timeout_error(timeout, said)
         producer._outbox.failures.raise_unobserved()
         return producer._outbox.failures.newly_failed()

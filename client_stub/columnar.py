@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from client_stub.bulk_call import BulkCall
 from client_stub.columnar_sizes import rows_above
-from client_stub.columnar_types import checked_columns
+from client_stub.columnar_types import checked_columns, compute
 from client_stub.packer import LARGE_BYTES, full_record
 from client_stub.rows_call import RowsCall
 from client_stub.wire import (
@@ -79,7 +79,10 @@ class TableCall(BulkCall):
                 self._rows = RowsCall(self._producer, self._stream, as_records(batch.slice(self._start)))
                 return False
             count, payload = _block_of(batch, self._start, outbox.submission_bytes)
-            self.parts.append(outbox.add_block(self._stream, payload, count, Format.ARROW))
+            part = outbox.add_block(self._stream, payload, count, Format.ARROW)
+            if part.submission is not None:
+                part.submission.partition_max = _partition_max(batch.slice(self._start, count))
+            self.parts.append(part)
         self._start += count
         if self._start == batch.num_rows:
             batches.popleft()
@@ -130,6 +133,13 @@ def column_block(batch: Any) -> bytes:
     if "headers" in batch.schema.names:
         block.add_headers(batch.column("headers"))
     return block.join(batch.num_rows)
+
+
+def _partition_max(batch: Any) -> int:
+    """The highest partition that a row names; 0 if none does."""
+    if "partition" not in batch.schema.names:
+        return 0
+    return compute().max(batch.column("partition")).as_py() or 0
 
 
 class _Block:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final
@@ -46,9 +47,7 @@ class IoThread:
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
         self._away_log = AwayLog(outbox.path)
-        self._slow_topics = SlowTopics(
-            outbox, lambda topic, now_ms: TopicQuestion(outbox.path, topic, now_ms, curve_keys)
-        )
+        self._slow_topics = SlowTopics(outbox, partial(TopicQuestion, outbox.path, curve_keys=curve_keys))
         self.has_ended = False
         """Set when only the return of its thread is left."""
         self._thread: threading.Thread | None = None

@@ -75,8 +75,8 @@ class Outbox(OutboxCore):
         """The reason why the io thread is not attached, for error texts; empty while it is."""
         self.hold_reasons: dict[str, str] = {}
         """Topic → the reason why the daemon takes none of its records now. Written by the io thread."""
-        self.why_no_topic: Callable[[str], str] = lambda topic: ""
-        """Asks the daemon why no record can go to a topic; empty when records can."""
+        self.why_no_topic: Callable[[str, int], str] = lambda topic, partition: ""
+        """Asks the daemon why no record can go to a topic and partition; empty when records can."""
         self.io_thread_id = 0
         self.flush_requested = False
         self.waker: Waker | None = None

@@ -241,8 +241,8 @@ class Producer(ProducerCore):
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
         return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys)
 
-    def _question(self, topic: str, now_ms: float) -> TopicQuestion:
-        return TopicQuestion(self._path, topic, now_ms, self._curve_keys)
+    def _question(self, topic: str, partition: int, now_ms: float) -> TopicQuestion:
+        return TopicQuestion(self._path, topic, partition, now_ms, self._curve_keys)
 
     def stats(self) -> ProducerStats:
         """Counts of the records that this producer has sent in this process, and of their outcomes. Cheap;

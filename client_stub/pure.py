@@ -98,6 +98,7 @@ class SubmissionCore:
         "is_closed",
         "outbox",
         "packer",
+        "partition_max",
         "parts",
         "payload_bytes",
         "room",
@@ -124,6 +125,8 @@ class SubmissionCore:
         """One callback per record, once they differ."""
         self.timestamps: dict[int, int] | None = None
         """Index → the record's own timestamp in ms, if given. Metadata repeats it under CreateTime."""
+        self.partition_max = 0
+        """The highest partition that a record names, to explain why it waits."""
         self.fates: list[Fate] = []
 
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None:
@@ -144,6 +147,7 @@ class SubmissionCore:
             return -1
         assert self.packer is not None
         self.packer.pack(record)
+        self._note_partition(record)
         self.room -= size
         index = self.count
         self.count = index + 1
@@ -160,6 +164,10 @@ class SubmissionCore:
                 self.timestamps = {}
             self.timestamps[index] = timestamp_ms
         return index
+
+    def _note_partition(self, record: tuple[Any, ...]) -> None:
+        if len(record) == 5 and record[3] is not None and record[3] > self.partition_max:
+            self.partition_max = record[3]
 
     def append_plain(
         self, rows: list[Any], on_delivery: OnDelivery | None, part: PartCore | None = None
@@ -185,6 +193,7 @@ class SubmissionCore:
             if charge > room:
                 break
             pack(row)
+            self._note_partition(row)
             room -= charge
             if len(row) == 5 and row[4] is not None:
                 if self.timestamps is None:

@@ -1,4 +1,5 @@
-"""SlowTopics: warns once when records wait for a topic that Kafka does not have. Io thread only; it never waits.
+"""SlowTopics: warns once when records wait for a topic or partition that Kafka does not have. Io thread only; it never
+waits.
 
 When a first program misspells a topic, its flush(), close() or result() would otherwise be silent until max.block.ms.
 """
@@ -6,8 +7,8 @@ When a first program misspells a topic, its flush(), close() or result() would o
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 from client_stub.topic_lookup import NOT_IN_METADATA, TopicQuestion
@@ -33,21 +34,23 @@ STEP_MS: Final = 10.0
 """How often it checks for the daemon's answer."""
 TOPICS_ASKED_MAX: Final = 8
 """How many topics it asks about in one round."""
+LOOKED_AT_FIRST: Final = 64
+"""How many of the oldest pending submissions it checks first. It goes on to twice as many while all are slow."""
 
 
 class SlowTopics:
-    """The check of one producer. ``ask(topic, now_ms)`` begins a question to the daemon."""
+    """The check of one producer. ``ask(topic, partition, now_ms)`` begins a question to the daemon."""
 
-    def __init__(self, outbox: Outbox, ask: Callable[[str, float], TopicQuestion]) -> None:
+    def __init__(self, outbox: Outbox, ask: Callable[[str, int, float], TopicQuestion]) -> None:
         self.due_ms = 0.0
         """When ``look`` should be called next, while records are pending."""
         self._outbox = outbox
         self._ask = ask
         self._question: TopicQuestion | None = None
-        self._left: deque[str] = deque()
-        """Topics to ask about after the one under way."""
-        self._found: dict[str, str] = {}
-        """Topic → why its records wait, in this round."""
+        self._left: dict[str, int] = {}
+        """Topics to ask about after the one under way → the highest partition that their slow records name."""
+        self._found: dict[str, tuple[str, int]] = {}
+        """Topic → (why its records wait, the lowest partition for which they wait), in this round."""
 
     def look(self, now_ms: float) -> None:
         """Check the pending records, or continue the question under way."""
@@ -63,7 +66,7 @@ class SlowTopics:
             said = self._question.step(now_ms, 0.0)
             if said is not None:
                 if said:
-                    self._found[self._question.topic] = said
+                    self._found[self._question.topic] = said, self._question.missing_from
                 self._question = None
                 self._next(now_ms)
         if self._question is not None:
@@ -81,13 +84,20 @@ class SlowTopics:
             self._question.lookup.forked()
 
     def _slow(self, now_ms: float) -> list[Submission]:
+        """The submissions that have waited for SLOW_MS. The oldest come first, so it stops at the first young one.
+
+        Submissions that are still open are passed over. One of another topic may hide behind a young one that was open
+        for longer, but only for STAY_OPEN_MS_MAX.
+        """
         if self._outbox.last_word:
             return []  # the daemon is away, and AwayLog warns about that
-        return [
-            each
-            for each in list(self._outbox.pending)
-            if each.queued_ms and now_ms - each.queued_ms >= SLOW_MS and not each.completed
-        ]
+        pending, count, young_ms = self._outbox.pending, LOOKED_AT_FIRST, now_ms - SLOW_MS
+        while True:
+            oldest = list(islice(pending, count))  # one step under the GIL, while callers add to it
+            slow = list(takewhile(lambda each: each.queued_ms <= young_ms, oldest))
+            if len(slow) < count:
+                return [each for each in slow if each.queued_ms and not each.completed]
+            count *= 2
 
     def _sort(self, slow: list[Submission]) -> None:
         """Find the reasons of held topics, which are known here, and list the topics to ask the daemon about, which
@@ -102,13 +112,14 @@ class SlowTopics:
             if not submission.is_accepted:
                 why = why_not_taken(self._outbox, topic).removeprefix(": ")
                 if why:
-                    self._found[topic] = why
+                    self._found[topic] = why, 0
             elif len(self._left) < TOPICS_ASKED_MAX:
-                self._left.append(topic)
+                self._left[topic] = max(each.partition_max for each in slow if each.topic == topic)
 
     def _next(self, now_ms: float) -> None:
         if self._left:
-            self._question = self._ask(self._left.popleft(), now_ms)
+            topic = next(iter(self._left))
+            self._question = self._ask(topic, self._left.pop(topic), now_ms)
             self._question.step(now_ms, 0.0)
         elif self._found:
             self._warn(now_ms)
@@ -117,12 +128,21 @@ class SlowTopics:
             self.due_ms = now_ms + AGAIN_MS
 
     def _warn(self, now_ms: float) -> None:
-        waiting = [each for each in list(self._outbox.pending) if each.topic in self._found]
-        count = sum(each.undecided_count for each in waiting)
-        since_ms = min((each.queued_ms for each in waiting if each.queued_ms), default=now_ms)
+        count, since_ms = 0, now_ms
+        for submission in self._slow(now_ms):
+            why, missing_from = self._found.get(submission.topic, ("", 0))
+            if why and submission.partition_max >= missing_from:
+                if submission.is_accepted:
+                    submission.why_slow = why
+                count += submission.undecided_count
+                since_ms = min(since_ms, submission.queued_ms)
         if not count:
             return
-        topic, why = next(iter(self._found.items()))
+        topic, (why, missing_from) = next(iter(self._found.items()))
+        advice = f"`kafka-sidecar explain {topic}` says more."
+        if missing_from or why == NOT_IN_METADATA.format(topic):
+            wrong = "number" if missing_from else "name"
+            advice = f"Create it, or correct the {wrong}; after max.block.ms of the daemon its records fail."
         log.warning(
             "%d record%s for %s %s waited %.0f s: %s. %s",
             count,
@@ -131,7 +151,5 @@ class SlowTopics:
             "has" if count == 1 else "have",
             (now_ms - since_ms) / 1e3,
             why,
-            "Create it, or correct the name; after max.block.ms of the daemon its records fail."
-            if why == NOT_IN_METADATA.format(topic)
-            else f"`kafka-sidecar explain {topic}` says more.",
+            advice,
         )

@@ -87,6 +87,7 @@ class Submission(SubmissionCore):
         "topic",
         "was_accepted",
         "watched",
+        "why_slow",
     )
 
     def __init__(
@@ -112,6 +113,8 @@ class Submission(SubmissionCore):
         self.failed_count = 0
         self.watched = False
         """Whether a caller has asked for the outcome of one of its records."""
+        self.why_slow = ""
+        """The reason that a warning has given for its wait."""
         self.fates = []
         self._data: bytes | None = None
         self._done_mask = 0

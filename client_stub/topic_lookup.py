@@ -17,6 +17,9 @@ from client_stub.transport import Transport
 from client_stub.wire import TCP_PREFIX, Kind, LocalCode
 
 NOT_IN_METADATA: Final = "topic {} is not in Kafka's metadata yet"
+PARTITION_NOT_IN_METADATA: Final = (
+    "topic {} has {} partition{}, and partition {} is not in Kafka's metadata yet"
+)
 RETRY_MS: Final = 50.0
 """The time between two tries while no daemon answers, or it cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
@@ -162,23 +165,40 @@ class TopicLookup:
 
 
 class TopicQuestion:
-    """Asks the daemon why no record can go to a topic now. Call ``step`` until it returns a text. Not thread-safe."""
+    """Asks the daemon why no record can go to a topic now, or to its partition ``partition``. Call ``step`` until it
+    returns a text. Not thread-safe.
+    """
 
     def __init__(
-        self, control_path: str, topic: str, now_ms: float, curve_keys: WatchedKeyFile | None = None
+        self,
+        control_path: str,
+        topic: str,
+        partition: int,
+        now_ms: float,
+        curve_keys: WatchedKeyFile | None = None,
     ) -> None:
         self.topic = topic
+        self.missing_from = 0
+        """The lowest partition to which no record can go now; 0: none can go to the topic."""
+        self._partition = partition
         self.lookup = TopicLookup(control_path, topic, 0.0, now_ms, curve_keys)
         self.ends_ms = now_ms + (LOOK_TCP_MS if control_path.startswith(TCP_PREFIX) else LOOK_MS)
 
     def step(self, now_ms: float, wait_ms: float) -> str | None:
-        """Wait at most ``wait_ms`` for the answer; None while there is none. Empty when records can go to the topic,
-        and when the daemon does not answer in time.
+        """Wait at most ``wait_ms`` for the answer; None while there is none. Empty when records can go there, and when
+        the daemon does not answer in time.
         """
         said: str | None = None
         try:
-            if now_ms >= self.ends_ms or self.lookup.step(now_ms, wait_ms) is not None:
+            if now_ms >= self.ends_ms:
                 said = ""
+            elif (found := self.lookup.step(now_ms, wait_ms)) is not None:
+                said = ""
+                if self._partition >= len(found):
+                    self.missing_from = len(found)
+                    said = PARTITION_NOT_IN_METADATA.format(
+                        self.topic, len(found), "" if len(found) == 1 else "s", self._partition
+                    )
         except MetadataTimeout:
             said = NOT_IN_METADATA.format(self.topic)
         except DaemonUnreachable:
@@ -190,9 +210,11 @@ class TopicQuestion:
         return said
 
 
-def why_no_topic(control_path: str, topic: str, curve_keys: WatchedKeyFile | None = None) -> str:
+def why_no_topic(
+    control_path: str, topic: str, partition: int, curve_keys: WatchedKeyFile | None = None
+) -> str:
     """The answer of a TopicQuestion, for which it waits."""
-    question = TopicQuestion(control_path, topic, time.monotonic() * 1e3, curve_keys)
+    question = TopicQuestion(control_path, topic, partition, time.monotonic() * 1e3, curve_keys)
     try:
         while (said := question.step(now_ms := time.monotonic() * 1e3, question.ends_ms - now_ms)) is None:
             time.sleep(question.lookup.pause_ms(now_ms) / 1e3)

@@ -37,7 +37,7 @@ def ask(submission: Submission | None, timeout: float | None) -> str:
     """The daemon's answer about the topic of ``submission``, if it has one. The question may take some 100 ms."""
     if submission is None or not may_ask(submission, timeout):
         return ""
-    said: str = submission.outbox.why_no_topic(submission.topic)
+    said: str = submission.outbox.why_no_topic(submission.topic, submission.partition_max)
     return said
 
 
@@ -53,6 +53,8 @@ def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = Fa
         return f": {said}"
     if outbox.last_word:
         return f": the daemon has accepted {it}, and is away ({outbox.last_word.rstrip('.')})"
+    if submission.why_slow:
+        return f": {submission.why_slow}"
     return (
         f": the daemon has accepted {it}, and Kafka has not acknowledged {it} "
         f"(`kafka-sidecar explain {submission.topic}` says what {waits} for)"

@@ -61,6 +61,11 @@ def test_a_caller_whose_patience_ends_learns_that_the_topic_is_missing(kafka: Fa
             record.result(timeout=1)
         with pytest.raises(TimeoutError, match="kafka-sidecar explain ordres"):
             record.result(timeout=0.01)  # who looks often asks nobody
+        with pytest.raises(
+            TimeoutError,
+            match="yet: topic orders has 3 partitions, and partition 9 is not in Kafka's metadata yet",
+        ):
+            producer.send("orders", b"x", partition=9).result(timeout=1)
         producer.close(0)
 
 

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from client_stub import AsyncProducer, Producer, slow_topics, topic_lookup
+from client_stub.outbox import Outbox
+from client_stub.submission import Submission
 from client_stub.wire import Kind
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -95,6 +98,84 @@ def test_so_many_topics_are_asked_about_and_no_more(
     monkeypatch.setattr(slow_topics, "SLOW_MS", 0.0)
     (line,) = eventually(lambda: lines(caplog))
     assert line.startswith(f"{len(names) - 1} records for topic t0 and {len(names) - 2} others have waited")
+
+
+@pytest.mark.parametrize("call", ["send", "send_many", "send_arrow"])
+def test_a_partition_that_the_topic_does_not_have_is_named(
+    producer: Producer,
+    daemon: FakeDaemon,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    """The scripted daemon's topics have one partition. Records that name none do not wait for it."""
+    daemon.deliver = None
+    monkeypatch.setattr(slow_topics, "SLOW_MS", math.inf)
+    producer.send("a", b"1")
+    producer.flush(10, until="accepted")
+    if call == "send":
+        producer.send("a", b"1", partition=9)
+    elif call == "send_many":
+        producer.send_many("a", [(None, b"1", None, 9), (None, b"1", None, 3)])
+    else:
+        producer.send_arrow("a", pa.table({"value": [b"1"], "partition": [9]}))
+    producer.flush(10, until="accepted")
+    monkeypatch.setattr(slow_topics, "SLOW_MS", 0.0)
+    (line,) = eventually(lambda: lines(caplog))
+    count = "2 records for topic a have" if call == "send_many" else "1 record for topic a has"
+    assert line == (
+        f"{count} waited 0 s: topic a has 1 partition, and partition 9 is not in Kafka's metadata yet. "
+        "Create it, or correct the number; after max.block.ms of the daemon its records fail."
+    )
+
+
+def test_an_await_that_times_out_names_what_the_warning_named(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.deliver = None
+
+    async def main() -> None:
+        async with AsyncProducer(daemon.run_dir) as producer:
+            future = await producer.send("a", b"1", partition=9)
+            await asyncio.to_thread(eventually, lambda: lines(caplog))
+            with pytest.raises(TimeoutError) as raised:
+                await asyncio.wait_for(future, 0.01)
+            assert str(raised.value.__cause__) == (
+                "The record for topic a has no outcome yet: topic a has 1 partition, and partition 9 is not in Kafka's "
+                "metadata yet."
+            )
+            daemon.do(daemon.deliver_log)
+
+    asyncio.run(main())
+
+
+class Counted(Submission):
+    """A submission that counts how often one was looked at."""
+
+    looks = 0
+
+    @property
+    def queued_ms(self) -> float:  # type: ignore[override]
+        Counted.looks += 1
+        return self.since_ms
+
+    @queued_ms.setter
+    def queued_ms(self, since_ms: float) -> None:
+        self.since_ms = since_ms
+
+
+@pytest.mark.parametrize("slow", [0, 1, 64, 200])
+def test_only_the_oldest_records_are_looked_at(daemon: FakeDaemon, slow: int) -> None:
+    """Twice a second, with any number of younger ones behind them."""
+    outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path=str(daemon.run_dir))
+    Counted.looks = 0
+    for number in range(10_000):
+        each = Counted(outbox, "a", None, 0, 0)
+        each.queued_ms = 1_000.0 if number < slow else 2_000.0
+        outbox.pending[each] = None
+    looker = slow_topics.SlowTopics(outbox, lambda *_: pytest.fail("nothing was accepted"))
+    found = looker._slow(1_000.0 + slow_topics.SLOW_MS)
+    assert len(found) == slow and Counted.looks <= 4 * slow + 1
 
 
 def test_while_kafka_is_slow_the_daemon_is_not_asked_over_and_over(
