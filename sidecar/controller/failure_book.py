@@ -33,6 +33,7 @@ ADVICE: Final = {
     "UNKNOWN_TOPIC_OR_PARTITION": "Create the topic, or correct its name.",
     "TIMED_OUT": "The brokers did not take them within delivery.timeout.ms: see `kafka-sidecar status`.",
     "NOT_ENOUGH_REPLICAS": "Too few replicas are in sync: look at the brokers and min.insync.replicas.",
+    "THROTTLING_QUOTA_EXCEEDED": "Send less, or raise the rate in [clients.NAME] and run `kafka-sidecar reload`.",
     "INVALID_RECORD": "The broker refuses such records: a compacted topic needs keys.",
 }
 """Error name → one sentence for the operator."""

@@ -23,6 +23,8 @@ START_SILENCE_MS = 30_000.0
 time, for imports and for the longest single step of an adoption.
 """
 ABORT_GRACE_S = 3.0
+KILL_GRACE_S = 3.0
+"""A killed process is dead within milliseconds, unless it waits in the kernel without interruption."""
 
 
 class Heartbeats:
@@ -52,18 +54,29 @@ class Heartbeats:
             self._end(worker, now_ms)
 
     def _end(self, worker: WorkerProcess, now_ms: float) -> None:
-        silence = f"silent for {(now_ms - worker.moved_ms) / 1000.0:.1f} s"
-        log.error(
-            "Worker %d (pid %d) has been %s%s; it is ended and replaced.",
-            worker.identity.index,
-            worker.pid,
-            silence,
-            "" if worker.is_ready else " and is not ready yet",
-        )
+        # The line about its replacement says this too: one line for one event.
+        when = "" if worker.is_ready else " and was not ready yet"
+        silence = f"silent for {(now_ms - worker.moved_ms) / 1000.0:.1f} s{when}"
         worker.note_cause(DeathCause.SILENT, f"it had been {silence}")
         if process_state(worker.pid) in {"T", "t"}:
-            worker.end(signal.SIGKILL)  # a stopped process handles no other signal
+            self._kill(worker, silence)  # a stopped process handles no other signal
             return
         # SIGABRT first: faulthandler then logs where it hangs.
         worker.end(signal.SIGABRT)
-        self._loop.call_later(ABORT_GRACE_S, worker.end, signal.SIGKILL)
+        self._loop.call_later(ABORT_GRACE_S, self._kill, worker, silence)
+
+    def _kill(self, worker: WorkerProcess, silence: str) -> None:
+        worker.end(signal.SIGKILL)
+        self._loop.call_later(KILL_GRACE_S, self._log_undead, worker, silence)
+
+    @staticmethod
+    def _log_undead(worker: WorkerProcess, silence: str) -> None:
+        if worker.exit_code is None:
+            log.error(
+                "Worker %d (pid %d) had been %s and does not die by SIGKILL (state %s): it waits in the kernel, mostly "
+                "for a disk. It is replaced once it is dead; look at the host's disks and its kernel log.",
+                worker.identity.index,
+                worker.pid,
+                silence,
+                process_state(worker.pid) or "unknown",
+            )

@@ -383,7 +383,8 @@ class Supervisor:
         self._backoff_ms[index] = min(max(2 * delay_ms, RESTART_BACKOFF_MS), self._backoff_max_ms)
         self.deaths.note(index, cause, self.last_death)
         when = f"in {delay_ms:g} ms" if delay_ms else "now"
-        log.warning("%s It is replaced %s.", self.last_death, when)
+        level = logging.ERROR if cause is DeathCause.SILENT else logging.WARNING
+        log.log(level, "%s It is replaced %s.", self.last_death, when)
         self._timers[index] = self._loop.call_later(delay_ms / 1000.0, self._spawn, index)
 
     async def _watch_heartbeats(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -97,6 +99,35 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
     assert "killed by SIGABRT: it had been silent for" in it.supervisor.last_death
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] == 1
     assert it.slots.spared == [(0, 1)]
+
+
+def test_a_silent_worker_has_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """It had an ERROR that it is ended, and a WARNING that it was killed."""
+    test_a_silent_worker_is_ended_and_replaced()
+    (line,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert line.levelno == logging.ERROR
+    assert re.search(
+        r"was killed by SIGABRT: it had been silent for [\d.]+ s\. It is replaced now\.", line.message
+    )
+
+
+@on_stage(heartbeat_timeout_s=0.6)
+async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Stage) -> None:
+    """No signal reaches a process that waits for a dead disk, so the log must say why there is no successor."""
+    await it.supervisor.wait_all_ready()
+    worker = it.worker()
+    signals: list[signal.Signals] = []
+    with (
+        mock.patch("sidecar.controller.heartbeats.ABORT_GRACE_S", 0.1),
+        mock.patch("sidecar.controller.heartbeats.KILL_GRACE_S", 0.1),
+        mock.patch.object(worker, "signal", signals.append),
+        mock.patch("sidecar.controller.heartbeats.log.error") as error,
+    ):
+        it.slots.silent.add(0)
+        await it.until(lambda: error.called)
+        it.slots.silent.clear()
+    assert signals == [signal.SIGABRT, signal.SIGKILL]
+    assert "does not die by SIGKILL" in error.call_args.args[0]
 
 
 @on_stage(heartbeat_timeout_s=0.6)

@@ -330,7 +330,7 @@ WORKER_STOPPED = Failure(
     r"restarts  2 of workers, .*SIGKILL: it had been silent for (?s:.)*worker 0 .*, restarts 2 \(.*silent 1",
     lambda page: page["restarts"] == 2 and page["workers"][0]["restarts_by_cause"]["silent"] == 1,
     ("worker_restarts_total", 'cause="silent",worker="0"', lambda value: value == 1),
-    r"ERROR .*Worker 0 .* has been silent for",
+    r"ERROR .*Worker 0 .* was killed by SIGKILL: it had been silent for .* It is replaced",
     r"Worker 0 .* it had been silent for",
 )
 KAFKA_AWAY = Failure(

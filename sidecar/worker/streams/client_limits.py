@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import LocalCode
 from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS, Discard
-from sidecar.common.sparse_log import SparseLog
 from sidecar.shm.rate_words import find_clock
 from sidecar.worker.streams.rate_limit import RateLimit
 from sidecar.worker.streams.refusal import Refusal
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
     from sidecar.shm.slots import Counters
     from sidecar.worker.streams.session import ClientSession, StreamState
-
-log = logging.getLogger(__name__)
 
 DISCARD_TEXT: Final = "The record was discarded: {} (over.limit = discard)."
 
@@ -45,7 +41,6 @@ class ClientLimits:
         self._workers = workers
         self._counters = counters
         self._timestamp_ms = timestamp_ms
-        self._sparse_log = SparseLog(log, timestamp_ms)
         self._rates: dict[str, RateLimit | None] = {}
         self._discards: dict[str, Discard] = {}
 
@@ -70,10 +65,9 @@ class ClientLimits:
 
     def discard(self, stream: StreamState, count: int, why: str) -> Refusal | None:
         """Discard records over the limit, if the client's rule says so, and count them. None: the client waits
-        instead.
+        instead. The controller logs them with all failed records.
         """
-        name = stream.session.name
-        rule = self.rules.of(name)
+        rule = self.rules.of(stream.session.name)
         if rule is None or not rule.discards:
             return None
         topic = stream.topic_queue.topic
@@ -84,9 +78,6 @@ class ClientLimits:
         first_ms, counted = (now_ms, 0) if before is None else (before.first_ms, before.records)
         self._discards[topic] = Discard(counted + count, first_ms, now_ms)
         self._counters.inc("records_discarded_total", count)
-        self._sparse_log.warning(
-            name, "Records of client %r are discarded, those for topic %r among them: %s.", name, topic, why
-        )
         return Refusal(LocalCode.QUOTA_EXCEEDED, DISCARD_TEXT.format(why))
 
     def take_discards(self) -> dict[str, Discard]:
