@@ -91,11 +91,10 @@ def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: b
 def _read(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json with the counters of the segment."""
     from sidecar.telemetry.collector import sum_counters
-    from sidecar.telemetry.page import with_counters
 
     report = daemon_info(run_dir)
     by_slot = counters_of(report)
-    info = with_counters(report, sum_counters(by_slot) if by_slot else {})
+    info = {**report, "counters": sum_counters(by_slot) if by_slot else {}}
     for worker in info["workers"] if by_slot else ():
         # daemon.json is written only on changes; live figures come from the segment.
         worker["clients"] = by_slot.get(worker["slot"], {}).get("clients_connected", 0)

@@ -8,7 +8,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
-from sidecar.telemetry.page import duration, oldest_held, with_counters
+from sidecar.telemetry.page import duration, oldest_held
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,7 +94,7 @@ def look_of(
         client["waits_for"] = ", ".join(sorted({hold["reason"] for hold in holds}))
         client["held_seconds"] = max((hold["since_seconds"] for hold in holds), default=0.0)
     return Look(
-        with_counters(info, now),
+        {**info, "counters": dict(now)},
         [(label, (now[name] - before[name]) / seconds, now[name]) for name, label in RATES],
         [(label, now[name]) for name, label in LEVELS],
         flows["topics"],

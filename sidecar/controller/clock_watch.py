@@ -32,8 +32,8 @@ class ClockWatch:
         self.steps = 0
         self.stalled_ms = 0.0
 
-    def tick(self, now_ms: float, wall_ms: float, interval_ms: float) -> None:
-        """Compare with the last call; this one was due ``interval_ms`` after it."""
+    def tick(self, now_ms: float, wall_ms: float, interval_ms: float) -> float:
+        """Compare with the last call; this one was due ``interval_ms`` after it. Returns by how many ms it is late."""
         late_ms = now_ms - self._now_ms - interval_ms
         step_ms = wall_ms - self._wall_ms - (now_ms - self._now_ms)
         self._now_ms, self._wall_ms = now_ms, wall_ms
@@ -43,8 +43,8 @@ class ClockWatch:
             self.stalled_ms += late_ms
             self._say(
                 now_ms,
-                f"The controller did not run for {late_ms / 1e3:.0f} s: it was stopped, or the machine was. The "
-                "workers went on.",
+                f"The controller did not run for {late_ms / 1e3:.0f} s: the machine was stopped, or the "
+                "controller alone and the workers went on.",
             )
         if abs(step_ms) >= STEP_MS_MIN:
             self.steps += 1
@@ -54,6 +54,7 @@ class ClockWatch:
                 f"The wall clock has stepped {way} by {abs(step_ms) / 1e3:,.0f} s. No deadline depends on it, but "
                 "records that bring no timestamp get it; look at the host's time service.",
             )
+        return late_ms
 
     def notices(self) -> list[str]:
         return [text for _, text in self._shown]

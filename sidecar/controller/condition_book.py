@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from sidecar.common.condition import SPOOL_ADVICE, TROUBLE_MS, HoldCause, ShareRow, WaitCause, WaitRow
+from sidecar.common.condition import (
+    SPOOL_ADVICE,
+    TROUBLE_MS,
+    HoldCause,
+    HoldRow,
+    ShareRow,
+    WaitCause,
+    WaitRow,
+)
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import counted, masked
 from sidecar.controller.broker_book import BrokerBook
+from sidecar.controller.hold_notes import HoldNotes
 from sidecar.telemetry.page import OLDEST_HELD, duration
 
 log = logging.getLogger(__name__)
@@ -79,7 +88,9 @@ class Trouble(NamedTuple):
 class ConditionBook:
     """Belongs to the controller's loop. All times are monotonic."""
 
-    def __init__(self, *, page_count: int, page_bytes: int) -> None:
+    def __init__(self, *, page_count: int, page_bytes: int, held_records: Callable[[], int]) -> None:
+        """``held_records``: the number of records that are held now; the reports are up to a second older."""
+        self._held_records = held_records
         self._page_count = page_count
         self._page_bytes = page_bytes
         self._conditions: dict[int, Condition] = {}
@@ -92,6 +103,8 @@ class ConditionBook:
         """Whether time alone changes nothing: the next tick then has work only if a report, a broker's address or the
         cluster's error differs.
         """
+        self._distrusted_ms = 0.0
+        self._notes = HoldNotes()
         self._holds_log = SparseLog(log, lambda: self._now_ms)
         self._wait_lines: dict[bool, tuple[str, float]] = {}
         """For records of unknown topics (True) and for others (False): the cause that was logged, and when its next
@@ -113,15 +126,22 @@ class ConditionBook:
         self._conditions.pop(worker, None)
         self.brokers.worker_left(worker)
 
+    def distrust(self, until_ms: float) -> None:
+        """Judge and log nothing until then: this process did not run, and newer reports are still in its sockets."""
+        self._distrusted_ms = until_ms
+
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
         """Log changes. Called once a second and after each report."""
         self._now_ms, self._answered_ms = now_ms, answered_ms
+        if now_ms < self._distrusted_ms:
+            return
         if self._is_calm and nodes is self._nodes and cluster_error == self._cluster_error:
             return
         self._nodes, self._cluster_error = nodes, cluster_error
         self.brokers.tick(nodes, answered_ms, cluster_error, now_ms)
         for is_unknown in (False, True):
             self._log_wait(is_unknown, now_ms)
+        self._notes.follow((row for each in self._conditions.values() for row in each.holds), now_ms)
         holds = [each for each in self.holds(now_ms) if each["since_seconds"] * 1e3 >= TROUBLE_MS]
         drained = [each for each in holds if each["reason"] == HoldCause.PAUSED]
         if drained:  # a drain by the operator holds every client
@@ -161,11 +181,14 @@ class ConditionBook:
 
     @property
     def _has_waiting(self) -> bool:
-        return any(each.holds or each.waits or each.letters for each in self._conditions.values())
+        reports = self._conditions.values()
+        return not self._notes.is_empty or any(each.holds or each.waits or each.letters for each in reports)
 
     # ---- the oldest records
 
     def _oldest(self, is_unknown: bool) -> WaitRow | None:
+        if self._now_ms < self._distrusted_ms or not self._held_records():
+            return None
         rows = [
             row
             for each in self._conditions.values()
@@ -241,7 +264,10 @@ class ConditionBook:
         throttle.
         """
         found = []
-        holds = self.holds(now_ms)
+        holds = [
+            {**_hold_of(each.row, each.since_ms, now_ms), "is_broken": each.is_broken}
+            for each in self._notes.noted[:SHOWN_MAX]
+        ]
         if holds:
             found.append(self._hold_words(holds, pages_used))
         for is_unknown in (False, True):
@@ -325,17 +351,7 @@ class ConditionBook:
         rows = sorted(
             (row for each in self._conditions.values() for row in each.holds), key=lambda row: row.since_ms
         )
-        return [
-            {
-                "client": masked(row.client),
-                "reason": row.cause,
-                "topic": masked(row.topic),
-                "since_seconds": round((now_ms - row.since_ms) / 1e3, 1),
-                "streams": row.streams,
-                "text": masked(row.text),
-            }
-            for row in rows[:SHOWN_MAX]
-        ]
+        return [_hold_of(row, row.since_ms, now_ms) for row in rows[:SHOWN_MAX]]
 
     def _topics(self) -> list[dict[str, Any]]:
         return self._merged("topic", [each.topics for each in self._conditions.values()])
@@ -361,18 +377,31 @@ class ConditionBook:
         ]
 
 
+def _hold_of(row: HoldRow, since_ms: float, now_ms: float) -> dict[str, Any]:
+    return {
+        "client": masked(row.client),
+        "reason": row.cause,
+        "topic": masked(row.topic),
+        "since_seconds": round((now_ms - since_ms) / 1e3, 1),
+        "streams": row.streams,
+        "text": masked(row.text),
+    }
+
+
 def _who_waits(holds: list[dict[str, Any]], why: str, why_many: str = "") -> str:
     """A phrase such as ``client web waits for 6 s: it is at its rate``. ``holds`` have the same reason and begin with
     the longest.
     """
     names = [*dict.fromkeys(hold["client"] for hold in holds)]
-    lasts = duration(holds[0]["since_seconds"])
+    lasts = f"for {duration(holds[0]['since_seconds'])}"
+    if holds[0].get("is_broken"):
+        lasts = f"again and again {lasts}"
     if len(names) == 1:
-        return f"client {names[0]} waits for {lasts}" + (why and f": {why}")
+        return f"client {names[0]} waits {lasts}" + (why and f": {why}")
     more = len(names) - WAITS_NAMED
     *first, last = [*names[:WAITS_NAMED], f"{more} more"] if more > 0 else names
     why = why_many or why
-    return f"clients {', '.join(first)} and {last} wait for {lasts}" + (why and f": {why}")
+    return f"clients {', '.join(first)} and {last} wait {lasts}" + (why and f": {why}")
 
 
 def _why(error: str) -> str:

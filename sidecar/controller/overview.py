@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.clock import MonotonicClock
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 1.0
 """The interval of :meth:`Overview.tick`."""
+LATE_MS: Final = 2_000.0
+"""A tick that comes later than this finds reports that are old, as after SIGCONT of a stopped daemon."""
+CATCH_UP_MS: Final = 2_000.0
+"""After such a tick, the time for newer reports to come: two intervals of the workers' reports."""
 _CONTROLLER: Final = -1
 """Used as a worker's index: the controller's own links."""
 REFRESH_MS: Final = 5_000.0
@@ -32,10 +37,13 @@ class Overview:
         self._store = store
         self._clock = MonotonicClock()
         self._conditions = ConditionBook(
-            page_count=store.segment.page_count, page_bytes=store.segment.page_bytes
+            page_count=store.segment.page_count,
+            page_bytes=store.segment.page_bytes,
+            held_records=partial(store.total, "records_held"),
         )
         self._certificates = CertificateBook()
         self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())
+        self._is_shown = False
         self._refreshed_ms = 0.0
         self._connected: tuple[BrokerRow, ...] = ()
         """The brokers as the controller's own links see them."""
@@ -52,11 +60,17 @@ class Overview:
         """Called once per LOOK_S, as ages grow and brokers come back without a report. Returns True when status shows
         something that changes with time.
         """
-        self._clock_watch.tick(self._clock.now_ms(), self._clock.timestamp_ms(), LOOK_S * 1e3)
+        now_ms = self._clock.now_ms()
+        if self._clock_watch.tick(now_ms, self._clock.timestamp_ms(), LOOK_S * 1e3) >= LATE_MS:
+            self._conditions.distrust(now_ms + CATCH_UP_MS)
         self._certificates.tick(self._cluster.expiries, time.time())
         self._cluster.look()
         self._judge()
-        return self._conditions.is_eventful or bool(self._clock_watch.notices())
+        was_shown = self._is_shown
+        self._is_shown = self._conditions.is_eventful or bool(self._clock_watch.notices())
+        return (
+            was_shown or self._is_shown
+        )  # also once after it has ended, so that status is written without it
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster

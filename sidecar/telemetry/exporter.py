@@ -25,7 +25,7 @@ from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
 from sidecar.telemetry.flows import Flows
 from sidecar.telemetry.history import INTERVAL_S, History, column_totals, delivery_counts
-from sidecar.telemetry.page import PAGE, PAGE_POLICY, with_counters
+from sidecar.telemetry.page import PAGE, PAGE_POLICY
 from sidecar.telemetry.shared_answer import RenderBudget, SharedAnswer
 from sidecar.telemetry.state_rows import Samples, Status
 
@@ -296,14 +296,15 @@ class Exporter:
 
     def _shown(self) -> Answer:
         assert self._segment is not None
-        shown = with_counters(self._status(), sum_counters(read_counters(self._segment)))
+        shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
         return HTTPStatus.OK, "application/json", _as_json(shown, indent=1)
 
     def _look(self) -> Answer:
         """The state for the page: also with the history, and the flows of topics and clients."""
         assert self._segment is not None and self._flows is not None
         shown = {
-            **with_counters(self._status(), sum_counters(read_counters(self._segment))),
+            **self._status(),
+            "counters": sum_counters(read_counters(self._segment)),
             "now_ms": time.time_ns() // 1_000_000,
             "host": socket.gethostname(),
             "history": self._history.to_json(),

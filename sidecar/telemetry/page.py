@@ -28,17 +28,6 @@ PAGE_POLICY: Final = (
 """Its Content-Security-Policy: only its own script and style run, and it connects only to its daemon."""
 
 
-def with_counters(status: Mapping[str, Any], counters: Mapping[str, int]) -> dict[str, Any]:
-    """A status with the present counters. The workers' reports in it may be a second old: when nothing is held any
-    more, the oldest record is left out.
-    """
-    shown = {**status, "counters": dict(counters)}
-    if counters and not counters["records_held"]:
-        shown["oldest_held"] = None
-        shown["notices"] = [each for each in status["notices"] if not each.startswith(OLDEST_HELD)]
-    return shown
-
-
 def brokers(status: Mapping[str, Any]) -> str:
     """A text such as ``3 brokers, 1 connected: broker 2 down``: the number of brokers, and those in a bad state."""
     rows = status["brokers"]

@@ -20,7 +20,8 @@ class Stage:
     """Two workers, two brokers, and a clock that is moved by hand."""
 
     def __init__(self) -> None:
-        self.book = ConditionBook(page_count=100, page_bytes=16384)
+        self.held = 1
+        self.book = ConditionBook(page_count=100, page_bytes=16384, held_records=lambda: self.held)
         self.now_ms = NOW_MS
         self.answered_ms = NOW_MS
         self.nodes = dict(NODES)
@@ -329,6 +330,69 @@ def test_clients_at_rates_of_their_own_are_named_up_to_a_bound() -> None:
         "client c0 waits for 6 s: rate 0, client c1 waits for 6 s: rate 1, client c2 waits for 6 s: rate 2, "
         "and 2 more clients wait. "
     )
+
+
+def test_with_nothing_held_no_oldest_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """The worker's report is up to a second old, the count of held records is of now."""
+    stage = Stage()
+    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 6_000.0, "paused"),))
+    (notice,) = stage.book.notices(0, stage.now_ms)
+    assert notice.startswith("oldest held record 6 s, orders-2, paused by an operator.")
+    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["seconds"] == 6.0
+    stage.held = 0
+    assert stage.book.notices(0, stage.now_ms) == []
+    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"] is None
+    with caplog.at_level(logging.INFO):
+        stage.tick(1_000.0)
+    assert caplog.messages[-1] == "No record waits for long any more."
+
+
+def test_reports_from_before_a_stop_are_not_judged_after_it(caplog: pytest.LogCaptureFixture) -> None:
+    """After SIGCONT the log named a record that the workers had delivered long ago."""
+    stage = Stage()
+    with caplog.at_level(logging.INFO):
+        stage.hear(0, up(), waits=(WaitRow("orders", 1, 1, NOW_MS - 100.0, "unanswered"),))
+        stage.now_ms += 40_000.0
+        stage.book.distrust(stage.now_ms + 2_000.0)
+        stage.tick()
+        assert stage.book.notices(0, stage.now_ms) == []
+        stage.hear(0, up(), waits=(WaitRow("orders", 1, 1, stage.now_ms - 100.0, "unanswered"),))
+        stage.tick(2_000.0)
+        assert caplog.messages == []
+        stage.tick(5_000.0)
+    assert caplog.messages[0].startswith("Oldest held record 7 s, orders-1, broker 1 has not answered yet.")
+
+
+def test_a_note_about_a_held_client_does_not_flicker() -> None:
+    """A client at its rate is held for a moment again and again; reports see some of these holds."""
+    stage = Stage()
+
+    def noted(is_held: bool, since_ms: float, after_ms: float) -> str:
+        stage.now_ms += after_ms
+        stage.hear(0, holds=(HoldRow("web", "rate", "clicks", since_ms, 1, "at its rate"),) * is_held)
+        return "; ".join(each.partition(":")[0] for each in stage.book.notices(0, stage.now_ms))
+
+    assert noted(True, NOW_MS, 200.0) == "", "a short hold is no news"
+    assert noted(True, NOW_MS, 800.0) == "client web waits for 1 s"
+    assert noted(False, 0.0, 1_000.0) == "client web waits for 2 s", "it may be held again at once"
+    assert noted(True, stage.now_ms + 900.0, 1_000.0) == "client web waits again and again for 3 s"
+    assert noted(False, 0.0, 2_900.0) != ""
+    assert stage.book.is_eventful
+    assert noted(False, 0.0, 100.0) == ""
+    assert not stage.book.is_eventful, "it has gone on for BREAK_MS"
+
+
+def test_short_holds_are_worth_a_note_once_there_are_many() -> None:
+    stage = Stage()
+    for second in range(6):
+        assert stage.book.notices(0, stage.now_ms) == [], second
+        stage.hear(
+            0,
+            after_ms=1_000.0,
+            holds=(HoldRow("web", "rate", "clicks", stage.now_ms + 950.0, 1, "its rate"),),
+        )
+    (notice,) = stage.book.notices(0, stage.now_ms)
+    assert notice.startswith("client web waits again and again for 5 s: its rate.")
 
 
 def test_a_drained_daemon_has_one_line_for_all_its_clients(caplog: pytest.LogCaptureFixture) -> None:

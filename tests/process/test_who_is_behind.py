@@ -251,7 +251,10 @@ def test_discards_are_seen(start_daemon: StartDaemon, mock_broker: MockBroker, f
     assert shown["first_ms"] <= shown["last_ms"]
     assert f"{len(names)} records of topic smoke were discarded" in daemon.command("status").stdout
     (line,) = [each for each in daemon.log_path.read_text().splitlines() if "discarded" in each]
-    assert "topic smoke failed: THROTTLING_QUOTA_EXCEEDED: The record was discarded: client app is at its" in line
+    assert (
+        "topic smoke failed: THROTTLING_QUOTA_EXCEEDED: The record was discarded: client app is at its"
+        in line
+    )
     assert line.endswith("raise the rate in [clients.NAME] and run `kafka-sidecar reload`.")
 
 

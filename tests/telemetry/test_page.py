@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sidecar.telemetry.page import PAGE, PAGE_POLICY, oldest_held, with_counters
+from sidecar.telemetry.page import PAGE, PAGE_POLICY
 
 TEXT = PAGE.decode()
 
@@ -20,17 +20,6 @@ def test_it_puts_in_text_and_never_markup() -> None:
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert way not in TEXT, way
     assert not re.findall(r"""\s(?:on\w+|style)=["']""", TEXT), "the policy would refuse these"
-
-
-def test_with_nothing_held_no_oldest_record_is_shown() -> None:
-    """The worker's report is up to a second old; the counters are of now."""
-    words = "oldest held record 8 s, orders-2, paused by an operator. `kafka-sidecar resume` lets it go on."
-    oldest = {"topic": "orders", "partition": 2, "seconds": 3.0, "reason": "no leader"}
-    report = {"sentence": "", "notices": ["broker 1 throttles: 7 ms.", words], "oldest_held": oldest}
-    assert with_counters(report, {"records_held": 1})["notices"] == report["notices"]
-    assert with_counters(report, {})["notices"] == report["notices"], "of a segment that nobody may read"
-    shown = with_counters(report, {"records_held": 0})
-    assert (shown["notices"], shown["oldest_held"], oldest_held(shown)) == (report["notices"][:1], None, "")
 
 
 def test_its_policy_names_its_own_script_and_style_alone() -> None:
