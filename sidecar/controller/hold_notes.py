@@ -19,7 +19,7 @@ BREAK_MS: Final = 3_000.0
 
 
 @dataclass(slots=True)
-class Wait:
+class HeldClient:
     """The holds of one client, cause and topic that follow one another closely. Times are monotonic."""
 
     row: HoldRow
@@ -35,7 +35,7 @@ class HoldNotes:
     """Belongs to the controller's loop."""
 
     def __init__(self) -> None:
-        self._waits: dict[tuple[str, str, str], Wait] = {}
+        self._held: dict[tuple[str, str, str], HeldClient] = {}
 
     def follow(self, rows: Iterable[HoldRow], now_ms: float) -> None:
         """Take the present holds of all workers. Called once a second and after each report."""
@@ -45,25 +45,23 @@ class HoldNotes:
             if key not in longest or row.since_ms < longest[key].since_ms:
                 longest[key] = row
         for key, row in longest.items():
-            wait = self._waits.get(key)
+            wait = self._held.get(key)
             if wait is None:
-                wait = self._waits[key] = Wait(row, row.since_ms, now_ms)
+                wait = self._held[key] = HeldClient(row, row.since_ms, now_ms)
             wait.is_broken |= row.since_ms > wait.row.since_ms
             wait.row, wait.seen_ms = row, now_ms
             wait.is_noted |= now_ms - row.since_ms >= NOTE_MS or (
                 wait.is_broken and now_ms - wait.since_ms >= TROUBLE_MS
             )
-        for key, wait in [*self._waits.items()]:
+        for key, wait in [*self._held.items()]:
             if now_ms - wait.seen_ms >= BREAK_MS:
-                del self._waits[key]
+                del self._held[key]
 
     @property
-    def noted(self) -> list[Wait]:
+    def noted(self) -> list[HeldClient]:
         """The waits that are worth a note, the longest first."""
-        return sorted(
-            (wait for wait in self._waits.values() if wait.is_noted), key=lambda wait: wait.since_ms
-        )
+        return sorted((wait for wait in self._held.values() if wait.is_noted), key=lambda wait: wait.since_ms)
 
     @property
     def is_empty(self) -> bool:
-        return not self._waits
+        return not self._held
