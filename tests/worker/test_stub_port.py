@@ -17,6 +17,7 @@ from client_stub.wire import (
     Format,
     Kind,
     Outcome,
+    SubmitFlag,
     pack_outcome,
 )
 from sidecar.shm.client_table import ClientTable
@@ -24,6 +25,7 @@ from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.session import OUTBOX_FRAMES_MAX
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
 from tests.worker.scene import EPOCH, Scene
+from tests.worker.test_topics import snapshot
 
 
 def fill_ring(stage: PortStage, name: str = "client") -> None:
@@ -61,6 +63,20 @@ def test_the_credit_is_a_window_beyond_what_was_accepted(stage: PortStage) -> No
         peer.submit(seq)
         (accepted,) = peer.heard(Kind.ACCEPTED)
         assert accepted[1:] == [seq * len(RECORD) + window, [[1, seq]]]
+
+
+@pytest.mark.parametrize("why", ["a repeat", "too large"])
+def test_a_flush_with_records_that_are_not_taken_reaches_earlier_ones(stage: PortStage, why: str) -> None:
+    peer = stage.client()
+    stage.topics.on_snapshot(snapshot(t=1), 0.0)
+    peer.submit(1)
+    (batch,) = stage.scene.rooms.core.accumulator.batches_of("t", None)
+    assert not batch.expedited
+    if why == "a repeat":
+        peer.submit(1, flags=SubmitFlag.FLUSH)
+    else:
+        peer.submit(2, payload=b"", skipped_bytes=stage.limit + 1, flags=SubmitFlag.FLUSH)
+    assert batch.expedited
 
 
 def submit_fields(**changes: Any) -> list[Any]:

@@ -42,13 +42,21 @@ class TopicScene:
         assert queue is not None
         return queue
 
-    def entry(self, topic: str, now_ms: float, count: int = 2, partition: int | None = None) -> Entry:
+    def entry(
+        self,
+        topic: str,
+        now_ms: float,
+        count: int = 2,
+        partition: int | None = None,
+        *,
+        flushes: bool = False,
+    ) -> Entry:
         queue = self.queue(topic)
         self.seq += 1
         chain, self.scene.chain = self.scene.chain, queue.chain
         entry = self.scene.accept(self.client, self.seq, count, partition)
         self.scene.chain = chain
-        self.topics.on_entry(queue, entry, now_ms)
+        self.topics.on_entry(queue, entry, now_ms, flushes)
         return entry
 
     def end(self, entry: Entry) -> None:
@@ -189,6 +197,19 @@ def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
         name: [batch.expedited for batch in topics.accumulator.batches_of(name, None)] for name in "ab"
     }
     assert expedited == {"a": [True], "b": [False]}
+
+
+def test_a_flush_with_new_records_reaches_earlier_ones_and_those_that_wait(topics: TopicScene) -> None:
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
+    topics.entry("a", 1.0)
+    topics.entry("b", 1.0)
+    (lingering,) = topics.accumulator.batches_of("a", None)
+    assert not lingering.expedited
+    for name in "ab":
+        topics.entry(name, 2.0, flushes=True)
+    assert lingering.expedited
+    topics.topics.on_snapshot(snapshot(2, a=1, b=1), 3.0)
+    assert [batch.expedited for batch in topics.accumulator.batches_of("b", None)] == [True]
 
 
 @pytest.mark.rule("M1")

@@ -30,13 +30,14 @@ from sidecar.worker.stubs.malformed_frame import MalformedFrame
 from sidecar.worker.stubs.openings import StreamOpenings
 
 if TYPE_CHECKING:
-    from sidecar.kernel import Chain, Histogram
+    from sidecar.kernel import Chain, Entry, Histogram
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
+    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.stubs.group_commit import GroupCommit
     from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.topics.topics import Topics
@@ -107,8 +108,10 @@ class Intake:
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
-    ) -> None:
+    ) -> bool:
         """Accept one SUBMIT, or answer why not. Raises MalformedFrame for a frame that no valid stub sends.
+
+        True if it was accepted; then the FLUSH that it may carry has been carried out.
 
         ``skipped_bytes``: size of a payload that was too long to be kept, else 0. Records that cannot be accepted fail
         with a sentence. An internal error fails these records only and does not cut off the client.
@@ -126,27 +129,27 @@ class Intake:
             raise MalformedFrame("stream, seq, base timestamp, flags or count is no whole number")
         if worker_epoch != self.worker_epoch:
             self._outboxes.send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
-            return
+            return False
         stream = session.streams.get(stream_id)
         if stream is not None:
             expected = stream.position + 1
             if seq < expected:
                 session.accepted_streams.add(stream)  # a repeat: report the position again
-                return
+                return False
             if seq > expected:
                 self._counters.inc("frames_resent_total")
                 if stream.awaited != expected:
                     stream.awaited = expected
                     if not stream.held:
                         self._outboxes.send(session, [Kind.RESEND, stream_id, expected])
-                return
+                return False
             if stream.hold_reason is not None:
                 self._counters.inc("frames_resent_total")
-                return
+                return False
         elif not self.openings.may_open(session, stream_id, seq):
-            return
+            return False
         if self.draining:
-            return
+            return False
         payload_bytes = skipped_bytes or len(payload)
         if not (
             0 < count <= SUBMISSION_RECORDS_MAX
@@ -160,7 +163,7 @@ class Intake:
             stream = self.openings.open(session, stream_id, topic, now_ms)
             if stream is None:
                 self.holds.name_waits()
-                return
+                return False
         self._appending = None
         refusal = stream.refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
@@ -170,8 +173,7 @@ class Intake:
             )
             refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
         try:
-            if self._take_in(stream, fields, payload, refusal, now_ms):
-                session.accepted_bytes += payload_bytes
+            is_taken = self._take_in(stream, fields, payload, refusal, now_ms)
         except Exception as error:
             self._counters.inc("accept_errors_total")
             self._failed_ms = now_ms
@@ -186,11 +188,13 @@ class Intake:
                 if chain.tail != tail:
                     # The entry is in the journal, but the state in memory does not have it.
                     self._host.give_up("a submission was accepted and not noted")
-                    return
+                    return False
                 # Its share was claimed, and the failed records may go into the topic's other chain.
                 self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
-            if self._fail(stream, fields, now_ms):
-                session.accepted_bytes += payload_bytes
+            is_taken = self._fail(stream, fields, now_ms)
+        if is_taken:
+            session.accepted_bytes += payload_bytes
+        return is_taken
 
     def _take_in(
         self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
@@ -266,11 +270,21 @@ class Intake:
         self._submission_sizes.observe(payload_bytes)
         # kill point: accept.counted
         if refusal is None:
-            self._topics.on_entry(queue, entry, now_ms, bool(flags & _FLUSH))
+            self._topics.on_entry(queue, entry, now_ms, flags & _FLUSH != 0)
         else:
-            self._counters.inc("submissions_refused_total")
-            self._settlement.refuse(queue, entry, refusal, now_ms)
+            self._refuse(
+                queue, entry, refusal, now_ms, flushes=stream.refusal is None and flags & _FLUSH != 0
+            )
         return True
+
+    def _refuse(
+        self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float, *, flushes: bool
+    ) -> None:
+        """Fail the records of an accepted entry. ``flushes``: earlier records of the topic no longer linger."""
+        self._counters.inc("submissions_refused_total")
+        self._settlement.refuse(queue, entry, refusal, now_ms)
+        if flushes:
+            self._topics.flush(queue.topic, now_ms)
 
     def _over_rate(self, stream: StreamState, count: int, now_ms: float) -> Refusal | None:
         """Hold the stream while its topic or client is at its rate, or return the refusal if the client's rule

@@ -103,7 +103,7 @@ class StubPort:
         """True if a message came since the driver last looked."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
-            Kind.FLUSH: self._on_flush_message,
+            Kind.FLUSH: self._on_flush,
             Kind.BYE: self._on_bye,
             Kind.PING: self._on_ping,
         }
@@ -151,13 +151,12 @@ class StubPort:
                 if type(acked) is not int or acked > session.row.acked_number:
                     self._acked(session, acked, now_ms)
             payload = frames[1] if len(frames) > 1 else b""
-            self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
+            is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
             # It may carry a FLUSH, as a flag.
             outboxes = self._outboxes
             if fields[6] & _FLUSH:
-                stream = session.streams.get(fields[1])
-                if stream is not None and stream.refusal is None:
-                    self._topics.flush(stream.topic_queue.topic, now_ms)
+                if not is_taken:
+                    self._on_flush(session, fields[1:], now_ms)
                 if session not in outboxes.pending:
                     # Its stub waits for outcomes; a position alone would wake it for nothing.
                     if session not in outboxes.later:
@@ -460,7 +459,8 @@ class StubPort:
         if self._intake.holds.ring_held:
             self._intake.holds.ring_acked(session)
 
-    def _on_flush_message(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+    def _on_flush(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        """Carry out a FLUSH that came without records, or with records that are not accepted now."""
         stream = session.streams.get(_number(*fields[:1]))
         if stream is not None and stream.refusal is None:  # only for clients that may send to the topic
             self._topics.flush(stream.topic_queue.topic, now_ms)

@@ -257,13 +257,13 @@ class Topics:
             self._used.add(queue.topic)
             self.waiting.extend(queue, ordinals, now_ms)
 
-    def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flush_follows: bool = False) -> None:
+    def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flushes: bool = False) -> None:
         """Partition an accepted entry now, or queue it behind those that wait (strictly in order).
 
-        ``flush_follows``: :meth:`flush` is called next, so batches opened for the entry need not begin to linger.
+        ``flushes``: its stub waits for it, so neither its records nor earlier ones of the topic linger.
         """
-        self._used.add(queue.topic)
-        waiting = self.waiting
+        topic, waiting = queue.topic, self.waiting
+        self._used.add(topic)
         if (queue in waiting.queues and queue.waiting) or queue.partitioner is None or queue.is_deleted:
             waiting.append(queue, entry.ordinal, now_ms)
         else:
@@ -277,15 +277,26 @@ class Topics:
                 self._in_work,
                 queue.work_word,
             )
-            waiting.distribute(queue, block, now_ms, now_ms, expedited=flush_follows)
+            if block.groups:
+                self._accumulator.append(
+                    topic, queue.lane, block, now_ms, expedited=flushes, express=queue.is_express
+                )
+            # kill point: index.batched
+            if block.failures:
+                waiting.take_failures(queue, block, now_ms, now_ms)
+        if flushes:
+            self._accumulator.expedite(topic, queue.lane, now_ms)
+            if waiting.queues:
+                waiting.flush(self._queues[topic])
 
     def flush(self, topic: str, now_ms: float) -> None:
-        """End linger for the topic's records, including those that still wait for a partition."""
+        """End linger for the topic's records, including those that still wait for a partition: a FLUSH that came
+        without new records.
+        """
         queue = self._queues.get(topic)
-        if queue is None:
-            return
-        self._accumulator.expedite(topic, queue.lane, now_ms)
-        self.waiting.flush(queue)
+        if queue is not None:
+            self._accumulator.expedite(topic, queue.lane, now_ms)
+            self.waiting.flush(queue)
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Follow a metadata update and partition the entries that waited for it."""

@@ -96,41 +96,32 @@ class WaitingEntries:
 
     # --- out: into batches ----------------------------------------------------------------------------------
 
-    def distribute(
-        self,
-        queue: TopicQueue,
-        block: RecordBlock,
-        accepted_ms: float,
-        now_ms: float,
-        *,
-        expedited: bool = False,
-    ) -> None:
+    def _distribute(self, queue: TopicQueue, block: RecordBlock, accepted_ms: float, now_ms: float) -> None:
         """Put the partitioned records of a block into batches. Failures belong to its last entry, accepted at
         ``accepted_ms``.
+        """
+        if block.groups:
+            self._accumulator.append(
+                queue.topic, queue.lane, block, now_ms, express=queue.is_express, since_ms=accepted_ms
+            )
+        # kill point: index.batched
+        if block.failures:
+            self.take_failures(queue, block, accepted_ms, now_ms)
+
+    def take_failures(self, queue: TopicQueue, block: RecordBlock, accepted_ms: float, now_ms: float) -> None:
+        """Fail the records of a block's last entry, accepted at ``accepted_ms``, that could not be partitioned.
 
         A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
         KafkaProducer.waitOnMetadata. The other records of its entry continue.
         """
-        if block.groups:
-            self._accumulator.append(
-                queue.topic,
-                queue.lane,
-                block,
-                now_ms,
-                expedited=expedited,
-                express=queue.is_express,
-                since_ms=accepted_ms,
-            )
-        # kill point: index.batched
         failures = block.failures
-        if failures:
-            final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
-            if len(final) < len(failures):
-                queue.out_of_range.append(block.entry.ordinal, accepted_ms)
-                self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
-                self.queues[queue] = self._out_of_range[queue] = None
-            if final:
-                self._settlement.fail_records(queue, block.entry, final, now_ms)
+        final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
+        if len(final) < len(failures):
+            queue.out_of_range.append(block.entry.ordinal, accepted_ms)
+            self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
+            self.queues[queue] = self._out_of_range[queue] = None
+        if final:
+            self._settlement.fail_records(queue, block.entry, final, now_ms)
 
     def partition(self, queue: TopicQueue, now_ms: float) -> None:
         """Partition a part of the topic's waiting entries, strictly in order. The next turns take the rest."""
@@ -152,7 +143,7 @@ class WaitingEntries:
             accepted_ms = waiting.since_ms(block.taken - 1)
             waiting.drop(block.taken)
             left -= block.taken
-            self.distribute(queue, block, accepted_ms, now_ms)
+            self._distribute(queue, block, accepted_ms, now_ms)
         if queue.topic in self._flush_asked:
             self._accumulator.expedite(queue.topic, queue.lane, now_ms)
         if waiting:
@@ -198,7 +189,7 @@ class WaitingEntries:
             self._in_work,
             queue.work_word,
         )
-        self.distribute(queue, block, accepted_ms, now_ms)
+        self._distribute(queue, block, accepted_ms, now_ms)
 
     # --- out: time and refusals -----------------------------------------------------------------------------
 
