@@ -8,22 +8,19 @@ the broker explains.
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.effects import Connect, Effect, SendProduce
-from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import LANES_FROM
 
 if TYPE_CHECKING:
     from sidecar.producer.batch_fates import SenderCounts
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
-    from sidecar.producer.in_flight import InFlightRequests
-    from sidecar.producer.producer_batch import ProducerBatch
+    from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_room import RequestRoom
 
@@ -61,7 +58,6 @@ class BrokerDrain:
         "_latency",
         "_next_lane",
         "_quick_ms",
-        "_request_ids",
         "_room",
         "_was_quick",
     )
@@ -82,7 +78,6 @@ class BrokerDrain:
         self._room = room
         self._latency = latency
         self._counts = counts
-        self._request_ids = count(1)
         self._next_lane: defaultdict[int, int] = defaultdict(int)
         """The lane that goes first, by connection. Lanes take turns, even where only one request fits at a time."""
         self._was_quick: dict[int, bool] = {}
@@ -102,17 +97,19 @@ class BrokerDrain:
         broker = broker_of(node_id)
         in_flight, room = self._in_flight, self._room
         accumulator = self._accumulator
-        lines, max_request_size = accumulator.lines.ready(node_id), self._config.max_request_size
+        lines, max_request_size = accumulator.lines.ready[node_id], self._config.max_request_size
+        # Are quick batches and a backlog ready? Then they take turns, or use one connection each.
         is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
             any(lines[QUICK:]) and any(lines[:QUICK]) and accumulator.lines.holds(node_id, max_request_size)
         )
         is_apart = broker in accumulator.lines.apart
         if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
             is_apart, poll_again = is_crowded, True
-        places = in_flight.room(node_id)
+        takes_turns = is_crowded and not is_apart
+        places = in_flight.room(node_id) if node_id in in_flight.by_node else in_flight.room_at_rest
         if places <= 0:
             return self._is_full(node_id, links, now_ms, effects) or poll_again
-        takes_turns = is_crowded and not is_apart
+        # Lanes take turns too, each with one request at a time.
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and places > 0:
             lane = lanes_left.pop(0)
@@ -122,9 +119,9 @@ class BrokerDrain:
             if takes_turns and quick is None:
                 poll_again |= self._is_full(node_id, links, now_ms, effects)
                 continue
+            # Take batches within the room that there is.
             is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
-            most_bytes = room.request_bytes(is_first=is_first)
-            new_batches = room.new_batches(accumulator.under_way[broker])
+            most_bytes, new_batches = room.limits(accumulator.under_way[broker], is_first=is_first)
             if new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
                     poll_again = True  # the earlier effects may give descriptors to halves, or free some
@@ -140,50 +137,50 @@ class BrokerDrain:
                 quick=quick,
             )
             if not batches:
-                if not lines[lane] and not lines[QUICK + lane]:
-                    continue
-                if quick is not None and not lines[QUICK * quick + lane]:
-                    lanes_left.insert(0, lane)  # none of this kind was due: give the other kind its turn
-                    continue
-                if new_batches <= 0:
-                    room.lacks_descriptors = True
-                if is_first and accumulator.held_back_bytes:
-                    room.wait(node_id, accumulator.held_back_bytes)
+                if self._took_none(
+                    node_id, lane, quick, lacks_descriptors=new_batches <= 0, is_first=is_first
+                ):
+                    lanes_left.insert(0, lane)
                 continue
+            # Make the request, with its buffer, and count its share of the room.
+            request = in_flight.begin(node_id, lane, batches[0].queue.acks, batches, now_ms)
+            request.buffer = room.buffers.take(request.size_bytes)
+            room.promised += request.new_batches
+            places -= 1
             lanes_left.append(lane)
             self._next_lane[node_id] = LANES_FROM[lane][1]
-            places -= 1
-            is_quick = node_id == broker if is_apart else quick
-            effects.append(SendProduce(node_id, self._request(node_id, batches, now_ms, is_quick)))
+            if is_crowded or is_apart:
+                self._note_quick(request, node_id == broker if is_apart else quick)
+            if self._latency.is_on:
+                self._latency.drained(broker)
+            self._counts.requests += 1
+            self._counts.batches_sent += len(batches)
+            effects.append(SendProduce(node_id, request))
             if not any(lines):
                 break
         return poll_again
 
-    def _request(
-        self, node_id: int, batches: list[ProducerBatch], now_ms: float, is_quick: bool | None
-    ) -> ProduceRequest:
-        if self._latency.is_on:
-            self._latency.drained(broker_of(node_id))
-        timeout_ms = self._config.request_timeout_ms
-        request = ProduceRequest(
-            next(self._request_ids),
-            node_id,
-            batches[0].lane,
-            batches[0].queue.acks,
-            batches,
-            now_ms,
-            int(timeout_ms),
-            now_ms + timeout_ms,
-        )
+    def _took_none(
+        self, node_id: int, lane: int, quick: bool | None, *, lacks_descriptors: bool, is_first: bool
+    ) -> bool:
+        """Note what is missing for a request. True: none of this kind was due, so the other kind gets its turn."""
+        lines = self._accumulator.lines.ready[node_id]
+        if not lines[lane] and not lines[QUICK + lane]:
+            return False
+        if quick is not None and not lines[QUICK * quick + lane]:
+            return True
+        if lacks_descriptors:
+            self._room.lack_descriptors()
+        if is_first and self._accumulator.held_back_bytes:
+            self._room.wait(node_id, self._accumulator.held_back_bytes)
+        return False
+
+    def _note_quick(self, request: ProduceRequest, is_quick: bool | None) -> None:
+        """Note which kind of batches a request has while a broker has both; None: either."""
         if is_quick is not None:
-            self._was_quick[node_id] = request.is_quick = is_quick
+            self._was_quick[request.node_id] = request.is_quick = is_quick
             if is_quick:
-                self._quick_ms[broker_of(node_id)] = now_ms
-        self._room.take(request)
-        self._in_flight.add(request)
-        self._counts.requests += 1
-        self._counts.batches_sent += len(batches)
-        return request
+                self._quick_ms[broker_of(request.node_id)] = request.created_ms
 
     def _is_full(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> bool:
         """The connection has no room for another request now. True: polling again finds the second connection."""
@@ -211,7 +208,7 @@ class BrokerDrain:
 
         Each kind has request slots of its own. Where both may go they take turns, so neither starves the other.
         """
-        ready = self._accumulator.lines.ready(node_id)
+        ready = self._accumulator.lines.ready[node_id]
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
         may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(

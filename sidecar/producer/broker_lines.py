@@ -27,19 +27,19 @@ class BrokerLines:
     With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
-    __slots__ = ("_again", "_lingering", "_ready", "apart", "leaderless", "snapshot", "widened")
+    __slots__ = ("again", "apart", "leaderless", "lingering", "ready", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
-        self._ready: dict[int, tuple[Line, ...]] = {}
+        self.ready: dict[int, tuple[Line, ...]] = {}
         """By broker: one line per lane, then at QUICK + lane the partitions whose next batch is small and new, or
-        express.
+        express. A broker that never had any is not here.
         """
-        self._again: dict[int, tuple[Line, ...]] = {}
+        self.again: dict[int, tuple[Line, ...]] = {}
         """By broker and lane: ready partitions whose next batch has its descriptor. When the descriptor table is full,
         the batches that may still go are found without a walk over all others.
         """
-        self._lingering: dict[int, tuple[Line, ...]] = {}
+        self.lingering: dict[int, tuple[Line, ...]] = {}
         """By broker and lane: partitions whose next batch only waits for more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
         """Brokers with two connections in use, and for each of their partitions the connection it uses; half use
@@ -65,7 +65,7 @@ class BrokerLines:
                 return  # its leader is not needed yet
             line = self.leaderless
         else:
-            nodes = self._lingering if lingers else self._ready
+            nodes = self.lingering if lingers else self.ready
             place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
             link_id = self._link_of(queue, leader.id) if self.widened else leader.id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
@@ -73,7 +73,7 @@ class BrokerLines:
             lines = nodes.get(link_id)
             line = _line(nodes, link_id, place) if lines is None else lines[place]
             if queue.has_descriptor and not lingers:
-                queue.again = _line(self._again, link_id, queue.lane)
+                queue.again = _line(self.again, link_id, queue.lane)
                 queue.again[queue] = None
         line[queue] = None
         queue.line = line
@@ -115,7 +115,7 @@ class BrokerLines:
         self._place_again([*self._standing(node_id), *self._standing(second_of(node_id))])
 
     def _standing(self, link_id: int) -> list[PartitionQueue]:
-        lines = (*self.ready(link_id), *self.lingering(link_id))
+        lines = (*self.ready.get(link_id, ()), *self.lingering.get(link_id, ()))
         return [queue for line in lines for queue in line]
 
     def _place_again(self, queues: list[PartitionQueue]) -> None:
@@ -127,46 +127,24 @@ class BrokerLines:
         """Move partitions to the lines of their new leaders."""
         self.snapshot = snapshot
         moved = list(self.leaderless)
-        for nodes in (self._ready, self._lingering):
+        for nodes in (self.ready, self.lingering):
             for lines in nodes.values():
                 for line in lines:
                     moved.extend(line)
         for queue in moved:
             queue.leave_line()
         known = snapshot.nodes
-        self._ready = {node: lines for node, lines in self._ready.items() if broker_of(node) in known}
-        self._lingering = {node: lines for node, lines in self._lingering.items() if broker_of(node) in known}
-        self._again = {node: lines for node, lines in self._again.items() if broker_of(node) in known}
+        self.ready = {node: lines for node, lines in self.ready.items() if broker_of(node) in known}
+        self.lingering = {node: lines for node, lines in self.lingering.items() if broker_of(node) in known}
+        self.again = {node: lines for node, lines in self.again.items() if broker_of(node) in known}
         for queue in moved:
             self.place(queue, lingers=queue.lingers)
-
-    def ready_nodes(self) -> list[int]:
-        """Brokers with ready partitions."""
-        ready: list[int] = []
-        for node, lines in self._ready.items():
-            if any(lines):
-                ready.append(node)
-        return ready
-
-    def ready(self, node_id: int) -> tuple[Line, ...]:
-        """The broker's ready lines: one per lane, then at QUICK + lane the quick ones. Empty if the broker never had
-        any.
-        """
-        return self._ready.get(node_id, ())
-
-    def again(self, node_id: int) -> tuple[Line, ...]:
-        """Ready partitions that need no descriptor, by lane. Empty if the broker never had any."""
-        return self._again.get(node_id, ())
-
-    def lingering(self, node_id: int) -> tuple[Line, ...]:
-        """Partitions that may fill up the broker's requests, by lane. Empty if the broker never had any."""
-        return self._lingering.get(node_id, ())
 
     def holds(self, node_id: int, size_bytes: int, *, is_movable: bool = False) -> bool:
         """True if the ready partitions of this connection, quick ones excluded, hold at least ``size_bytes``, counted
         in whole batches of batch.size. ``is_movable``: count only partitions that may use the second connection.
         """
-        for line in self.ready(node_id)[:QUICK]:
+        for line in self.ready.get(node_id, ())[:QUICK]:
             for queue in line:
                 if is_movable and queue.acks == 0:
                     continue
@@ -177,7 +155,7 @@ class BrokerLines:
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with a batch ready for the broker."""
-        return {queue.topic for line in self.ready(node_id) for queue in line}
+        return {queue.topic for line in self.ready.get(node_id, ()) for queue in line}
 
 
 def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, place: int) -> Line:

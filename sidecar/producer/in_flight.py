@@ -4,6 +4,7 @@ counts from the moment it is prepared.
 
 from __future__ import annotations
 
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -98,13 +99,16 @@ class ProduceRequest:
 class InFlightRequests:
     """Requests by connection, oldest first. An ended request is removed, which is how late answers are recognised."""
 
-    __slots__ = ("_by_node", "_max_per_node", "next_deadline_ms", "room_at_rest")
+    __slots__ = ("_ids", "_max_per_node", "_timeout_ms", "by_node", "next_deadline_ms", "room_at_rest")
 
-    def __init__(self, max_per_node: int) -> None:
+    def __init__(self, max_per_node: int, *, timeout_ms: float) -> None:
         self._max_per_node = max_per_node
+        self._timeout_ms = timeout_ms
+        self._ids = count(1)
         self.room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
         """:meth:`room` of a connection with nothing in flight. Others reach it only if all their requests are sent."""
-        self._by_node: dict[int, dict[int, ProduceRequest]] = {}
+        self.by_node: dict[int, dict[int, ProduceRequest]] = {}
+        """By connection and id. A connection with nothing in flight is not here."""
         self.next_deadline_ms = inf
         """Lower bound of all deadlines. It may belong to a request that has ended: :meth:`timed_out` finds the next
         one.
@@ -114,7 +118,7 @@ class InFlightRequests:
         """Number of further requests the connection may be given now. Limits: max.in.flight.requests unanswered ones,
         and ``UNSENT_PER_NODE_MAX`` requests that the kernel has not taken completely.
         """
-        requests = self._by_node.get(node_id)
+        requests = self.by_node.get(node_id)
         if requests is None:
             return self.room_at_rest
         unsent = 0
@@ -122,16 +126,24 @@ class InFlightRequests:
             unsent += not request.sent
         return min(UNSENT_PER_NODE_MAX - unsent, self._max_per_node - len(requests))
 
-    def add(self, request: ProduceRequest) -> None:
-        next_ms, deadline_ms = self.next_deadline_ms, request.deadline_ms
-        self.next_deadline_ms = deadline_ms if deadline_ms < next_ms else next_ms
-        self._by_node.setdefault(request.node_id, {})[request.id] = request
+    def begin(
+        self, node_id: int, lane: int, acks: int, batches: list[ProducerBatch], now_ms: float
+    ) -> ProduceRequest:
+        """Make the request of these drained batches."""
+        timeout_ms = self._timeout_ms
+        deadline_ms = now_ms + timeout_ms
+        request = ProduceRequest(
+            next(self._ids), node_id, lane, acks, batches, now_ms, int(timeout_ms), deadline_ms
+        )
+        self.next_deadline_ms = min(self.next_deadline_ms, deadline_ms)
+        self.by_node.setdefault(node_id, {})[request.id] = request
+        return request
 
     def end(self, request: ProduceRequest) -> bool:
         """Remove a request that has ended with any result, and release its batches. True exactly once per request, and
         False if it had ended already (timed out, disconnected).
         """
-        requests = self._by_node.get(request.node_id)
+        requests = self.by_node.get(request.node_id)
         if requests is None or requests.pop(request.id, None) is None:
             return False
         request.ended = True
@@ -139,20 +151,20 @@ class InFlightRequests:
             batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
             batch.queue.wire_count -= 1
         if not requests:
-            del self._by_node[request.node_id]
-            if not self._by_node:
+            del self.by_node[request.node_id]
+            if not self.by_node:
                 self.next_deadline_ms = inf
         return True
 
     def requests(self, node_id: int) -> list[ProduceRequest]:
         """The requests of a connection, oldest first."""
-        return list(self._by_node.get(node_id, {}).values())
+        return list(self.by_node.get(node_id, {}).values())
 
     def timed_out(self, now_ms: float) -> list[int]:
         """Connections whose oldest request has passed its deadline, to be closed."""
         late: list[int] = []
         self.next_deadline_ms = inf
-        for node, requests in self._by_node.items():
+        for node, requests in self.by_node.items():
             deadline_ms = next(iter(requests.values())).deadline_ms
             if deadline_ms <= now_ms:
                 late.append(node)
@@ -162,11 +174,11 @@ class InFlightRequests:
 
     def unsent_nodes(self) -> list[int]:
         """Connections with a request that the kernel has not taken completely. Each of them holds a request buffer."""
-        return [node for node in self._by_node if self.has_unsent(node)]
+        return [node for node in self.by_node if self.has_unsent(node)]
 
     def has_unsent(self, node_id: int) -> bool:
         """True if a request for this connection holds a buffer."""
-        requests = self._by_node.get(node_id)
+        requests = self.by_node.get(node_id)
         if requests is not None:
             for request in requests.values():
                 if not request.sent:
@@ -175,20 +187,20 @@ class InFlightRequests:
 
     def bulk_count(self, node_id: int) -> int:
         """Number of its requests that hold a backlog's batches."""
-        requests = self._by_node.get(node_id)
+        requests = self.by_node.get(node_id)
         return sum(not request.is_quick for request in requests.values()) if requests else 0
 
     def count(self, node_id: int) -> int:
-        return len(self._by_node.get(node_id, ()))
+        return len(self.by_node.get(node_id, ()))
 
     def oldest_ms(self, node_id: int) -> float:
         """When the oldest unanswered request was made, monotonic ms; infinity if there is none."""
-        requests = self._by_node.get(node_id)
+        requests = self.by_node.get(node_id)
         return next(iter(requests.values())).created_ms if requests else inf
 
     def full_nodes(self) -> list[int]:
         """Connections that take no further request before one is answered."""
-        return [node for node, requests in self._by_node.items() if len(requests) >= self._max_per_node]
+        return [node for node, requests in self.by_node.items() if len(requests) >= self._max_per_node]
 
     def __len__(self) -> int:
-        return sum(len(requests) for requests in self._by_node.values())
+        return sum(len(requests) for requests in self.by_node.values())

@@ -131,11 +131,21 @@ class PartitionQueue:
     def drain(self, batch: ProducerBatch) -> None:
         """Take the batch out of its deque for a request, and the partition out of its line."""
         batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
-        self.remove(batch)
-        if batch.order == NOT_DRAINED:
+        is_new = batch.order == NOT_DRAINED
+        waiting = self.express if is_new and batch.is_express else self.batches
+        if waiting[0] is batch:
+            waiting.popleft()
+        else:
+            waiting.remove(batch)
+        self.load -= batch.load
+        if self.partitioner is not None:
+            self.partitioner.set_queue_length(self.partition, self.load)
+        if is_new:
             batch.order = self.next_order
             self.next_order += batch.records.count
-            if batch.is_express and self.batches:
+            if not batch.is_express:
+                self.passes, self.last_to_pass = 0, None
+            elif self.batches:
                 self._passed(self.batches[0])
         self.wire_count += 1
         self.timer_serial = 0
@@ -146,20 +156,17 @@ class PartitionQueue:
             self.line = None
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Take a batch out of its deque, because it is drained or its fate is decided."""
+        """Take a batch out of its deque whose fate is decided while it waits."""
         self.load -= batch.load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
-        batches = self.batches
-        if batch.order == NOT_DRAINED:
-            if batch.is_express:
-                batches = self.express
-            else:
-                self.passes, self.last_to_pass = 0, None
-        if batches[0] is batch:
-            batches.popleft()
+        if batch.order != NOT_DRAINED:
+            self.batches.remove(batch)
+        elif batch.is_express:
+            self.express.remove(batch)
         else:
-            batches.remove(batch)
+            self.passes, self.last_to_pass = 0, None
+            self.batches.remove(batch)
 
     def _passed(self, first: ProducerBatch) -> None:
         """Count an express batch that passed ``first``, the backlog's first batch."""

@@ -116,7 +116,7 @@ class PartitionSchedule:
         backoff ends.
         """
         lines = self.lines
-        if any(lines.again(broker)) or any(lines.again(second_of(broker))):
+        if any(lines.again.get(broker, ())) or any(lines.again.get(second_of(broker), ())):
             return True
         assert lines.snapshot is not None
         for queue in self._backing_off:

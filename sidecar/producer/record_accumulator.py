@@ -258,17 +258,14 @@ class RecordAccumulator:
             for queue in self._topics[lane].get(topic, {}).values():
                 queue.partitioner = None
 
-    # --- time and metadata ----------------------------------------------------------------------------------
+    # --- metadata -------------------------------------------------------------------------------------------
 
-    def advance(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """Handle elapsed time and new metadata: fire due timers, and move partitions to their new leaders."""
-        schedule, before = self.schedule, self.lines.snapshot
-        if schedule.timers.earliest_ms <= now_ms:
-            schedule.fire_timers(now_ms)
-        if snapshot is not before:
-            if before is not None:
-                forget_recreated(self._topics[IDEMPOTENT_LANE], before, snapshot)
-            schedule.follow(snapshot, now_ms)
+    def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
+        """Move partitions to their new leaders."""
+        before = self.lines.snapshot
+        if before is not None:
+            forget_recreated(self._topics[IDEMPOTENT_LANE], before, snapshot)
+        self.schedule.follow(snapshot, now_ms)
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -302,18 +299,33 @@ class RecordAccumulator:
         batches: list[ProducerBatch] = []
         limits = (max_bytes, single_bytes)
         size = 0
-        ready = self.lines.ready(node_id)
-        for line in self._lines_of(node_id, ready, lane, quick) if ready else ():
+        lines = self.lines
+        ready = lines.ready.get(node_id)
+        if ready is None:
+            return batches
+        kinds: tuple[Line, ...] = (ready[lane], ready[QUICK + lane])
+        if quick is not None:
+            kinds = (kinds[quick],)
+        elif all(kinds):
+            # They take turns to be first: topics with other acks wait for the next request.
+            is_small_first = self._small_first[node_id] = not self._small_first.get(node_id, True)
+            kinds = kinds[::-1] if is_small_first else kinds
+        for line in kinds:
             if line and not self.held_back_bytes:
                 size, new_batches = self._take(line, batches, size, limits, new_batches, now_ms)
         if new_batches <= 0:
-            again = self.lines.again(node_id)
-            if again and again[lane]:
+            again = lines.again.get(node_id)
+            if again is not None and again[lane]:
                 size, new_batches = self._take(again[lane], batches, size, limits, new_batches, now_ms)
         if not batches:
             return batches
-        along = self.lines.lingering(node_id)
-        if along and along[lane] and size < max_bytes and not any(batch.full for batch in batches):
+        along = lines.lingering.get(node_id)
+        if (
+            along is not None
+            and along[lane]
+            and size < max_bytes
+            and not any(batch.full for batch in batches)
+        ):
             longest_ms = max(batch.queue.settings.linger_ms for batch in batches)
             self._take(along[lane], batches, size, limits, new_batches, now_ms, longest_ms)
         if lane == IDEMPOTENT_LANE:
@@ -331,20 +343,6 @@ class RecordAccumulator:
             if queue.batches or queue.express:
                 self.schedule.touch(queue, now_ms)  # the rest of the partition goes to the end of the line
         return batches
-
-    def _lines_of(
-        self, node_id: int, ready: tuple[Line, ...], lane: int, quick: bool | None
-    ) -> tuple[Line, ...]:
-        """When both kinds may be sent, they take turns to be first: topics with other acks wait for the next
-        request.
-        """
-        bulk, small = ready[lane], ready[QUICK + lane]
-        if quick is not None:
-            return (small,) if quick else (bulk,)
-        if not (bulk and small):
-            return bulk, small
-        is_small_first = self._small_first[node_id] = not self._small_first.get(node_id, True)
-        return (small, bulk) if is_small_first else (bulk, small)
 
     def _take(
         self,

@@ -35,7 +35,6 @@ class RequestBufferPool:
 
     __slots__ = (
         "_free",
-        "_largest_bytes",
         "_trims",
         "free_bytes",
         "limit_bytes",
@@ -57,7 +56,6 @@ class RequestBufferPool:
         self.taken_count = 0
         self.free_bytes = 0
         self._free: defaultdict[int, list[RequestBuffer]] = defaultdict(list)
-        self._largest_bytes = self._class_of(max_request_size)
         self._trims = 0
 
     def take(self, size_bytes: int) -> RequestBuffer | None:
@@ -66,7 +64,15 @@ class RequestBufferPool:
         With nothing taken, any size is lent. Otherwise a batch accepted under an earlier, larger max.request.size
         would block its broker for ever.
         """
-        size = self._class_of(size_bytes)
+        largest = self.max_request_size
+        if size_bytes > largest // 2:
+            # Not a power of two: so 64 MiB hold as many of the largest requests as promised.
+            size = max(size_bytes, largest)
+        else:
+            size = _SMALLEST
+            while size < size_bytes:
+                size *= 2
+            size = min(size, largest)
         if self.taken_bytes and self.taken_bytes + size > self.limit_bytes:
             return None
         free = self._free[size]
@@ -87,10 +93,10 @@ class RequestBufferPool:
         """
         if not (self.taken_bytes or reserve_requests):
             return inf
-        room = self.limit_bytes - self.taken_bytes - reserve_requests * self._largest_bytes
-        if room >= self._largest_bytes:
+        room = self.limit_bytes - self.taken_bytes - reserve_requests * self.max_request_size
+        if room >= self.max_request_size:
             return room
-        if room < min(_SMALLEST, self._largest_bytes):
+        if room < min(_SMALLEST, self.max_request_size):
             return 0
         return min(1 << room.bit_length() - 1, self.max_request_size // 2)
 
@@ -124,12 +130,3 @@ class RequestBufferPool:
             while buffers and self.free_bytes > free_bytes:
                 buffers.pop()
                 self.free_bytes -= size
-
-    def _class_of(self, size_bytes: int) -> int:
-        """A power of two, except that the largest request gets exactly its size: so 64 MiB hold as many as promised."""
-        if size_bytes > self.max_request_size // 2:
-            return max(size_bytes, self.max_request_size)
-        size = _SMALLEST
-        while size < size_bytes:
-            size *= 2
-        return size if size < self.max_request_size else self.max_request_size

@@ -7,7 +7,6 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from sidecar.producer.in_flight import ProduceRequest
     from sidecar.producer.request_buffers import RequestBufferPool
 
 DESCRIPTORS_RESERVED: Final = 64
@@ -27,7 +26,7 @@ class Descriptors(Protocol):
 
 
 class RequestRoom:
-    """The sender asks it before and after each drain. Single-threaded: the worker's loop.
+    """BrokerDrain asks it before each drain. Single-threaded: the worker's loop.
 
     Descriptors: with more than one broker, the batches of one may hold as many as stay free after it has taken some.
     (A dynamic threshold, as Choudhury and Hahne share a switch's memory.) So one broker that does not answer leaves
@@ -61,21 +60,24 @@ class RequestRoom:
 
     __slots__ = (
         "_descriptors",
-        "_free_when_promised",
+        "_free_when_lacking",
         "_is_closed",
-        "_promised",
         "buffers",
         "is_shared",
         "lacks_descriptors",
+        "promised",
         "waiting",
     )
 
     def __init__(self, buffers: RequestBufferPool, descriptors: Descriptors) -> None:
         self.buffers = buffers
         self._descriptors = descriptors
-        self._promised = 0
-        """Descriptors promised to requests of this poll, which are published after it."""
-        self._free_when_promised = 0
+        self.promised = 0
+        """Descriptors promised to splits and requests of this poll, which are published after it. Those promised by an
+        earlier poll were used or given back.
+        """
+        self._free_when_lacking = 0
+        """Descriptors that were free in the last poll that lacked some."""
         self.is_shared = False
         """The cluster has more than one broker."""
         self.lacks_descriptors = False
@@ -85,15 +87,8 @@ class RequestRoom:
         self._is_closed = False
         """A waiting connection has a batch larger than max.request.size: those behind it get no buffer in this poll."""
 
-    def begin_poll(self, ready: list[int], *, brokers: int, splits: int = 0) -> None:
-        """Start a poll: drop earlier promises, which were used or given back, and sort ``ready`` by longest waiting
-        first.
-
-        ``splits`` run before this poll's requests; each takes one descriptor more than it gives back.
-        """
-        self._promised = splits
-        self._free_when_promised = len(self._descriptors.free_indexes)
-        self.is_shared = brokers > 1
+    def begin_poll(self, ready: list[int]) -> None:
+        """Begin a poll after one in which something was missing: sort ``ready`` by longest waiting first."""
         self.lacks_descriptors = False
         self._is_closed = False
         if self.waiting:
@@ -107,24 +102,36 @@ class RequestRoom:
         if size_bytes > self.buffers.max_request_size:
             self._is_closed = True
 
-    def new_batches(self, under_way: int) -> int:
-        """Number of batches without a descriptor that a broker's next request may have. ``under_way``: its batches
-        that were drained and have no fate.
+    def lack_descriptors(self) -> None:
+        """Note that batches stay in their queues because too few descriptors are free."""
+        self.lacks_descriptors = True
+        self._free_when_lacking = len(self._descriptors.free_indexes)
+
+    def limits(self, under_way: int, *, is_first: bool) -> tuple[float, int]:
+        """The limits of a broker's next request: (its size in bytes, the number of its batches without a descriptor).
+
+        The size is 0 if no request finds a buffer, and infinity if any does. ``under_way``: the broker's batches that
+        were drained and have no fate. ``is_first``: no other request of the connection holds a buffer.
         """
-        free = len(self._descriptors.free_indexes) - self._promised - DESCRIPTORS_RESERVED
+        new_batches = len(self._descriptors.free_indexes) - self.promised - DESCRIPTORS_RESERVED
         if self.is_shared:
-            free = (free - under_way + 1) // 2
-        if free > NEW_BATCHES_MAX:
-            return NEW_BATCHES_MAX
-        return free if free > 0 else 0
+            new_batches = (new_batches - under_way + 1) // 2
+        new_batches = NEW_BATCHES_MAX if new_batches > NEW_BATCHES_MAX else max(new_batches, 0)
+        if self._is_closed:
+            return 0, new_batches
+        takes_any = is_first or not self.is_shared
+        if takes_any and not self.buffers.taken_bytes:
+            return inf, new_batches
+        return self.buffers.room_bytes(reserve_requests=0 if takes_any else 1), new_batches
 
     def new_batches_of_stuck(self) -> int:
-        """The same for a broker whose descriptors cannot come back before a batch without one is sent. It has nothing
-        in flight, and no batch with a descriptor is next in its partition. It may use one of those reserved for
-        splits.
+        """Number of new batches of a broker whose descriptors cannot come back before a batch without one is sent. It
+        has nothing in flight, and no batch with a descriptor is next in its partition. It may use one of those reserved
+        for splits.
         """
-        free = len(self._descriptors.free_indexes) - self._promised
-        return max(self.new_batches(0), min(free, 1))
+        _, new_batches = self.limits(0, is_first=True)
+        free = len(self._descriptors.free_indexes) - self.promised
+        return max(new_batches, min(free, 1))
 
     def has_room_for_halves(self, splits: int) -> bool:
         """Whether one more split finds two descriptors, after ``splits`` that run before it. Each takes two and gives
@@ -132,23 +139,8 @@ class RequestRoom:
         """
         return len(self._descriptors.free_indexes) >= splits + 2
 
-    def request_bytes(self, *, is_first: bool) -> float:
-        """Size of the largest request that finds a buffer now: 0 if none does, infinity if any does. ``is_first``: no
-        other request of the connection holds a buffer.
-        """
-        if self._is_closed:
-            return 0
-        if not self.buffers.taken_bytes and (is_first or not self.is_shared):
-            return inf
-        return self.buffers.room_bytes(reserve_requests=0 if is_first or not self.is_shared else 1)
-
-    def take(self, request: ProduceRequest) -> None:
-        """Give the request its buffer, and count the descriptors that it will need."""
-        request.buffer = self.buffers.take(request.size_bytes)
-        self._promised += request.new_batches
-
     @property
     def has_freed_descriptors(self) -> bool:
         """True if descriptors were freed since a poll whose batches found none."""
         free = len(self._descriptors.free_indexes)
-        return self.lacks_descriptors and free > self._free_when_promised - self._promised
+        return self.lacks_descriptors and free > self._free_when_lacking - self.promised

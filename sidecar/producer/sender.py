@@ -78,7 +78,9 @@ class Sender:
         self._wants_identity = config.enable_idempotence
         self._fates = BatchFates(config, accumulator, ids, backoff, room)
         self.counts = self._fates.counts
-        self.in_flight = self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
+        self.in_flight = self._in_flight = InFlightRequests(
+            config.max_in_flight_requests_per_connection, timeout_ms=config.request_timeout_ms
+        )
         self._closing_links: set[int] = set()
         """Links with a pending CloseLink: nothing is drained for them before :meth:`on_disconnect`."""
         self.lost_links = LostLinks()
@@ -109,14 +111,20 @@ class Sender:
         """Return the effects of all work that is possible now. The cost is per broker with work and per due batch;
         idle partitions cost nothing.
         """
+        # Elapsed time and new metadata: timers, leaders, and deadlines.
         accumulator = self._accumulator
-        accumulator.advance(snapshot, now_ms)
+        schedule, lines = accumulator.schedule, accumulator.lines
+        if schedule.timers.earliest_ms <= now_ms:
+            schedule.fire_timers(now_ms)
+        if snapshot is not lines.snapshot:
+            accumulator.follow(snapshot, now_ms)
         if accumulator.incomplete.next_expiry_ms <= now_ms:
             self._expire_batches(now_ms)
         if self._in_flight.next_deadline_ms <= now_ms:
             self._time_out_requests(now_ms)
         self._wake_now = False
-        # All effects go to one list, which is taken at the end: an exception here loses none of them.
+        # Decisions since the last poll. All effects go to one list, which is taken at the end: an exception here
+        # loses none of them.
         fates = self._fates
         effects = fates.effects
         if fates.completed:
@@ -131,19 +139,22 @@ class Sender:
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if fates.stale_topics or accumulator.lines.leaderless or self._leaderless.asked:
+        if fates.stale_topics or lines.leaderless or self._leaderless.asked:
             self._ask_for_metadata(effects, now_ms)
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
-        if accumulator.lines.widened:
+        if lines.widened:
             self._drain.narrow(now_ms)
-        ready = accumulator.lines.ready_nodes()
+        # Requests to the brokers with something ready, within the room that there is.
         has_decided = bool(effects)
+        ready = [node_id for node_id, its in lines.ready.items() if any(its)]
         room = self.room
-        if ready or room.lacks_descriptors or room.waiting:
-            room.begin_poll(ready, brokers=len(snapshot.nodes), splits=fates.splits)
-        fates.splits = 0
+        room.is_shared = len(snapshot.nodes) > 1
+        # Each split runs before the requests, and takes one descriptor more than it gives back.
+        room.promised, fates.splits = fates.splits, 0
+        if room.lacks_descriptors or room.waiting:
+            room.begin_poll(ready)
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
@@ -266,7 +277,7 @@ class Sender:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.settled(request.batches, now_ms)
         # The connection has room again, which matters only if something is ready.
-        if request.acks == 0 or self._accumulator.lines.ready_nodes():
+        if request.acks == 0 or any(map(any, self._accumulator.lines.ready.values())):
             self._wake_now = True
         return self._wake_now
 

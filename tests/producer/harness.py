@@ -10,6 +10,7 @@ from uuid import UUID
 from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
@@ -246,6 +247,11 @@ class Core:
 
     def move_leaders(self, leaders: Sequence[int]) -> None:
         self.snapshot = snapshot_of({TOPIC: leaders}, version=self.snapshot.version + 1)
+
+
+def ready_nodes(lines: BrokerLines) -> list[int]:
+    """Connections with something ready."""
+    return [node_id for node_id, its in lines.ready.items() if any(its)]
 
 
 def payloads_of(batches: Iterable[ProducerBatch]) -> list[Any]:

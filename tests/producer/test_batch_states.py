@@ -32,7 +32,7 @@ def _drain(core: Core, batch: ProducerBatch) -> None:
     if batch not in queue.batches:
         queue.batches.appendleft(batch)
     core.accumulator.schedule.begin_close(core.now_ms)
-    core.accumulator.advance(core.snapshot, core.now_ms)
+    core.accumulator.follow(core.snapshot, core.now_ms)
     core.accumulator.schedule.touch(queue, core.now_ms)
     core.accumulator.drain(1, core.lane, inf, core.now_ms)
 

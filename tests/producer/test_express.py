@@ -227,7 +227,7 @@ def beside_a_backlog(each: int = 5, **settings: object) -> Core:
     """Five partitions with so many full batches, and a topic that has none."""
     core = large_batches(leaders=(1,) * 5, **settings)
     core.snapshot = snapshot_of({TOPIC: (1,) * 5, QUIET_TOPIC: (1,)}, version=2)
-    core.accumulator.advance(core.snapshot, core.now_ms)
+    core.accumulator.follow(core.snapshot, core.now_ms)
     for partition in range(5):
         backlog(core, *range(each), partition=partition)
     return core

@@ -15,7 +15,7 @@ from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce import PartitionResult
 
-from .harness import TOPIC, Core, answer, snapshot_of
+from .harness import TOPIC, Core, answer, ready_nodes, snapshot_of
 
 CODES = (0, 0, 0, 6, 7, 10, 10, 19, 19)
 BROKERS = (1, 2)
@@ -105,7 +105,7 @@ class Model:
     def stuck(self) -> list[int]:
         """Brokers that are there, have something due and nothing in flight, though a descriptor is free."""
         core = self.core
-        ready = core.accumulator.lines.ready_nodes()
+        ready = ready_nodes(core.accumulator.lines)
         idle = [
             each for each in ready if each not in core.links.down and not core.sender._in_flight.count(each)
         ]

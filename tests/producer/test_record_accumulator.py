@@ -15,7 +15,7 @@ from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
-from .harness import TOPIC, Core, answer, payloads_of, snapshot_of
+from .harness import TOPIC, Core, answer, payloads_of, ready_nodes, snapshot_of
 
 
 @pytest.mark.rule("A1")
@@ -24,7 +24,7 @@ def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> N
     core.append("a", "b")
     assert core.poll() == []
     core.append("c")
-    assert list(core.accumulator.lines.ready_nodes()) == [1], "the batch is exactly full: it does not linger"
+    assert ready_nodes(core.accumulator.lines) == [1], "the batch is exactly full: it does not linger"
     core.append("d")
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [3, 1]
@@ -133,7 +133,7 @@ def test_drain_goes_on_where_it_stopped() -> None:
     for _ in range(3):
         for partition in range(4):
             core.append("x", partition=partition)
-    core.accumulator.advance(core.snapshot, core.now_ms)
+    core.accumulator.follow(core.snapshot, core.now_ms)
     order = []
     for node in (1, 2) * 3:
         (batch,) = core.accumulator.drain(node, 0, 200, core.now_ms)
@@ -245,7 +245,7 @@ def test_a_request_takes_one_batch_a_partition_and_no_more_than_its_size() -> No
     core = Core(leaders=(1, 1, 1), batch_size=400, max_request_size=1000)
     for partition in range(3):
         core.append(*"abcdef", partition=partition)
-    core.accumulator.advance(core.snapshot, core.now_ms)
+    core.accumulator.follow(core.snapshot, core.now_ms)
     batches = core.accumulator.drain(1, 0, 1000, core.now_ms)
     assert [batch.partition for batch in batches] == [0, 1]
     assert sum(batch.size_bytes for batch in batches) <= 1000

@@ -12,7 +12,7 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.config_rules import config_of
 from sidecar.common.errors import Code, classify
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
+from sidecar.producer.in_flight import InFlightRequests
 from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
 from sidecar.producer.throttle_times import SAMPLE_MS, ThrottleTimes
 from tests.configs import DEFAULTS, config_with
@@ -155,11 +155,8 @@ def test_backoff_doubles_and_jitters_within_its_bounds() -> None:
 
 
 def test_in_flight_requests_end_once() -> None:
-    in_flight = InFlightRequests(2)
-    request = ProduceRequest(
-        id=1, node_id=3, lane=0, acks=-1, batches=[], created_ms=0, timeout_ms=1, deadline_ms=10
-    )
-    in_flight.add(request)
+    in_flight = InFlightRequests(2, timeout_ms=10)
+    request = in_flight.begin(3, 0, -1, [], 0)
     assert in_flight.timed_out(9) == []
     assert in_flight.timed_out(10) == [3]
     assert in_flight.end(request)

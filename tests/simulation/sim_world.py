@@ -125,7 +125,7 @@ class SimWorld(SimShell):
         deadlines_ms = [batch.deadline_ms for batch in self.accumulator.incomplete.oldest_first()]
         assert self.accumulator.incomplete.next_expiry_ms <= min(deadlines_ms, default=float("inf"))
         in_flight = self.sender._in_flight
-        requests = [request for each in in_flight._by_node.values() for request in each.values()]
+        requests = [request for each in in_flight.by_node.values() for request in each.values()]
         assert in_flight.next_deadline_ms <= min((r.deadline_ms for r in requests), default=float("inf"))
         holding = Counter(batch.failed_node for batch in self.accumulator.incomplete.oldest_first())
         assert {node: count for node, count in self.accumulator.under_way.items() if count} == {

@@ -10,6 +10,7 @@ from collections import Counter
 from math import inf
 
 import pytest
+from producer.harness import ready_nodes
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.producer.batch_states import BatchState
@@ -183,8 +184,8 @@ def plain_world() -> SimWorld:
 def drain(world: SimWorld, batch: ProducerBatch) -> None:
     """Into a request, with the first batch of every other partition."""
     world.accumulator.schedule.begin_close(world.now_ms)
-    world.accumulator.advance(world.snapshot, world.now_ms)
-    for node_id in world.accumulator.lines.ready_nodes():
+    world.accumulator.follow(world.snapshot, world.now_ms)
+    for node_id in ready_nodes(world.accumulator.lines):
         world.accumulator.drain(node_id, world.lane, inf, world.now_ms)
     assert batch.state is BatchState.ON_WIRE
 
