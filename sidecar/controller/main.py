@@ -340,6 +340,7 @@ class _Service:
                         )
         predecessor.check()
         Systemd().take_main_process()
+        predecessor.check()  # systemd may take seconds, in which another daemon may start
         # Clients that lose their worker from here on come to this daemon and wait for its workers.
         control = open_control(self.run_dir)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.model import ExitStatus
+from sidecar.controller.run_dir import RunDir
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.metrics import http_get
 from sidecar.testing.mock_broker import MockBroker
@@ -114,3 +116,34 @@ def test_a_place_of_the_running_daemon_is_had_by_whatever_name(
     else:
         wait_until(lambda: "ok" in http_get(daemon, "/livez").lower(), "the page of the next one")
     assert daemon.stop() == ExitStatus.OK
+
+
+def test_a_daemon_that_starts_while_systemd_is_waited_for_keeps_its_socket(
+    mock_broker: MockBroker, short_dir: Path, start_daemon: StartDaemon
+) -> None:
+    """systemd may take seconds to read that the main process changes. The running daemon may die meanwhile, and another
+    one start.
+    """
+    daemon = start_daemon(mock_broker.bootstrap_servers)
+    old = daemon.process
+    assert old is not None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(short_dir / "notify"))
+        systemd.settimeout(30)
+        daemon.use_environment(NOTIFY_SOCKET=str(short_dir / "notify"))
+        taker = daemon.spawn("--takeover")
+        assert systemd.recv(1024).startswith(b"MAINPID=")
+        _, barrier, _, _ = socket.recv_fds(systemd, 1024, 1)
+        old.kill()
+        old.wait()
+        another = RunDir(daemon.run_dir)
+        another.acquire()
+        another.clear_leftovers()
+        with socket.socket(socket.AF_UNIX) as control:
+            control.bind(str(another.control_socket))
+            before = another.control_socket.stat().st_ino
+            os.close(barrier[0])
+            assert taker.wait(30) == ExitStatus.FAILED, daemon.log_tail()
+            assert another.control_socket.stat().st_ino == before
+        another.release(forget_segment=False)
+    assert f"another one (pid {os.getpid()}) has started on run dir" in daemon.log_path.read_text()
