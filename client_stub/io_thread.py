@@ -114,7 +114,7 @@ class IoThread:
 
         Records are completed right before the sleep: the callers that this wakes need the GIL, which is then free.
         """
-        outbox, session = self._outbox, self._session
+        outbox, session, transport = self._outbox, self._session, self._transport
         now_ms = monotonic() * 1e3
         # Read only once: a close requested after the gathering takes effect in the next turn, as otherwise the
         # submission being filled would be lost.
@@ -124,17 +124,17 @@ class IoThread:
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
             if sealed:
                 session.add(sealed, now_ms)
-            if flush:
+            if flush or ending == CLOSE:
                 session.request_flush()
-        if ending is not None:
-            if ending == CANCEL or not session.undecided:
-                self._ship()
-                self._end()
-                return False
-            session.request_flush()
         if session.state is not _ATTACHED or now_ms >= session.due_ms:
             self._tick(now_ms)
-        self._ship()
+        frames = self._unsent or session.next_frames()
+        while frames is not None and transport.send(frames):
+            frames = session.next_frames()
+        self._unsent = frames
+        if ending is not None and (ending == CANCEL or not session.undecided):
+            self._end()
+            return False
         self._settle()
         if session.state is not _ATTACHED:
             self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
@@ -149,12 +149,12 @@ class IoThread:
                 slow.look(now_ms)
             wakeup_ms = min(wakeup_ms, slow.due_ms)
         timeout_ms = None if wakeup_ms == inf else wakeup_ms - now_ms
-        messages = self._transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
+        messages = transport.poll(outbox.sleep_ms(session.wants, timeout_ms))
         outbox.awake()
         if messages:
             now_ms = monotonic() * 1e3
-            for kind, frames in messages:
-                self._receive(kind, frames, now_ms)
+            for kind, received in messages:
+                self._receive(kind, received, now_ms)
         return not outbox.forked
 
     def _receive(self, kind: str, frames: list[bytes], now_ms: float) -> None:
@@ -196,20 +196,10 @@ class IoThread:
         if session.effects:
             self._act()
 
-    def _ship(self) -> None:
-        session, transport = self._session, self._transport
-        frames = self._unsent or session.next_frames()
-        while frames is not None:
-            if not transport.send(frames):
-                self._unsent = frames
-                return
-            frames = session.next_frames()
-        self._unsent = None
-
     def _settle(self) -> None:
         """Complete the records that the session has decided since the last call."""
         outbox, session = self._outbox, self._session
-        news = False
+        news = session.has_new_fates
         if session.welcome_count != outbox.connection_count:
             outbox.connection_count = session.welcome_count
             limits = session.limits
@@ -227,16 +217,11 @@ class IoThread:
                 outbox.streams[topic].refusal = error
             session.refused_topics.clear()
             news = True
-        if session.released:
-            released, session.released = session.released, []
-            outbox.accepted(released)
-        if session.finished:
-            finished, session.finished = session.finished, []
-            outbox.completed(finished)
-            news = True
-        if news or session.has_new_fates:
+        if news or session.released or session.finished:
             session.has_new_fates = False
-            outbox.notify()
+            released, session.released = session.released, []
+            finished, session.finished = session.finished, []
+            outbox.settle(released, finished, is_news=news or bool(finished))
 
     def _end(self) -> None:
         outbox, session = self._outbox, self._session
@@ -258,11 +243,9 @@ class IoThread:
         outbox.end()
         session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         session.cancel(lambda sent: _failed(error, sent))
-        outbox.accepted(session.released)
-        outbox.completed(session.finished)
+        outbox.settle(session.released, session.finished, is_news=True)
         outbox.failures.close()
         self._slow_topics.close()
-        outbox.notify()
         outbox.set_waker(None)
         self._transport.close(None)
 

@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.room_errors import no_room
+from client_stub.room_wait import no_room
 from client_stub.wait_reasons import why_not_taken
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ waits up to max.block.ms.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -27,25 +26,23 @@ from client_stub.errors import (
 )
 from client_stub.failures import Failures, OnError
 from client_stub.frames import MESSAGE_BYTES_MAX
-from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore
+from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
 from client_stub.packer import packed_bound
-from client_stub.room_errors import no_room
-from client_stub.spare_packers import COPIED_BYTES_MAX, SparePackers
+from client_stub.room_wait import wait_for_room
 from client_stub.submission import BulkPart, Snapshot, Submission
-from client_stub.wait_reasons import why_not_taken
 from client_stub.waker import Waker
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
-
-log = logging.getLogger("client_stub")
 
 BUFFER_BYTES: Final = 8 << 20
 STAY_OPEN_MS_MAX: Final = 1_000.0
 CONNECT_TIMEOUT_MS: Final = 5_000.0
 """How long the first send of a process waits for a daemon: long enough for one that is just starting."""
-WAIT_WARNING_S: Final = 2.0
-"""A send that has waited this long for room logs it once, with the cause."""
-ROOM_LOOK_MS: Final = 100.0
-"""How often a caller that waits for room checks for it without being woken."""
+COPIED_BYTES_MAX: Final = 4096
+"""A payload up to this size is copied out of its packer, so that many small submissions do not hold many large
+buffers.
+"""
+PACKERS_KEPT_MAX: Final = 12
+PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 
 
 class Outbox(OutboxCore):
@@ -102,7 +99,8 @@ class Outbox(OutboxCore):
         self._released_bytes = 0
         self._gathering: list[Submission] = []
         """Submissions that the io thread knows and has left open, oldest first."""
-        self._packers = SparePackers()
+        self._spare_packers: list[RecordPacker] = []
+        """Empty packers for reuse. Single operations on the list are atomic."""
 
     # --- callers: records -----------------------------------------------------------------------------
 
@@ -164,7 +162,7 @@ class Outbox(OutboxCore):
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
         submission, part = self._block(stream, payload, count, format_)
         while not self.publish(stream, stream.open, submission):
-            self._check_usable(stream)
+            self.check_usable(stream)
         return part
 
     def _block(
@@ -185,14 +183,27 @@ class Outbox(OutboxCore):
         opened = stream.open
         if opened is not None and opened.room >= size:
             return
-        packer = self._packers.take()
+        try:
+            packer = self._spare_packers.pop()
+        except IndexError:
+            packer = RecordPacker()
         # A larger record is sent in a submission of its own.
         made = Submission(
             self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
         made.flags = SubmitFlag.WANT_INDEXES
         if not self.publish(stream, opened, made):
-            self._packers.keep(packer)
+            self._keep(packer)
+
+    def _keep(self, packer: RecordPacker) -> None:
+        """Keep a packer for reuse, whose records are no longer needed."""
+        if len(self._spare_packers) >= PACKERS_KEPT_MAX or len(packer) > PACKER_KEPT_BYTES_MAX:
+            return
+        try:
+            packer.reset()
+        except BufferError:
+            return  # a view of its bytes exists: leave it to the garbage collector
+        self._spare_packers.append(packer)
 
     # --- callers: waiting -----------------------------------------------------------------------------
 
@@ -217,42 +228,7 @@ class Outbox(OutboxCore):
             and self.has_room
         ):
             return
-        self._check_usable(stream)
-        limit_ms = self.max_block_ms
-        if threading.get_ident() == self.io_thread_id:
-            limit_ms = 0  # a callback runs in the io thread, which would wait for itself
-
-        def is_attached() -> bool:
-            self._check_usable(stream)
-            return self.attached_once
-
-        def is_roomy() -> bool:
-            self._check_usable(stream)
-            return self.has_room
-
-        if not self.attached_once:
-            first_ms = min(limit_ms, self.connect_timeout_ms)
-            if not self._wait(is_attached, first_ms / 1e3):
-                raise no_room(self, stream.topic, first_ms)
-        self.wake()
-        began = time.monotonic()
-        ends = began + limit_ms / 1e3
-        warned = False
-        # Waiters are woken when half of the buffer is free. Less room is polled for, as one held topic may occupy the
-        # rest for long.
-        while not self._wait(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
-            now = time.monotonic()
-            if now >= ends:
-                raise no_room(self, stream.topic, limit_ms)
-            if not warned and now - began >= WAIT_WARNING_S:
-                warned = True
-                log.warning(
-                    "A send to topic %s has waited %.0f s for room: %d bytes of this producer wait%s.",
-                    stream.topic,
-                    now - began,
-                    self.buffered_bytes,
-                    why_not_taken(self, stream.topic, for_room=True) or " for the daemon to accept them",
-                )
+        wait_for_room(self, stream)
 
     def may_take(self, topic: str) -> bool:
         """False: a record of ``topic`` would have to wait now. True: a send finds room or raises its error."""
@@ -261,7 +237,8 @@ class Outbox(OutboxCore):
             return True
         return self.attached_once and (self.has_room or stream.open is not None)
 
-    def _check_usable(self, stream: OpenStream) -> None:
+    def check_usable(self, stream: OpenStream) -> None:
+        """Raises the error of a call that can never add a record to ``stream``."""
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
         if self.closed:
@@ -271,16 +248,7 @@ class Outbox(OutboxCore):
         if stream.refusal is not None:
             raise stream.refusal
 
-    def wait_until(
-        self, ready: Callable[[], bool], timeout: float | None, *, for_acceptance: bool = False
-    ) -> bool:
-        """Wait until ``ready()``, which the io thread makes true. Returns False after ``timeout`` seconds.
-
-        In a forked child it returns True at once, as nothing arrives there for the parent's records.
-        """
-        return self.forked or self._wait(ready, timeout, for_acceptance=for_acceptance)
-
-    def wait_for_outcome(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+    def wait_for_outcome(self, ready: Callable[[], Any], timeout: float | None) -> Any:
         """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, and SidecarError in a callback.
 
         It first ends linger, as a caller that waits adds nothing to the batch. A timeout of 0 only checks.
@@ -292,20 +260,25 @@ class Outbox(OutboxCore):
         if timeout is None or timeout > 0:
             self.flush_requested = True  # as expedite()
             self.wake()
-        is_ready = self.forked or self._wait(ready, timeout)
+        outcome = self.wait_until(ready, timeout)
         if self.forked:
             raise ForkedProducer(FORKED_TEXT)
-        return is_ready
+        return outcome
 
-    def _wait(
+    def wait_until(
         self,
-        ready: Callable[[], bool],
+        ready: Callable[[], Any],
         timeout: float | None,
         *,
         for_acceptance: bool = False,
         for_room: bool = False,
-    ) -> bool:
-        """Wait without holding anything. A lock that an exception leaves behind is released once, without effect."""
+    ) -> Any:
+        """Wait until ``ready()``, which the io thread makes true, and return its value: a false one after ``timeout``
+        seconds.
+
+        In a forked child it returns True at once, as nothing arrives there for the parent's records. It holds nothing:
+        a lock that an exception leaves behind is released once, without effect.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = threading.Lock()
         lock.acquire()
@@ -317,11 +290,12 @@ class Outbox(OutboxCore):
                     self._acceptance_awaited = True
                 if for_room:
                     self._room_awaited = True
-                if ready() or self.forked:
-                    return True
+                found = ready() or self.forked
+                if found:
+                    return found
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
-                    return False
+                    return None
                 if not lock.acquire(timeout=left):
                     return ready()
         finally:
@@ -416,18 +390,21 @@ class Outbox(OutboxCore):
                     continue
                 self.close_open(self.streams[submission.topic], submission)
             if submission.count:
-                self._seal(submission)
+                packer = submission.packer
+                if packer is not None and not submission.sealed:
+                    payload = packer.view()
+                    if len(payload) > COPIED_BYTES_MAX:
+                        submission.seal(payload)
+                    else:
+                        submission.seal(bytes(payload))
+                        submission.packer = None
+                        del payload
+                        self._keep(packer)
                 sealed.append(submission)
             else:
                 self.pending.pop(submission, None)  # opened for a large record, but nothing was added
         self._gathering = left
         return sealed, flush
-
-    def _seal(self, submission: Submission) -> None:
-        if not submission.sealed:
-            packer = submission.seal(copied_bytes_max=COPIED_BYTES_MAX)
-            if packer is not None:
-                self._packers.keep(packer)
 
     def sleep_ms(self, wants: Callable[[str], bool], most_ms: float | None) -> float | None:
         """The time in ms that the io thread may sleep (None: no limit); callers wake it from now on.
@@ -450,25 +427,23 @@ class Outbox(OutboxCore):
                 most_ms = STAY_OPEN_MS_MAX if most_ms is None else min(most_ms, STAY_OPEN_MS_MAX)
         return most_ms
 
-    def accepted(self, submissions: Iterable[Submission]) -> None:
-        """Release the bytes of these submissions: the daemon has accepted them, or they have failed."""
-        for submission in submissions:
+    def settle(
+        self, accepted: Iterable[Submission], completed: Iterable[Submission], *, is_news: bool
+    ) -> None:
+        """Release the bytes of submissions that the daemon has accepted or that have failed, and note those of which
+        every record has its outcome. ``is_news``: callers may wait for this, or for other changes.
+        """
+        for submission in accepted:
             if submission.was_accepted:
                 self.accepted_count += submission.count
-            held_bytes, packer = submission.release()
-            self._released_bytes += held_bytes
+            if submission.payload is not None:
+                self._released_bytes += submission.payload_bytes
+                submission.payload = None
+            packer = submission.packer
             if packer is not None:
-                self._packers.keep(packer)
-        # At half, not at the first free byte: a caller that is woken for one record would sleep again at once.
-        if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
-            self._acceptance_awaited = self._room_awaited = False
-            self._ring_waiters()
-        if self.listeners:
-            self.tell_listeners()
-
-    def completed(self, submissions: Iterable[Submission]) -> None:
-        """Note that every record of these submissions has its outcome."""
-        for submission in submissions:
+                submission.packer = None
+                self._keep(packer)
+        for submission in completed:
             if submission not in self.pending:
                 continue
             if submission.first_error is not None:
@@ -477,11 +452,23 @@ class Outbox(OutboxCore):
                 submission.tell_listeners(None)
             self.completed_count += submission.count
             del self.pending[submission]  # last: flush() waits for this, and then reports the noted failures
+        # At half, not at the first free byte: a caller that is woken for one record would sleep again at once.
+        if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
+            self._acceptance_awaited = self._room_awaited = False
+            is_news = True
+        if is_news:
+            self.notify()
+        elif self.listeners:
+            self.tell_listeners()
 
     def notify(self) -> None:
         """Wake the callers: something changed that they may wait for."""
-        if self._waiters:
-            self._ring_waiters()
+        waiters = self._waiters
+        for _ in range(len(waiters)):
+            try:
+                waiters.popleft().release()
+            except (IndexError, RuntimeError):
+                continue  # its owner has released it already
         if self.listeners:
             self.tell_listeners()
 
@@ -489,11 +476,3 @@ class Outbox(OutboxCore):
         for listener in tuple(self.listeners):
             if not listener():
                 self.listeners.pop(listener, None)
-
-    def _ring_waiters(self) -> None:
-        waiters = self._waiters
-        for _ in range(len(waiters)):
-            try:
-                waiters.popleft().release()
-            except (IndexError, RuntimeError):
-                continue  # its owner has released it already

@@ -84,14 +84,18 @@ def full_record(
     key: object, value: object, headers: Headers | None, partition: object, timestamp_ms: object
 ) -> tuple[tuple[Any, ...], int]:
     """A checked record of five fields and the upper bound of its packed size. Raises TypeError or ValueError."""
-    key, value = checked_bytes(key, "key"), checked_bytes(value, "value")
+    # The checks are called for what they do not pass at once.
+    if key is not None and not isinstance(key, bytes):
+        key = checked_bytes(key, "key")
+    if value is not None and not isinstance(value, bytes):
+        value = checked_bytes(value, "value")
     size = FULL_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     checked = None
     if headers is not None:
         checked = checked_headers(headers)
         for name, content in checked:
             size += HEADER_OVERHEAD_BYTES + 3 * len(name) + len(content or b"")
-    if partition is not None:
+    if partition is not None and not (type(partition) is int and 0 <= partition <= INT_MAX):
         partition = checked_partition(partition)
     if timestamp_ms is not None:
         timestamp_ms = checked_timestamp(timestamp_ms)

@@ -90,14 +90,14 @@ class QueuedOutbox(Outbox):
         return part
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
-        self._check_usable(stream)
+        self.check_usable(stream)
         submission, part = self._block(stream, payload, count, format_)
         self._queue(stream, len(payload), (self._take_block, (stream, submission)))
         return part
 
     def _wait_until_it_fits(self, stream: OpenStream, size: int) -> None:
         """Wait for room, in the buffer or in the stream's open submission."""
-        self._check_usable(stream)
+        self.check_usable(stream)
         opened = stream.open
         if opened is None or opened.room < size + self._inbox_bytes:
             self.wait_for_room(stream)

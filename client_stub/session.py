@@ -198,7 +198,7 @@ class Session(Attachment):
                 submission.count,
                 self._acked,
             ]
-            return [self._pack(header), submission.payload()]
+            return [self._pack(header), submission.payload]
         if self._flushing:
             flush = self._next_flush()
             if flush is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
@@ -71,7 +72,6 @@ class Submission(SubmissionCore):
 
     __slots__ = (
         "_counted",
-        "_data",
         "_done_mask",
         "base_timestamp_ms",
         "failed_count",
@@ -79,6 +79,7 @@ class Submission(SubmissionCore):
         "flags",
         "format",
         "listeners",
+        "payload",
         "queued_ms",
         "remaining",
         "sealed",
@@ -116,7 +117,10 @@ class Submission(SubmissionCore):
         self.why_slow = ""
         """The reason that a warning has given for its wait."""
         self.fates = []
-        self._data: bytes | None = None
+        self.payload: bytes | memoryview | None = None
+        """The bytes to send, of a sealed submission that the daemon has not accepted yet. A view keeps its packer from
+        being used again.
+        """
         self._done_mask = 0
         self._counted: dict[int, tuple[int, bool, int, int]] = {}
         """Outcomes given by count alone: first index → (records, whether they failed, partition, first offset). See
@@ -127,47 +131,18 @@ class Submission(SubmissionCore):
         self.listeners: dict[int, list[list[Callable[[], object]]]] = {}
         """Index (or WHOLE) → lists of one call each. The thread that makes the call removes it from its list."""
 
-    def seal(self, data: bytes | None = None, *, copied_bytes_max: int = -1) -> RecordPacker | None:
-        """Close it: it takes no more records, and its payload (``data``, or the packed records) has its final size.
-
-        Packed records of up to ``copied_bytes_max`` bytes are copied, and their packer is returned.
-        """
+    def seal(self, payload: bytes | memoryview) -> None:
+        """Close it: it takes no more records, and its payload has its final size."""
         self.is_closed = True
         self.remaining = self.count
-        packer = None
-        if data is not None:
-            self._data = data
-            self.payload_bytes = len(data)
-        else:
-            assert self.packer is not None
-            self.payload_bytes = len(self.packer)
-            if self.payload_bytes <= copied_bytes_max:
-                packer = self.packer
-                self._data = bytes(packer.view())
-                self.packer = None
+        self.payload = payload
+        self.payload_bytes = len(payload)
         self.sealed = True  # last: until then it counts neither as accepted nor as completed
-        return packer
-
-    def payload(self) -> memoryview:
-        """The bytes to send. They stay in the packer until ``release``."""
-        if self._data is not None:
-            return memoryview(self._data)
-        assert self.packer is not None
-        return self.packer.view()
-
-    def release(self) -> tuple[int, RecordPacker | None]:
-        """Free the payload, as the daemon has the records or they have failed. Returns the payload bytes freed, and
-        the packer.
-        """
-        packer = self.packer
-        held_bytes = self.payload_bytes if packer is not None or self._data is not None else 0
-        self.packer = self._data = None
-        return held_bytes, packer
 
     @property
     def held_bytes(self) -> int:
         """Payload bytes that still count against the producer's buffer."""
-        return self.payload_bytes if self.packer is not None or self._data is not None else 0
+        return 0 if self.payload is None else self.payload_bytes
 
     @property
     def is_accepted(self) -> bool:
@@ -270,8 +245,7 @@ class Submission(SubmissionCore):
         self.watched = True
         fate = self.find(index)
         if fate is None:
-            self.outbox.wait_for_outcome(lambda: self.find(index) is not None, timeout)
-            fate = self.find(index)
+            fate = self.outbox.wait_for_outcome(partial(self.find, index), timeout)
         if fate is None:
             raise self.no_outcome(timeout)
         return fate

@@ -104,9 +104,10 @@ class Stage:
         ]
         for submission in taken:
             unpacker = msgpack.Unpacker()
-            unpacker.feed(bytes(submission.payload()))
+            assert submission.payload is not None
+            unpacker.feed(bytes(submission.payload))
             self.log.setdefault(submission.topic, []).extend(record[1] for record in unpacker)
-        self.outbox.accepted(taken)
+        self.outbox.settle(taken, (), is_news=False)
         self.taken.extend(taken)
         return len(taken)
 
@@ -114,8 +115,7 @@ class Stage:
         """All that was taken fails."""
         for submission in self.taken:
             submission.fail(errors.DeliveryFailed("a broker refused it"))
-        self.outbox.completed(self.taken)
-        self.outbox.notify()
+        self.outbox.settle((), self.taken, is_news=True)
         self.taken.clear()
 
     async def accept_all(self) -> None:

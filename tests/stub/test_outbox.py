@@ -59,7 +59,7 @@ def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> Non
     failed = list(outbox.pending)
     for submission in failed:
         submission.fail(error_for(LocalCode.EXPIRED))
-    outbox.completed(failed)
+    outbox.settle((), failed, is_news=False)
     assert len(outbox.failures._unwatched) == UNWATCHED_KEPT_MAX
     with pytest.raises(SidecarError, match=rf"{2 * calls} records of send_many\(\)"):
         outbox.failures.raise_unobserved()
@@ -72,19 +72,19 @@ def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome
     lock = threading.Lock()
     lock.acquire()
     outbox._waiters.append(lock)  # as a caller in result()
-    outbox.accepted([])
+    outbox.settle((), (), is_news=False)
     assert lock.locked()
     outbox.notify()
     assert not lock.locked()
 
     lock.acquire()
-    assert not outbox._wait(lambda: False, 0, for_room=True)
+    assert not outbox.wait_until(lambda: False, 0, for_room=True)
     outbox._waiters.append(lock)
     outbox.closed_bytes = outbox.buffer_bytes
-    outbox.accepted([])
+    outbox.settle((), (), is_news=False)
     assert lock.locked()
     outbox.closed_bytes = outbox.buffer_bytes // 2
-    outbox.accepted([])
+    outbox.settle((), (), is_news=False)
     assert not lock.locked()
 
 

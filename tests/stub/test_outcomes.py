@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -204,14 +203,15 @@ def test_flush_waits_until_errors_that_nobody_asks_for_are_noted(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox, reached, go = producer._outbox, threading.Event(), threading.Event()
-    real = outbox.completed
+    real = outbox.settle
 
-    def held(submissions: Iterable[Submission]) -> None:
-        reached.set()
-        assert go.wait(10)
-        real(submissions)
+    def held(accepted: list[Submission], completed: list[Submission], *, is_news: bool) -> None:
+        if completed:
+            reached.set()
+            assert go.wait(10)
+        real(accepted, completed, is_news=is_news)
 
-    monkeypatch.setattr(outbox, "completed", held)
+    monkeypatch.setattr(outbox, "settle", held)
     daemon.deliver = lambda client, submit: daemon.outcome(
         client, submit, count=2, kind=OutcomeKind.FAILED, code=29
     )

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from client_stub import AsyncProducer, Producer, errors, process_end
+from client_stub import AsyncProducer, Producer, errors, process_end, room_wait
 from client_stub import async_producer as async_module
-from client_stub import outbox as outbox_module
 from client_stub import producer as producer_module
 from client_stub.wire import Kind
 from tests.stub.conftest import eventually
@@ -192,7 +191,7 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
 def test_a_send_that_waits_for_room_says_once_why(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outbox_module, "WAIT_WARNING_S", 0.0)
+    monkeypatch.setattr(room_wait, "WAIT_WARNING_S", 0.0)
     producer.send("a", b"1").result(10)
     daemon.accept = lambda client, submit: False
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"]))
