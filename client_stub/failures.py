@@ -92,9 +92,11 @@ class Failures:
         self._log.close()
 
     def tell_left(self, outbox: Outbox, behind: str) -> None:
-        """Warn, in one line, of the records that a close() is about to abandon. It includes records with callbacks and
-        futures, as the program may not look at these any more.
+        """Warn once, in one line, of the records that a close() is about to abandon. It includes records with
+        callbacks and futures, as the program may not look at these any more.
         """
+        if self._log.left_is_reported:
+            return  # Ctrl-C has ended the close, which is done again
         pending = list(outbox.pending)
         count = outbox.queued_count + sum(each.undecided_count for each in pending)
         topics = dict.fromkeys(each.topic for each in pending if not each.completed)

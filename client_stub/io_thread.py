@@ -79,6 +79,10 @@ class IoThread:
         if waker is not None:
             waker.wake()
 
+    def tell_left(self, behind: str) -> None:
+        """As ``Failures.tell_left``."""
+        self._outbox.failures.tell_left(self._outbox, behind)
+
     def forked(self) -> None:
         """In a forked child: the thread does not run there, and the connections belong to the parent."""
         self._outbox.forked = True

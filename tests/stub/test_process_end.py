@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
@@ -237,19 +239,41 @@ def test_the_list_of_producers_is_whole_while_other_threads_make_some() -> None:
             process_end.leave(each)
 
 
-def test_what_a_dropped_producer_cannot_deliver_in_time_fails_with_a_word(
-    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("on_delivery", [None, lambda *_: None], ids=["future", "callback"])
+def test_what_a_dropped_producer_cannot_deliver_in_time_is_reported_once(
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    on_delivery: Callable[..., None] | None,
 ) -> None:
+    """As for a producer that is still there, also when Ctrl-C comes amid the wait for its thread."""
     daemon.deliver = None
     monkeypatch.setattr(process_end, "_living", weakref.WeakKeyDictionary())
     monkeypatch.setattr(process_end, "EXIT_FLUSH_S", 0.05)
     producer = Producer(daemon.run_dir)
-    producer.send("t", b"1")
-    eventually(lambda: daemon.received)
+    producer.send("t", b"1", on_delivery=on_delivery)
+    producer.flush(WAIT_S, until="accepted")
+    io = producer._io
+    assert io is not None
+    join, interruptions = io.join, [KeyboardInterrupt()]
+
+    def interrupted(timeout: float | None) -> None:
+        join(timeout)
+        if timeout == process_end.CANCEL_S and interruptions:
+            raise interruptions.pop()
+
+    monkeypatch.setattr(io, "join", interrupted)
+    monkeypatch.setattr(
+        io, "request_close", lambda cancel, close=io.request_close: interruptions or close(cancel=cancel)
+    )
     del producer
     process_end.at_exit()
-    assert "1 record of topic t failed and nobody asked about it" in caplog.text
-    assert eventually(lambda: daemon.byes) == [True]
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert line == (
+        "1 record for topic t had no outcome when the producer was closed at the end of the process: "
+        "the daemon has accepted it and delivers it."
+    )
+    assert eventually(lambda: daemon.byes) == [True] and not interruptions
 
 
 def test_producers_that_are_dropped_one_by_one_are_not_remembered(daemon: FakeDaemon) -> None:
