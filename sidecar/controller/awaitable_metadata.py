@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.controller.event_wait import happens_within
-from sidecar.metadata.errors import LoginRefusedError, MetadataTimeout
+from sidecar.metadata.errors import MetadataTimeout, SaslAuthenticationError
 from sidecar.metadata.metadata import Metadata
 from sidecar.metadata.snapshot import TopicState
 
@@ -66,7 +66,7 @@ class AwaitableMetadata:
         deadline_ms = self._clock.now_ms() + wait_ms
         while not self.metadata.check_update(last_version):
             if self.refusal:
-                raise LoginRefusedError(self.refusal)
+                raise SaslAuthenticationError(self.refusal)
             left_ms = deadline_ms - self._clock.now_ms()
             if left_ms <= 0 or not await happens_within(self._changed, left_ms / 1000):
                 raise MetadataTimeout(f"Failed to update metadata after {max_wait_ms:g} ms.")

@@ -24,11 +24,11 @@ from sidecar.controller.update_metadata import MetadataPusher
 from sidecar.controller.worker_process import WorkerProcess
 from sidecar.metadata.errors import (
     InvalidTopicError,
-    LoginRefusedError,
     MetadataAuthenticationError,
     MetadataClosed,
     MetadataError,
     MetadataTimeout,
+    SaslAuthenticationError,
     TopicAuthorizationError,
 )
 from sidecar.metadata.metadata import MetadataConfig, UpdateResult
@@ -57,7 +57,7 @@ _REFUSALS: Final[dict[type[MetadataError], str]] = {
     MetadataTimeout: "METADATA_TIMEOUT",
     TopicAuthorizationError: "TOPIC_AUTHORIZATION_FAILED",
     InvalidTopicError: "INVALID_TOPIC_EXCEPTION",
-    LoginRefusedError: "SASL_AUTHENTICATION_FAILED",
+    SaslAuthenticationError: "SASL_AUTHENTICATION_FAILED",
     MetadataAuthenticationError: "KAFKA_UNREACHABLE",
     MetadataClosed: "NOT_READY",
 }

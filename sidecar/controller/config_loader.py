@@ -19,13 +19,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from client_stub.curve_keys import MISSING_TEXT, KeyFileError, read_key_file
-from sidecar.common.brought_names import ENVIRONMENT_PREFIX, brought, misspelt_variables
 from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.config_rules import conclude
 from sidecar.common.properties_file import parse_properties
 from sidecar.common.refused_settings import refusal
 from sidecar.common.secret_sources import HIDDEN, SecretError, expand_path, secret_faults
 from sidecar.common.setting import OWN_TABLES, Setting, Value, ValueKind
+from sidecar.common.setting_hints import ENVIRONMENT_PREFIX, misspelt_variables, other_client_hint
 from sidecar.common.settings import (
     BY_NAME,
     SETTINGS,
@@ -134,7 +134,7 @@ class _Gathered:
                 return
             self.faults.append(f"{name} ({source}) is not taken: {why}.")
             return
-        instead = brought(name.removeprefix("kafka."))
+        instead = other_client_hint(name.removeprefix("kafka."))
         if instead is not None:
             self.faults.append(f'Unknown setting "{name}" ({source}): {instead}.')
             return

@@ -23,8 +23,8 @@ from sidecar.doctor.login import EXPIRES_SOON_DAYS
 from sidecar.net.certificate import read_certificate
 from sidecar.net.connector import (
     LinkError,
-    LoginRefused,
     OpenedConnection,
+    SaslFailed,
     open_connection,
 )
 from sidecar.net.link_security import LinkSecurity, SecurityError
@@ -192,7 +192,7 @@ class BrokerWalk:
                 self._security,
                 authenticator=self._authenticator,
             )
-        except LoginRefused as error:
+        except SaslFailed as error:
             raise _StepFailed(f"Login: {error}") from None
         except LinkError as error:
             raise _StepFailed(str(error)) from None

@@ -36,7 +36,7 @@ class MetadataAuthenticationError(MetadataError):
     """The brokers refuse the connection; no topic can be looked up."""
 
 
-class LoginRefusedError(MetadataAuthenticationError):
+class SaslAuthenticationError(MetadataAuthenticationError):
     """The brokers refuse the daemon's login."""
 
 

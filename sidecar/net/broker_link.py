@@ -19,7 +19,7 @@ from sidecar.common.model import Node
 from sidecar.net.connector import (
     SYSTEM_BUFFERS,
     LinkError,
-    LoginRefused,
+    SaslFailed,
     SocketBuffers,
     TlsFailed,
     open_connection,
@@ -322,7 +322,7 @@ class BrokerLink:
                 self._authenticator,
                 self._note_step,
             )
-        except LoginRefused as error:
+        except SaslFailed as error:
             self._setup_task = None
             self.refuse(str(error))
             return

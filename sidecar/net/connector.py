@@ -46,7 +46,7 @@ class TlsFailed(LinkError):
     """TLS could not be set up: certificates or settings are wrong on one side."""
 
 
-class LoginRefused(LinkError):
+class SaslFailed(LinkError):
     """The broker refuses the login, or there are no credentials. Another address would not help."""
 
 
@@ -94,7 +94,7 @@ async def open_connection(
 
     Each address gets ``timeout_ms`` from connect to the end of the login (socket.connection.setup.timeout.ms), so a
     port that accepts and never answers fails as fast as one that drops packets. Raises LinkError, which names the node
-    and the error of each address; its subclass TlsFailed; and LoginRefused as soon as one address refuses the login.
+    and the error of each address; its subclass TlsFailed; and SaslFailed as soon as one address refuses the login.
     ``on_step`` gets a phrase for each wait that begins.
     """
     if authenticator is not None:
@@ -130,7 +130,7 @@ async def open_connection(
                     lifetime_ms = await _log_in(node, authenticator, questions.ask, versions)
             questions.connection.answer_bytes_max = RESPONSE_BYTES_MAX
             return OpenedConnection(sock, transport, questions.connection, versions, lifetime_ms)
-        except LoginRefused:
+        except SaslFailed:
             sock.close()
             raise
         except (OSError, ProtocolError) as error:
@@ -177,9 +177,9 @@ async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: flo
         async with asyncio.timeout(timeout_ms / 1000):
             await authenticator.ready()
     except TimeoutError:
-        raise LoginRefused(f"{node}: no OAuth token came within {timeout_ms:.0f} ms.") from None
+        raise SaslFailed(f"{node}: no OAuth token came within {timeout_ms:.0f} ms.") from None
     except CredentialsMissing as error:
-        raise LoginRefused(f"{node}: {str(error).rstrip('.')}.") from None
+        raise SaslFailed(f"{node}: {str(error).rstrip('.')}.") from None
 
 
 async def _log_in(
@@ -194,7 +194,7 @@ async def _log_in(
     try:
         return await authenticator.log_in(ask, versions)
     except (LoginFailed, CredentialsMissing) as error:
-        raise LoginRefused(f"{node}: {str(error).rstrip('.')}.") from None
+        raise SaslFailed(f"{node}: {str(error).rstrip('.')}.") from None
 
 
 async def _negotiate(exchange: _Exchange) -> Mapping[int, int]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.brought_names import OTHER_NAMES
 from sidecar.common.setting import ValueKind
+from sidecar.common.setting_hints import OTHER_NAMES
 from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, nearest
 from sidecar.controller.config_loader import load_config
 

@@ -77,7 +77,7 @@ _OTHERS: Final[Mapping[str, str]] = {
 }
 
 
-def brought(name: str) -> str | None:
+def other_client_hint(name: str) -> str | None:
     """Advice about a setting of another client, as the end of a sentence; None for any other name."""
     for form in (name, name.replace("_", ".")):
         ours = OTHER_NAMES.get(form)
