@@ -27,10 +27,14 @@ class BrokerLines:
     With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
-    __slots__ = ("again", "apart", "leaderless", "lingering", "ready", "snapshot", "widened")
+    __slots__ = ("_serial", "again", "apart", "leaderless", "lingering", "ready", "snapshot", "widened")
 
     def __init__(self) -> None:
         self.snapshot: MetadataSnapshot | None = None
+        self._serial = 0
+        """Number of the present snapshot. A queue keeps its leader together with the number of the snapshot that named
+        it.
+        """
         self.ready: dict[int, tuple[Line, ...]] = {}
         """By broker: one line per lane, then at QUICK + lane the partitions whose next batch is small and new, or
         express. A broker that never had any is not here.
@@ -59,16 +63,19 @@ class BrokerLines:
                 return
             queue.leave_line()
         queue.lingers = lingers
-        leader = self.snapshot.leader(queue.topic, queue.partition) if self.snapshot is not None else None
-        if leader is None:
+        if queue.leader_serial != self._serial and self.snapshot is not None:
+            leader = self.snapshot.leader(queue.topic, queue.partition)
+            queue.leader_id, queue.leader_serial = -1 if leader is None else leader.id, self._serial
+        leader_id = queue.leader_id
+        if leader_id < 0:
             if lingers:
                 return  # its leader is not needed yet
             line = self.leaderless
         else:
             nodes = self.lingering if lingers else self.ready
             place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
-            link_id = self._link_of(queue, leader.id) if self.widened else leader.id
-            if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader.id:
+            link_id = self._link_of(queue, leader_id) if self.widened else leader_id
+            if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader_id:
                 return  # changing to the other connection: placed again once its batches in flight are answered
             lines = nodes.get(link_id)
             line = _line(nodes, link_id, place) if lines is None else lines[place]
@@ -126,6 +133,7 @@ class BrokerLines:
     def follow(self, snapshot: MetadataSnapshot) -> None:
         """Move partitions to the lines of their new leaders."""
         self.snapshot = snapshot
+        self._serial += 1
         moved = list(self.leaderless)
         for nodes in (self.ready, self.lingering):
             for lines in nodes.values():

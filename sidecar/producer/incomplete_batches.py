@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -23,7 +23,7 @@ class IncompleteBatches:
 
     def __init__(self) -> None:
         self.lines: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
-        """delivery.timeout.ms → its batches. ``RecordAccumulator.forget`` removes them."""
+        """delivery.timeout.ms → its batches. ``RecordAccumulator`` adds new ones, and removes all."""
         self._pieces: list[tuple[float, int, ProducerBatch]] = []
         """Pieces of split batches, by deadline: they are older than their place in their line says. There are few."""
         self._serial = count(1)
@@ -54,16 +54,14 @@ class IncompleteBatches:
             return list(lines[0])
         return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
 
-    def add(self, batches: Iterable[ProducerBatch]) -> None:
-        """Add batches at the end of the line of their delivery.timeout.ms."""
-        for batch in batches:
-            self.lines[batch.lifetime_ms][batch] = None
-            next_ms, deadline_ms = self.next_expiry_ms, batch.deadline_ms
-            self.next_expiry_ms = deadline_ms if deadline_ms < next_ms else next_ms
+    def add(self, batch: ProducerBatch) -> None:
+        """Add a batch at the end of the line of its delivery.timeout.ms."""
+        self.lines[batch.lifetime_ms][batch] = None
+        self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
 
     def add_piece(self, piece: ProducerBatch) -> None:
         """Add a piece of a split batch. It keeps the deadline of the whole."""
-        self.add((piece,))
+        self.add(piece)
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
     def put_in_order(self) -> None:

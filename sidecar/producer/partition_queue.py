@@ -52,6 +52,8 @@ class PartitionQueue:
         "is_quick",
         "lane",
         "last_to_pass",
+        "leader_id",
+        "leader_serial",
         "line",
         "lingers",
         "link_id",
@@ -93,6 +95,9 @@ class PartitionQueue:
         self.has_adopted = False
         """A dead worker sent some of these batches, and none was renumbered since."""
         self.wire_count = 0
+        self.leader_id = -1
+        """Its leader in the snapshot with this serial; -1 for none. See BrokerLines."""
+        self.leader_serial = 0
         self.line: Line | None = None
         self.again: Line | None = None
         self.has_descriptor = False

@@ -1,5 +1,5 @@
-"""PartitionSchedule: decides when the next batch of each partition is due, and where its queue waits until then (rule
-A4).
+"""PartitionSchedule: decides which batch of each partition is next (rule S4), when it is due (rule A4), and where its
+queue waits until then.
 
 A queue is in one place at a time: a timer (it lingers or backs off), the line of its leader, the line of queues
 without a leader, or none. In its leader's line it is due, or lingers until a request is sent there anyway. In no place
@@ -14,25 +14,34 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.model import second_of
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_lines import BrokerLines
+from sidecar.producer.lanes import NO_SEQUENCE
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
 if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.producer.next_batch import NextBatch
+    from sidecar.producer.partition_sequences import PartitionSequences
+    from sidecar.producer.producer_id import ProducerIds
 
 FULL_MS: Final = 1_000.0
 """For this time after a topic's last full batch its small batches wait behind the backlog of others."""
+BATCHES_REMEMBERED: Final = 5
+"""How many batches per producer id and partition a broker can recognise
+(ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
+"""
 _OPEN: Final = BatchState.OPEN
-"""Cached: reading an enum member through its class costs as much as a call, and this one is used for each batch."""
+_QUEUED: Final = BatchState.QUEUED
+"""Cached: reading an enum member through its class costs as much as a call, and these are compared for each batch."""
 
 
 class PartitionSchedule:
     """Sans-IO. Single-threaded: the worker's loop. Call :meth:`touch` after each change to a queue's next batch."""
 
-    def __init__(self, next_batch: NextBatch) -> None:
-        self.next_batch = next_batch
+    def __init__(self, ids: ProducerIds, *, in_flight_max: int) -> None:
+        """``in_flight_max``: limit of unanswered requests on one connection."""
+        self._ids = ids
+        self._in_flight_max = in_flight_max
         self.timers = PartitionTimers()
         self.lines = BrokerLines()
         self.full_ms: dict[str, float] = {}
@@ -44,7 +53,7 @@ class PartitionSchedule:
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Move the partition's queue to its present place. Call it after every change of the queue."""
-        batch = self.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
+        batch = self.next_batch(queue, now_ms) if queue.batches or queue.express else None
         if batch is None:
             queue.timer_serial = 0
             if queue.line is not None:
@@ -79,6 +88,59 @@ class PartitionSchedule:
             self.lines.place(queue, lingers=True)
         self.timers.set(queue, due_ms)
 
+    def next_batch(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
+        """The next batch of a partition that has some, or None while the partition must wait.
+
+        With sequences, retries go one at a time, oldest first, and no new batch passes them: a failed first batch
+        holds those behind it. The caller checks whether the batch is due (linger, backoff). The only side effect is to
+        note that a producer id is wanted.
+        """
+        if queue.behind is not None or (queue.settings.is_paused and queue.rests):
+            return None
+        sequences = queue.sequences
+        if sequences is None:
+            # As Kafka's muted partitions: with one request in flight, order is kept without sequences. The same holds
+            # for a queue with a follower: when its records were accepted, max.in.flight may have been 1.
+            is_held = queue.wire_count and (self._in_flight_max == 1 or queue.follower is not None)
+            return None if is_held else queue.head
+        ids, in_flight = self._ids, sequences.in_flight
+        if in_flight:
+            first = in_flight[0]
+            if first.state is _QUEUED:
+                return _doubtful(sequences) if sequences.renumber else first
+            if first.attempts:
+                return None
+        # The same as queue.head, inlined: it runs for each batch.
+        head, batches = None, queue.batches
+        if queue.express and (
+            not batches or (batches[0].order == NOT_DRAINED and not queue.is_passed_enough)
+        ):
+            head = queue.express[0]
+        elif batches:
+            head = batches[0]
+        if sequences.renumber or sequences.unresolved or head is None:
+            return None
+        if ids.identity.producer_id < 0:
+            ids.is_wanted = True
+            return None
+        if head.base_sequence != NO_SEQUENCE:
+            return None
+        if in_flight and (
+            len(in_flight) >= self._in_flight_max
+            or sequences.next_serial - in_flight[0].serial >= BATCHES_REMEMBERED
+            # A broker accepts an id that is new on the partition at any sequence. If it refused the first batch (for
+            # instance with NOT_ENOUGH_REPLICAS), it would append the second before it. So the first batch goes alone,
+            # the next one after a time without answers goes alone, and so does each batch of old records.
+            or now_ms >= sequences.known_until_ms
+            or in_flight[-1].goes_alone
+            # If the answer of the batch before it were lost, this batch would make the broker forget that one too.
+            or ids.may_be_forgotten(head)
+        ):
+            return None
+        if sequences.identity != ids.identity and (in_flight or queue.wire_count):
+            return None
+        return head
+
     def due_ms(self, batch: ProducerBatch) -> float:
         """The time in ms at which the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
         if batch.full or batch.expedited or batch.state is not _OPEN or self.is_exhausted or self._closing:
@@ -101,7 +163,7 @@ class PartitionSchedule:
         """Send retries at once whose leader has changed (KIP-951)."""
         for queue in list(self._backing_off):
             leader = snapshot.leader(queue.topic, queue.partition)
-            batch = self.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
+            batch = self.next_batch(queue, now_ms) if queue.batches or queue.express else None
             if batch is None or queue.timer_serial == 0:
                 self._backing_off.discard(queue)
             elif batch.retry_at_ms == inf:
@@ -141,3 +203,20 @@ class PartitionSchedule:
     def _touch_lingering(self, now_ms: float) -> None:
         for queue in self.timers.waiting():
             self.touch(queue, now_ms)
+
+
+def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
+    """The first batch in doubt, to be sent again before a renumbering to learn its fate.
+
+    A recreated topic accepts any first sequence. So refused batches before the one in doubt go there first,
+    unchanged and once each; otherwise they would be out of order for good. The old log refuses them again.
+    """
+    refused: ProducerBatch | None = None
+    for batch in sequences.in_flight:
+        if batch.state is not _QUEUED:
+            return None
+        if batch.has_open_doubt:
+            return refused or batch
+        if refused is None and batch.recreations != sequences.recreations:
+            refused = batch
+    return None

@@ -121,7 +121,7 @@ class ProducerIds:
     # --- sending --------------------------------------------------------------------------------------------
 
     def identify(self, batches: Iterable[ProducerBatch]) -> None:
-        """Number the batches that are drained for the first time. :class:`NextBatch` has just chosen them."""
+        """Number the batches that are drained for the first time. PartitionSchedule has just chosen them."""
         identity = self.identity
         producer_id, epoch = identity
         young_from_ms = self.memory.young_from_ms()

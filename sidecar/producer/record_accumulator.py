@@ -16,7 +16,6 @@ from sidecar.producer.batch_states import CLOSED, BatchEvent, BatchState
 from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
-from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.partition_sequences import forget_recreated
@@ -53,9 +52,7 @@ class RecordAccumulator:
             records_factory = BatchRecords
         self._config = config
         self._ids = ids
-        self.schedule = PartitionSchedule(
-            NextBatch(ids, in_flight_max=config.max_in_flight_requests_per_connection)
-        )
+        self.schedule = PartitionSchedule(ids, in_flight_max=config.max_in_flight_requests_per_connection)
         self.lines = self.schedule.lines
         self._new_records = records_factory
         self._rules = rules or TopicRules(config)
@@ -110,7 +107,7 @@ class RecordAccumulator:
         since_ms = now_ms if since_ms is None else since_ms
         expedited = expedited or express
         queues = self._topics[lane].get(topic) or {}
-        opened: list[ProducerBatch] = []
+        incomplete = self.incomplete
         growth = self._growth_bytes
         if topic in self._growth_by_topic:
             growth = self._growth_by_topic[topic]
@@ -137,7 +134,8 @@ class RecordAccumulator:
                     if not expedited:
                         self._opened[lane].setdefault(topic, {})[queue] = None
                     batches.append(batch)
-                    opened.append(batch)
+                    incomplete.lines[batch.lifetime_ms][batch] = None  # as IncompleteBatches.add
+                    incomplete.next_expiry_ms = min(incomplete.next_expiry_ms, deadline_ms)
                     changed = True
                 taken = batch.records.try_append(block, position, stop, growth, since_ms)
                 position += taken
@@ -157,8 +155,6 @@ class RecordAccumulator:
                     break
             if changed:
                 self.schedule.touch(queue, now_ms)
-        if opened:
-            self.incomplete.add(opened)
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent without getting an answer; its order gives its place in the queue.
@@ -173,7 +169,7 @@ class RecordAccumulator:
         queue.has_adopted = True
         queue.insert(batch)
         queue.next_order = max(queue.next_order, batch.order + count)
-        self.incomplete.add((batch,))
+        self.incomplete.add(batch)
         if queue.sequences is not None:
             self._ids.adopt(queue.sequences, batch, count)
             if follows_a_gap:
@@ -363,7 +359,7 @@ class RecordAccumulator:
         max_bytes, single_bytes = limits
         for _ in range(len(line)):
             queue = next(iter(line))
-            batch = self.schedule.next_batch.of(queue, now_ms) if queue.batches or queue.express else None
+            batch = self.schedule.next_batch(queue, now_ms) if queue.batches or queue.express else None
             goes_at_ms = inf
             if batch is not None:
                 if batch.expedited or longest_linger_ms is not None:

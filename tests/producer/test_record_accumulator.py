@@ -10,8 +10,8 @@ import pytest
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import NeedMetadata
 from sidecar.producer.lanes import PLAIN_LANE
-from sidecar.producer.next_batch import NextBatch
 from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
@@ -336,14 +336,14 @@ def test_an_idle_partition_costs_nothing_per_poll(monkeypatch: pytest.MonkeyPatc
         core.append("x", partition=partition)
     core.poll()
     looked_at = 0
-    real = NextBatch.of
+    real = PartitionSchedule.next_batch
 
-    def counted(next_batch: NextBatch, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
+    def counted(schedule: PartitionSchedule, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         nonlocal looked_at
         looked_at += 1
-        return real(next_batch, queue, now_ms)
+        return real(schedule, queue, now_ms)
 
-    monkeypatch.setattr(NextBatch, "of", counted)
+    monkeypatch.setattr(PartitionSchedule, "next_batch", counted)
     core.poll(1)
     assert looked_at == 0
     core.append("y")
