@@ -398,8 +398,10 @@ class Outbox(OutboxCore):
                     else:
                         submission.seal(bytes(payload))
                         submission.packer = None
-                        del payload
-                        self._keep(packer)
+                        del payload  # a view, which forbids the reset
+                        packer.reset()
+                        if len(self._spare_packers) < PACKERS_KEPT_MAX:
+                            self._spare_packers.append(packer)
                 sealed.append(submission)
             else:
                 self.pending.pop(submission, None)  # opened for a large record, but nothing was added

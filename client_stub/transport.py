@@ -225,7 +225,7 @@ class Transport:
         self._unresolved: _Unresolved | None = None
         self._turn = turn
         """The index of the address to use; it advances when one does not answer."""
-        self._buffers = Buffers(RECEIVE_BUFFER_BYTES)
+        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, are_kept=True)
         self.waker = Waker()
         """Any thread may signal it, which ends the present or the next ``poll`` at once."""
         self._waker_fd = self.waker.fd
@@ -431,6 +431,7 @@ class Transport:
             self._poller.unregister(link.socket)
             del self._by_fd[link.socket.fileno()]
             link.socket.close()
+            link.zmtp.close()
             if link in self._lost:
                 self._lost.remove(link)
 

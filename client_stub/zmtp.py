@@ -58,12 +58,16 @@ class Buffers:
 
     ``held_bytes`` are the bytes in use by connections: each that waits for the rest of a message has one buffer. From
     ``limit_bytes`` on no buffer grows, and a new message gets only a short buffer.
+
+    ``are_kept``: a connection keeps its buffer between messages. That suits an owner of few connections.
     """
 
-    __slots__ = ("_size", "_spares", "_whole", "held_bytes", "limit_bytes")
+    __slots__ = ("_size", "_spares", "_whole", "held_bytes", "kept_bytes", "limit_bytes")
 
-    def __init__(self, size: int, limit_bytes: float = math.inf) -> None:
+    def __init__(self, size: int, limit_bytes: float = math.inf, *, are_kept: bool = False) -> None:
         self._size = size
+        self.kept_bytes = size if are_kept else 0
+        """The size of a buffer that its connection keeps; one that has grown is given back."""
         self.limit_bytes = limit_bytes
         self._spares: list[memoryview] = []
         self._whole: Buffers | None = None
@@ -124,8 +128,8 @@ def _pages(size: int) -> memoryview:
 class ZmtpConnection:
     """One end of a connection: ``opening`` is sent first, and bytes are received by ``space`` and ``received``.
 
-    A connection without a partial message holds none of ``buffers``. A message over ``message_bytes_max`` raises
-    ZmtpError, unless :meth:`skip_long_messages` was called.
+    A connection without a partial message holds none of ``buffers``, unless these are kept. A message over
+    ``message_bytes_max`` raises ZmtpError, unless :meth:`skip_long_messages` was called.
     """
 
     __slots__ = (
@@ -246,9 +250,12 @@ class ZmtpConnection:
             return None
         self.skipped_bytes = 0
         if self._ready and self._kept is None:
-            if self._start == self._end:  # as _give_back
-                self._view, self._wanted = None, 0
-                self._buffers.give(view)
+            if self._start == self._end:
+                if len(view) == self._buffers.kept_bytes:
+                    self._start = self._end = self._wanted = 0
+                else:  # as _give_back
+                    self._view, self._wanted = None, 0
+                    self._buffers.give(view)
                 return None
             found = whole_message(view, self._start, self._end, self._message_bytes_max)
             if found is not None:

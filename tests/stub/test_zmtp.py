@@ -68,10 +68,12 @@ frames_lists = st.lists(
 )
 
 
-@given(messages=frames_lists, cuts=st.lists(st.integers(1, 40_000), max_size=12))
-def test_whatever_the_cuts_the_messages_are_the_same(messages: list[list[bytes]], cuts: list[int]) -> None:
+@given(messages=frames_lists, cuts=st.lists(st.integers(1, 40_000), max_size=12), are_kept=st.booleans())
+def test_whatever_the_cuts_the_messages_are_the_same(
+    messages: list[list[bytes]], cuts: list[int], are_kept: bool
+) -> None:
     data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
-    peer = connection()
+    peer = connection(Buffers(BUFFER_BYTES, are_kept=are_kept))
     found: list[list[bytes]] = []
     for cut in cuts:
         found += feed(peer, data[:cut])
@@ -104,6 +106,18 @@ def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
     feed(two, opening(b"ROUTER"))
     assert buffers.first() is lent
     assert feed(one, as_bytes([b"again"])) == [[b"again"]]
+
+
+def test_a_kept_buffer_stays_until_it_has_grown_or_its_connection_closes() -> None:
+    buffers = Buffers(BUFFER_BYTES, are_kept=True)
+    peer = connection(buffers)
+    feed(peer, opening(b"ROUTER") + as_bytes([b"short"]))
+    assert buffers.held_bytes == len(peer.space()) == BUFFER_BYTES, "all of it is free again"
+    assert feed(peer, as_bytes([b"head", b"x" * 3 * BUFFER_BYTES]))
+    assert buffers.held_bytes == 0, "the grown one is not kept"
+    feed(peer, as_bytes([b"short"]))
+    peer.close()
+    assert buffers.held_bytes == 0
 
 
 def test_memory_follows_what_came_not_what_was_announced() -> None:
