@@ -25,13 +25,13 @@ from sidecar.net.connector import (
     open_connection,
 )
 from sidecar.net.link_security import LinkSecurity
+from sidecar.net.questions import complete
 from sidecar.net.transport import LinkTransport
 from sidecar.protocol.connection import (
     BrokerConnection,
     InFlightRequest,
     OnTaken,
     Outgoing,
-    Response,
     SendQueue,
     make_tuple,
 )
@@ -40,7 +40,6 @@ from sidecar.protocol.messages import (
     Buffer,
     ProtocolError,
     RequestMessage,
-    decode_response,
     encode_request,
     is_response_header_flexible,
 )
@@ -118,6 +117,10 @@ class BrokerLink:
         sent.
         """
         self._versions: Mapping[int, int] = {}
+        self.produce_version: int | None = None
+        """``version`` of Produce, for each request."""
+        self._has_flexible_answers = False
+        """Answers to Produce have a header with tagged fields."""
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing = SendQueue()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -131,6 +134,8 @@ class BrokerLink:
         self._is_writer_set = False
         self._is_failing = False
         self._progress_ms = 0.0
+        self._watched_ms = inf
+        """A call of ``check_deadlines`` is requested for this time; no later deadline needs another one."""
         self._setup_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -192,30 +197,55 @@ class BrokerLink:
         expect_response: bool = True,
         deadline_ms: float | None = None,
         now_ms: float | None = None,
-    ) -> None:
+    ) -> bool:
         """Send one complete Produce request (its 4-byte length first) behind queued ones. Never blocks.
 
-        The buffers must not change until ``on_taken(complete)`` is called, once: True when the kernel has all bytes
-        (maybe before this returns), False if the link closed before that. ``expect_response`` is False for acks=0. If
-        no answer comes by ``deadline_ms`` (monotonic), the link closes; None: the caller watches the time. ``now_ms``
-        saves a clock read. Raises LinkError if the link is not ready; then ``on_taken`` is not called.
+        True: the kernel has all bytes, and ``on_taken`` is not called. False: the buffers must not change until
+        ``on_taken(complete)`` is called, once: True when the kernel has all bytes (maybe before this returns), False if
+        the link closed before that. ``expect_response`` is False for acks=0. If no answer comes by ``deadline_ms``
+        (monotonic), the link closes; None: the caller watches the time. ``now_ms`` saves a clock read. Raises LinkError
+        if the link is not ready; then ``on_taken`` is not called.
         """
         if not self.is_ready:
             raise LinkError(f"The connection to {self.node} is not ready.")
         expected: InFlightRequest | None = None
         if expect_response:
-            version = self._versions[_PRODUCE]
-            if deadline_ms is not None:
+            if deadline_ms is not None and deadline_ms < self._watched_ms:
+                self._watched_ms = deadline_ms
                 self._on_deadline(deadline_ms)
-            flexible = version >= PRODUCE_FLEXIBLE_VERSION
-            expected = make_tuple(InFlightRequest, (correlation_id, _PRODUCE, version, flexible, deadline_ms))
-        outgoing = Outgoing(correlation_id, buffers, on_taken)
+            fields = correlation_id, _PRODUCE, self.produce_version, self._has_flexible_answers, deadline_ms
+            expected = make_tuple(InFlightRequest, fields)
         if self._renewal is not None and self._renewal.is_holding:
-            self._renewal.hold(expected, outgoing)
-            return
+            self._renewal.hold(expected, Outgoing(correlation_id, buffers, on_taken))
+            return False
         if expected is not None:
             self._connection.expect(expected)
-        self._send(outgoing, self._clock.now_ms() if now_ms is None else now_ms)
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        if self._outgoing or self._is_writer_set or len(buffers) > SENDMSG_BUFFERS_MAX:
+            self._send(Outgoing(correlation_id, buffers, on_taken), now_ms)
+            return False
+        # Nothing is before it: the kernel usually takes it whole, so it is never queued.
+        assert self._transport is not None
+        self.last_used_ms = self._progress_ms = now_ms
+        size, taken = sum(map(len, buffers)), 0
+        try:
+            taken = self._give(buffers)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self._fail_soon(f"Sending to {self.node} failed: {error}")
+        # kill point: send.part if 0 < taken < size
+        # kill point: send.all if taken == size
+        if taken == size and not self._transport.wants_write:
+            return True
+        if taken < size:
+            outgoing = Outgoing(correlation_id, buffers, on_taken)
+            outgoing.advance(taken)
+            self._outgoing.append(outgoing)
+        if not self._is_failing:
+            self._write(now_ms)
+        return taken == size
 
     def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
         """Send a small request. The future returns the response entity (kio).
@@ -297,6 +327,7 @@ class BrokerLink:
 
     def check_deadlines(self, now_ms: float) -> None:
         """Close the link if an answer is overdue (request.timeout.ms); renew a login that is due."""
+        self._watched_ms = inf
         late = self._connection.expired(now_ms)
         if late is not None and not self.is_closed:
             self.close(f"{self.node} did not answer {ApiKey(late.api_key).name} within the request timeout.")
@@ -322,18 +353,14 @@ class BrokerLink:
                 self._authenticator,
                 self._note_step,
             )
-        except SaslFailed as error:
-            self._setup_task = None
-            self.refuse(str(error))
-            return
-        except LinkError as error:
-            self._setup_task = None
-            self.has_tls_failed = isinstance(error, TlsFailed)
-            self.close(str(error))
-            return
         except Exception as error:
             self._setup_task = None
-            self.close(f"Connecting to {self.node} failed: {type(error).__name__}: {error}")
+            self.is_refused = isinstance(error, SaslFailed)
+            self.has_tls_failed = isinstance(error, TlsFailed)
+            reason = str(error)
+            if not isinstance(error, LinkError):
+                reason = f"Connecting to {self.node} failed: {type(error).__name__}: {reason}"
+            self.close(reason)
             return
         self._setup_task = None
         self._sock = opened.sock
@@ -343,6 +370,8 @@ class BrokerLink:
         self._connection = opened.connection
         self.take_correlation_id = opened.connection.take_correlation_id
         self._versions = opened.versions
+        self.produce_version = opened.versions.get(_PRODUCE)
+        self._has_flexible_answers = (self.produce_version or 0) >= PRODUCE_FLEXIBLE_VERSION
         self.last_used_ms = self._clock.now_ms()
         if opened.session_lifetime_ms:
             self._watch_session(opened.session_lifetime_ms)
@@ -380,11 +409,10 @@ class BrokerLink:
         if not self._is_writer_set:
             self._write(now_ms)
 
-    def _writable(self) -> None:
-        self._write(self._clock.now_ms())
-
-    def _write(self, now_ms: float) -> None:
+    def _write(self, now_ms: float | None = None) -> None:
         assert self._sock is not None and self._transport is not None
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
         while self._outgoing and not self.is_closed:
             try:
                 taken = self._give(self._outgoing.next_buffers(SENDMSG_BUFFERS_MAX))
@@ -408,7 +436,7 @@ class BrokerLink:
                 return
             is_wanted = self._transport.wants_write
         if is_wanted and not self._is_writer_set:
-            self._loop.add_writer(self._sock.fileno(), self._writable)
+            self._loop.add_writer(self._sock.fileno(), self._write)
         elif not is_wanted and self._is_writer_set:
             self._loop.remove_writer(self._sock.fileno())
         self._is_writer_set = is_wanted
@@ -422,7 +450,7 @@ class BrokerLink:
         if self._transport.has_pending:
             self._loop.call_soon(self._read_on)
         if self._transport.wants_write and not self._is_writer_set:
-            self._write(self._clock.now_ms())
+            self._write()
 
     def _read_on(self) -> None:
         if not self.is_closed:
@@ -446,30 +474,18 @@ class BrokerLink:
             except ProtocolError as error:
                 self.close(f"{self.node}: {error}")
                 return
-            for response in responses:
-                if self._futures:
-                    self._deliver(response, now_ms)
+            for request, body in responses:
+                future = self._futures.pop(request.correlation_id, None) if self._futures else None
+                if future is None:
+                    self._on_response(self, request.correlation_id, body, now_ms)
                 else:
-                    self._on_response(self, response.request.correlation_id, response.body, now_ms)
+                    complete(future, request, body)
                 if self.is_closed:
                     return
             if self._renewal is not None and self._renewal.is_holding:
                 self._renewal.look(now_ms)
             if count < RECEIVE_BYTES:
                 return
-
-    def _deliver(self, response: Response, now_ms: float) -> None:
-        request = response.request
-        future = self._futures.pop(request.correlation_id, None)
-        if future is None:
-            self._on_response(self, request.correlation_id, response.body, now_ms)
-            return
-        if future.done():  # its caller was cancelled
-            return
-        try:
-            future.set_result(decode_response(request.api_key, request.version, response.body))
-        except ProtocolError as error:
-            future.set_exception(error)
 
     def _fail_soon(self, reason: str) -> None:
         # The failure was found inside a caller's send. Report it from the loop, when the caller's state is consistent.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from sidecar.net.transport import RECEIVE_BYTES, LinkTransport
 from sidecar.protocol.connection import SETUP_ANSWER_BYTES_MAX, BrokerConnection, InFlightRequest
 from sidecar.protocol.messages import (
     ProtocolError,
     RequestMessage,
+    decode_response,
     encode_request,
     is_response_header_flexible,
 )
@@ -104,3 +105,13 @@ class Questions:
             await possible
         finally:
             remove(fd)
+
+
+def complete(future: asyncio.Future[Any], request: InFlightRequest, body: bytes) -> None:
+    """Complete the future of a request by its answer: with the response entity (kio), or ProtocolError."""
+    if future.done():  # its caller was cancelled
+        return
+    try:
+        future.set_result(decode_response(request.api_key, request.version, body))
+    except ProtocolError as error:
+        future.set_exception(error)

@@ -17,7 +17,7 @@ no error: these are read without a cursor.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -56,7 +56,7 @@ class ProduceTopic(NamedTuple):
 
     name: str
     topic_id: UUID | None
-    partitions: Sequence[tuple[int, memoryview | bytes]]
+    partitions: list[tuple[int, memoryview | bytes]]
     """(partition, one whole v2 record batch) pairs."""
 
 
@@ -114,7 +114,7 @@ def encode_produce(
     acks: int,
     timeout_ms: int,
     transactional_id: str | None,
-    topics: Sequence[ProduceTopic],
+    topics: Collection[ProduceTopic],
 ) -> list[Buffer]:
     """The whole request as buffers for ``sendmsg``, its 4-byte length first. Records are the given objects.
 

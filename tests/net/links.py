@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sidecar.common.model import Node
@@ -11,7 +11,9 @@ from sidecar.net.authentication import Authenticator
 from sidecar.net.broker_link import BrokerLink
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.link_security import LinkSecurity
+from sidecar.protocol.connection import OnTaken
 from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.protocol.messages import Buffer
 from tests.configs import config_with
 from tests.configs import security as plaintext
 
@@ -60,6 +62,14 @@ class NotingLinks:
 
         await until(is_ready)
         return found[0]
+
+
+def send_buffers(
+    link: BrokerLink, correlation_id: int, buffers: Sequence[Buffer], on_taken: OnTaken, **given: Any
+) -> None:
+    """Send, and call ``on_taken`` also for a message that the kernel has taken at once."""
+    if link.send_buffers(correlation_id, buffers, on_taken, **given):
+        on_taken(True)
 
 
 def node_of(port: int, host: str = "127.0.0.1", id: int = 1) -> Node:

@@ -17,7 +17,7 @@ from sidecar.protocol.produce import ProduceTopic, decode_produce_response, enco
 
 from .conftest import Run
 from .fake_broker import FakeBroker, Peer, Request
-from .links import NotingLinks, node_of, until
+from .links import NotingLinks, node_of, send_buffers, until
 
 pytestmark = pytest.mark.usefixtures("spoken")
 
@@ -73,7 +73,8 @@ def test_requests_and_answers_in_order(run: Run) -> None:
             # A number taken early may be used late: compression runs beside the loop.
             order = [ids[1], ids[0], ids[4], ids[2], ids[3]]
             for correlation_id in order:
-                link.send_buffers(
+                send_buffers(
+                    link,
                     correlation_id,
                     produce(correlation_id, b"x" * 100),
                     lambda complete, n=correlation_id: taken.append((n, complete)),
@@ -116,7 +117,7 @@ def test_partial_writes_arrive_whole_and_buffers_are_told_free_in_order(run: Run
                     storage[:] = bytes(len(storage))  # used again at once: the kernel has its copy
                     taken.append(n)
 
-                link.send_buffers(correlation_id, buffers, on_taken)
+                send_buffers(link, correlation_id, buffers, on_taken)
             assert link.unsent_count > 0, "this test needs a send that would block"
             await until(lambda: len(noting.responses) == 6)
             assert taken == [correlation_id for correlation_id, _ in noting.responses]
@@ -145,19 +146,21 @@ def test_sending_and_closing_from_inside_on_taken(run: Run) -> None:
                 assert complete
                 if later:
                     sent.append(later[0])
-                    link.send_buffers(50 - len(later), [later.pop(0)], on_taken, expect_response=False)
+                    send_buffers(link, 50 - len(later), [later.pop(0)], on_taken, expect_response=False)
 
             for n, message in enumerate(messages):
-                link.send_buffers(n, [message], on_taken, expect_response=False)
+                send_buffers(link, n, [message], on_taken, expect_response=False)
             assert link.unsent_count == len(messages)
             await until(lambda: len(broker.requests) == 2 + len(messages) + 4)
             assert [each.frame for each in broker.requests[2:]] == [message[4:] for message in sent]
 
             told: list[bool] = []
-            link.send_buffers(90, [messages[1]], lambda complete: link.close("enough"), expect_response=False)
+            send_buffers(
+                link, 90, [messages[1]], lambda complete: link.close("enough"), expect_response=False
+            )
             assert link.is_closed
             with pytest.raises(LinkError):
-                link.send_buffers(91, [messages[1]], told.append)
+                send_buffers(link, 91, [messages[1]], told.append)
             assert not told
 
     run(test)
@@ -171,7 +174,8 @@ def test_close_with_bytes_pending_is_synchronous(run: Run) -> None:
             taken: list[tuple[int, bool]] = []
             storage = bytearray(16 << 20)
             for n in range(3):
-                link.send_buffers(
+                send_buffers(
+                    link,
                     100 + n,
                     produce(100 + n, memoryview(storage)),
                     lambda complete, n=n: taken.append((n, complete)),
@@ -243,6 +247,57 @@ def test_an_answer_overdue_closes_the_link_and_fails_what_was_in_flight(run: Run
     run(test)
 
 
+@pytest.mark.parametrize("is_over", [False, True], ids=["beside A", "after A's timer"])
+def test_a_later_deadline_is_watched_although_it_sets_no_timer(run: Run, is_over: bool) -> None:
+    """A's deadline sets the timer, and A is answered. B's deadline is later, so that timer serves it, too; unless it is
+    over when B is sent."""
+    is_silent = False
+
+    async def answer(peer: Peer, request: Request) -> None:
+        if not is_silent:
+            await answer_anything(peer, request)
+
+    async def test() -> None:
+        nonlocal is_silent
+        async with FakeBroker(answer) as broker:
+            noting = NotingLinks()
+            link = await noting.connect(node_of(broker.port))
+            now_ms = noting.links._clock.now_ms()
+            assert link.send_buffers(0, produce(0, b"x"), deadline_ms=now_ms + 150)
+            await until(lambda: len(noting.responses) == 1)
+            is_silent = True
+            if is_over:
+                await until(lambda: noting.links._timer_at_ms > now_ms + 150)
+            assert link.send_buffers(1, produce(1, b"x"), deadline_ms=now_ms + 300)
+            await until(lambda: link.is_closed)
+            assert "did not answer PRODUCE within" in (noting.states[-1][2] or "")
+
+    run(test)
+
+
+def test_a_request_that_the_kernel_takes_at_once_is_never_queued(run: Run) -> None:
+    """Its sender has its buffers back when the call returns; only one that waits is reported later."""
+
+    async def test() -> None:
+        async with FakeBroker(reads=False, receive_buffer_bytes=16 << 10) as broker:
+            noting = NotingLinks()
+            link = await noting.connect(node_of(broker.port))
+            taken: list[tuple[int, bool]] = []
+            storage = bytearray(1000)
+            is_taken = [
+                link.send_buffers(
+                    n, produce(n, memoryview(each)), lambda complete, n=n: taken.append((n, complete))
+                )
+                for n, each in enumerate([storage, bytearray(16 << 20), b"behind it"])
+            ]
+            assert (is_taken, taken, link.unsent_count) == ([True, False, False], [], 2)
+            storage.extend(b"x")  # BufferError if the link still held a view of it
+            link.close("enough")
+            assert taken == [(1, False), (2, False)]
+
+    run(test)
+
+
 async def _hang_up(peer: Peer, request: Request) -> None:
     peer.close()
 
@@ -294,12 +349,12 @@ def test_a_peer_that_dies_while_we_send(run: Run) -> None:
             link = await noting.connect(node_of(broker.port))
             taken: list[tuple[int, bool]] = []
             data = bytes(8 << 20)
-            link.send_buffers(1, produce(1, data), lambda complete: taken.append((1, complete)))
+            send_buffers(link, 1, produce(1, data), lambda complete: taken.append((1, complete)))
             broker.peers[0].close()
             for n in range(2, 6):
                 if not link.is_ready:
                     break
-                link.send_buffers(n, produce(n, data), lambda complete, n=n: taken.append((n, complete)))
+                send_buffers(link, n, produce(n, data), lambda complete, n=n: taken.append((n, complete)))
                 assert not link.is_closed, "never closed from inside a send"
                 await asyncio.sleep(0)
             await until(lambda: link.is_closed)
@@ -353,7 +408,7 @@ def test_acks_0_waits_for_no_answer(run: Run) -> None:
             noting = NotingLinks()
             link = await noting.connect(node_of(broker.port))
             taken: list[bool] = []
-            link.send_buffers(60, produce(60, b"x"), taken.append, expect_response=False)
+            send_buffers(link, 60, produce(60, b"x"), taken.append, expect_response=False)
             assert link.in_flight_count == 0
             await link.request(init_producer_id_request(4))
             assert taken == [True]

@@ -20,7 +20,7 @@ from sidecar.protocol.sasl.credentials import token_fingerprint
 
 from .conftest import Run
 from .fake_broker import FakeBroker, Peer, Request, api_versions_body
-from .links import NotingLinks, node_of, until
+from .links import NotingLinks, node_of, send_buffers, until
 
 VALUES = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "s3cret"}
 LIFETIME_MS = 400
@@ -143,7 +143,7 @@ def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
                     return True
                 link.request(init_producer_id_request(4)).add_done_callback(lambda done: done.exception())
                 held.append(link.take_correlation_id())
-                link.send_buffers(held[-1], produce(held[-1]), taken.append, expect_response=False)
+                send_buffers(link, held[-1], produce(held[-1]), taken.append, expect_response=False)
                 return False
 
             await until(send_while_it_holds)
@@ -180,7 +180,7 @@ def test_an_owner_that_sends_from_on_taken_does_not_overtake_what_is_held(run: R
             await until(holds)
             for _ in range(3):
                 correlation_id = link.take_correlation_id()
-                link.send_buffers(correlation_id, produce(correlation_id), send_more, expect_response=False)
+                send_buffers(link, correlation_id, produce(correlation_id), send_more, expect_response=False)
             await until(lambda: bool(late) and broker.order[-1] >= late[0] and not link.in_flight_count)
             assert broker.order == sorted(broker.order)
             noting.links.close_all()

@@ -10,12 +10,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
 from sidecar.common.model import broker_of
 from sidecar.kernel import SendMeter
 from sidecar.protocol.connection import make_tuple
-from sidecar.protocol.messages import ApiKey, ProtocolError
+from sidecar.protocol.messages import ProtocolError
 from sidecar.protocol.produce import (
     PRODUCE_TOPIC_ID_VERSION,
     ProduceTopic,
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
-
-_PRODUCE: Final = ApiKey.PRODUCE
-"""Cached: reading an enum member through its class costs as much as a call."""
 
 
 class _Prepared:
@@ -137,8 +135,9 @@ class ProducePort:
             return
         encoded: list[EncodedBatch] | None = None
         plain: list[CopiedBatch] = []
-        if self._encoder.is_synchronous(request.batches):
-            encoded, unsendable = self._encoder.encode(request.batches, buffer.view)
+        result = self._encoder.encode(request.batches, buffer.view)
+        if result is not None:
+            encoded, unsendable = result
         else:
             plain, unsendable = self._encoder.copy_records(request.batches, buffer.view)
         for batch, reason in unsendable:
@@ -224,72 +223,68 @@ class ProducePort:
     def _put(
         self, request: ProduceRequest, buffer: RequestBuffer, encoded: list[EncodedBatch], now_ms: float
     ) -> None:
-        link = self._links.link(request.node_id)
-        if link is None:
+        """Frame a request that is encoded, and send it on its link. The buffer goes back once its bytes have left."""
+        node_id, acks = request.node_id, request.acks
+        link = self._links.by_node.get(node_id)
+        if link is None or not link.is_ready:
             self._not_sent(request, buffer, now_ms)
             return
-        version = link.version(_PRODUCE)
+        version = link.produce_version
         if version is None:
             self._not_sent(request, buffer, now_ms)
             link.close(f"{link.node} offers no Produce version that this daemon speaks.")
             return
+        # Count the batches, and order them by topic.
+        snapshot = self._cache.current
+        has_ids = version >= PRODUCE_TOPIC_ID_VERSION
+        topics: dict[str, ProduceTopic] = {}
         self._meter.begin_request()
-        for batch, _ in encoded:
+        for batch, records in encoded:
             self._meter.count(batch.records, now_ms, batch.attempts == 0)
-        topics, version = self._topics(request, encoded, version)
+            name = batch.topic
+            topic = topics.get(name)
+            if topic is None:
+                topic_id = snapshot.topic_id(name) if has_ids else None
+                topic = topics[name] = make_tuple(ProduceTopic, (name, topic_id, []))
+            topic.partitions.append((batch.partition, records))
+        if has_ids:
+            request.topic_names = {
+                each.topic_id: each.name for each in topics.values() if each.topic_id is not None
+            }
+            if len(request.topic_names) < len(topics):
+                version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
         correlation_id = link.take_correlation_id()
-        if request.acks != 0:
-            self._awaited[request.node_id, correlation_id] = request, version
-
-        def taken(complete: bool) -> None:
-            if not complete and correlation_id in link.untouched_at_close:
-                request.begun = False
-            self._buffers.give(buffer)
-            if complete:
-                taken_ms = self._clock.now_ms() if request.acks == 0 else now_ms
-                if self._sender.on_request_sent(request, taken_ms):
-                    self._turns.wake()
-
+        if acks != 0:
+            self._awaited[node_id, correlation_id] = request, version
         buffers = encode_produce(
-            version,
-            correlation_id,
-            self._config.client_id,
-            request.acks,
-            request.timeout_ms,
-            None,
-            topics,
+            version, correlation_id, self._config.client_id, acks, request.timeout_ms, None, topics.values()
         )
-        for each in buffers:
-            self.bytes_sent += len(each)
+        self.bytes_sent += sum(map(len, buffers))
         # kill point: send.begin
         request.begun = True
-        link.send_buffers(
+        if link.send_buffers(
             correlation_id,
             buffers,
-            taken,
-            expect_response=request.acks != 0,
+            partial(self._on_taken, link, correlation_id, request, buffer),
+            expect_response=acks != 0,
             deadline_ms=request.deadline_ms,
             now_ms=now_ms,
-        )
+        ):
+            self._buffers.give(buffer)
+            if self._sender.on_request_sent(request, now_ms if acks else self._clock.now_ms()):
+                self._turns.wake()
 
-    def _topics(
-        self, request: ProduceRequest, encoded: list[EncodedBatch], version: int
-    ) -> tuple[list[ProduceTopic], int]:
-        by_topic: dict[str, list[tuple[int, memoryview | bytes]]] = {}
-        for batch, records in encoded:
-            found = by_topic.get(batch.topic)
-            if found is None:
-                found = by_topic[batch.topic] = []
-            found.append((batch.partition, records))
-        if version >= PRODUCE_TOPIC_ID_VERSION:
-            snapshot = self._cache.current
-            ids = {topic: snapshot.topic_id(topic) for topic in by_topic}
-            request.topic_names = {topic_id: topic for topic, topic_id in ids.items() if topic_id is not None}
-            if len(request.topic_names) == len(ids):
-                named = [ProduceTopic(topic, ids[topic], found) for topic, found in by_topic.items()]
-                return named, version
-            version = PRODUCE_TOPIC_ID_VERSION - 1  # a broker that offers ids still understands names
-        topics = []
-        for topic, found in by_topic.items():
-            topics.append(make_tuple(ProduceTopic, (topic, None, found)))
-        return topics, version
+    def _on_taken(
+        self,
+        link: BrokerLink,
+        correlation_id: int,
+        request: ProduceRequest,
+        buffer: RequestBuffer,
+        complete: bool,
+    ) -> None:
+        """The kernel has all bytes of a request that had to wait, or its link has closed."""
+        if not complete and correlation_id in link.untouched_at_close:
+            request.begun = False
+        self._buffers.give(buffer)
+        if complete and self._sender.on_request_sent(request, self._clock.now_ms()):
+            self._turns.wake()

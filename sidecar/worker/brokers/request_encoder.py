@@ -62,21 +62,17 @@ class RequestEncoder:
         self._in_work = in_work
         self._serial = serial
 
-    @staticmethod
-    def is_synchronous(batches: list[ProducerBatch]) -> bool:
-        """True if no topic among the batches is compressed."""
-        for batch in batches:  # noqa: SIM110 (a generator costs a frame for each)
-            if batch.queue.settings.compression_type != NO_CODEC:
-                return False
-        return True
-
     def encode(
         self, batches: list[ProducerBatch], buffer: memoryview
-    ) -> tuple[list[EncodedBatch], list[tuple[ProducerBatch, str]]]:
+    ) -> tuple[list[EncodedBatch], list[tuple[ProducerBatch, str]]] | None:
         """Encode without compression: the complete v2 batches, one after another, in ``buffer``.
 
-        Also returns the batches whose records cannot be read back (damage, or a bug), each with the reason.
+        Also returns the batches whose records cannot be read back (damage, or a bug), each with the reason. None if a
+        topic among the batches is compressed: then the records are copied for the codec.
         """
+        for batch in batches:
+            if batch.queue.settings.compression_type != NO_CODEC:
+                return None
         encoded: list[EncodedBatch] = []
         unsendable: list[tuple[ProducerBatch, str]] = []
         words = self._in_work.words
@@ -103,8 +99,8 @@ class RequestEncoder:
     def copy_records(
         self, batches: list[ProducerBatch], buffer: memoryview
     ) -> tuple[list[CopiedBatch], list[tuple[ProducerBatch, str]]]:
-        """Copy the records sections of the batches, for a codec that runs beside the loop. Returned like
-        :meth:`encode`.
+        """Copy the records sections of the batches, for a codec that runs beside the loop. Returned with the batches
+        that cannot be sent, as by :meth:`encode`.
 
         After this, neither journal nor descriptors are read: before a codec runs, records may expire and be settled,
         and their descriptors and pages be freed.
