@@ -25,6 +25,10 @@ def _word(generation: int, slot: int, state: int) -> int:
     return generation << 32 | slot << 8 | state
 
 
+class NeverWritten(ValueError):
+    """An ACK of an outcome that its client cannot have."""
+
+
 class ClientRow:
     """One client's row and outcome ring. Written by the client's worker only; not thread-safe.
 
@@ -156,12 +160,12 @@ class ClientRow:
     def ring_ack(self, number: int) -> None:
         """Free all outcomes up to ``number``, which the client has. Lower numbers than before are ignored.
 
-        Raises ValueError for a number that was never given.
+        Raises NeverWritten for a number that was never given.
         """
         if number <= self.acked_number:
             return
         if number >= self.next_number:
-            raise ValueError(f"ACK of outcome {number}, but only {self.next_number - 1} were written")
+            raise NeverWritten(f"ACK of outcome {number}, but only {self.next_number - 1} were written")
         place = number - self._first + 1
         read = self._positions[place] if number + 1 < self.next_number else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)

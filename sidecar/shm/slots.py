@@ -17,16 +17,8 @@ STATE_LIVE: Final = 1
 READ_TRIES_MAX: Final = 64
 FIRST_ROW_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
 """Index of the first counter row in the result of ``Counters.read_words``."""
-_SUBMISSIONS, _ACCEPTED, _BYTES, _HELD, _DELIVERED = (
-    FIRST_ROW_WORD + ROW_INDEX[row]
-    for row in (
-        "submissions_total",
-        "records_accepted_total",
-        "bytes_accepted_total",
-        "records_held",
-        "records_delivered_total",
-    )
-)
+_ROW_WORDS: Final = {row: FIRST_ROW_WORD + place for row, place in ROW_INDEX.items()}
+"""Row → index of its word in the block."""
 
 
 class Counters:
@@ -36,17 +28,16 @@ class Counters:
     hangs inside a write, the reader uses the present values: each row is one 8-byte word and valid by itself.
     """
 
-    __slots__ = ("_block", "_first", "_words")
+    __slots__ = ("_block", "_words")
 
     def __init__(self, slot_area: memoryview) -> None:
         self._block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
         self._words = self._block.cast("Q")
-        self._first = FIRST_ROW_WORD
 
     def inc(self, row: str, amount: int = 1) -> None:
         """Add to a row. Raises KeyError for a name that is not in COUNTER_ROWS."""
         words = self._words
-        index = self._first + ROW_INDEX[row]
+        index = _ROW_WORDS[row]
         sequence = words[0]
         words[0] = sequence + 1
         words[index] += amount
@@ -54,50 +45,30 @@ class Counters:
 
     def add(self, amounts: Mapping[str, int]) -> None:
         """Add to several rows in one write: a reader sees all changes or none. A gauge stops at 0."""
-        words, first = self._words, self._first
+        words = self._words
         sequence = words[0]
         words[0] = sequence + 1
         for row, amount in amounts.items():
-            index = first + ROW_INDEX[row]
-            words[index] = max(words[index] + amount, 0)
-        words[0] = sequence + 2
-
-    def count_accepted(self, records: int, payload_bytes: int) -> None:
-        """Count one submission: :meth:`add` of its four rows, without building a dictionary."""
-        words = self._words
-        sequence = words[0]
-        words[0] = sequence + 1
-        words[_SUBMISSIONS] += 1
-        words[_ACCEPTED] += records
-        words[_BYTES] += payload_bytes
-        words[_HELD] += records
-        words[0] = sequence + 2
-
-    def count_delivered(self, records: int) -> None:
-        """Count one batch: :meth:`add` of its two rows."""
-        words = self._words
-        sequence = words[0]
-        words[0] = sequence + 1
-        words[_DELIVERED] += records
-        held = words[_HELD]
-        words[_HELD] = held - records if held > records else 0
+            index = _ROW_WORDS[row]
+            value = words[index] + amount
+            words[index] = value if value > 0 else 0
         words[0] = sequence + 2
 
     def set(self, row: str, value: int) -> None:
         words = self._words
-        index = self._first + ROW_INDEX[row]
+        index = _ROW_WORDS[row]
         sequence = words[0]
         words[0] = sequence + 1
         words[index] = value
         words[0] = sequence + 2
 
     def get(self, row: str) -> int:
-        return self._words[self._first + ROW_INDEX[row]]
+        return self._words[_ROW_WORDS[row]]
 
     def read(self) -> dict[str, int]:
         """All rows by name: a consistent copy unless the writer hangs."""
         words = self.read_words()
-        return {name: words[self._first + place] for name, place in ROW_INDEX.items()}
+        return {name: words[place] for name, place in _ROW_WORDS.items()}
 
     def read_words(self) -> list[int]:
         """The whole block: a consistent copy unless the writer hangs."""

@@ -139,8 +139,10 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         now_ms=clock.now_ms,
         turns=turns,
     )
-    acker = Acker(sessions, outboxes, dead_letters)
-    settlement = Settlement(config=config, memory=memory, sessions=sessions, acker=acker)
+    acker = Acker(outboxes, dead_letters)
+    settlement = Settlement(
+        config=config, memory=memory, sessions=sessions, outboxes=outboxes, dead_letters=dead_letters
+    )
     topics = Topics(
         config=config,
         rules=settings.rules,

@@ -324,7 +324,9 @@ class Driver:
             self._host.send_control(NeedTopics(topics=stale, refresh=True))
 
     def _give_pages_back(self, now_ms: float) -> None:
-        for chain in self._settlement.take_finished_chains():
+        settlement = self._settlement
+        chains, settlement.finished_chains = settlement.finished_chains, set()
+        for chain in chains:
             queue = self._topics.by_chain[chain.chain_id]
             queue.last_settled_ms = now_ms
             if self._commit is not None:

@@ -198,7 +198,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     session, _ = first.attach()
     accept(first, session, range(1))
     settled: list[ProducerBatch] = []
-    first.settlement._acker.complete = lambda completions, now_ms: None  # type: ignore[method-assign]
+    first.settlement._hand_over = lambda completions, now_ms: None  # type: ignore[method-assign]
     settle = first.settlement.settle
 
     def settle_and_note(effect: Completed, now_ms: float) -> None:

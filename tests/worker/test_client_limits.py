@@ -13,6 +13,7 @@ from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS
 from sidecar.controller.discards import Discards
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import Scene
+from tests.worker.test_topics import snapshot
 
 
 @pytest.fixture
@@ -137,17 +138,17 @@ def test_records_that_fail_at_the_door_take_nothing_of_the_rate_of_their_topic(t
         scene.close()
 
 
-def test_a_client_that_may_not_send_to_a_topic_ends_nobody_s_linger_there(
-    stage: PortStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed: list[str] = []
-    monkeypatch.setattr(stage.topics, "flush", lambda topic, now_ms: flushed.append(topic))
+def test_a_client_that_may_not_send_to_a_topic_ends_nobody_s_linger_there(stage: PortStage) -> None:
     use(stage, ClientRule("app", deny=("t",)))
     stranger, good = stage.client("app"), stage.client("good")
+    stage.topics.on_snapshot(snapshot(t=1), 0.0)
+    good.submit(1)
+    (batch,) = stage.scene.rooms.core.accumulator.batches_of("t", None)
     stranger.submit(flags=SubmitFlag.FLUSH)
-    assert flushed == []
-    good.submit(flags=SubmitFlag.FLUSH)
-    assert flushed == ["t"]
+    stranger.send([Kind.FLUSH, 1, 1])
+    assert not batch.expedited
+    good.submit(2, flags=SubmitFlag.FLUSH)
+    assert batch.expedited
 
 
 def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(stage: PortStage) -> None:

@@ -50,7 +50,7 @@ class Office:
             now_ms=lambda: self.clock.now_ms,
             turns=scene.rooms.turns,
         )
-        scene.acker._dead_letters = self.letters
+        scene.acker._dead_letters = scene.settlement._dead_letters = self.letters
 
     def run(self) -> None:
         self.scene.worker.host.run_work()

@@ -132,9 +132,6 @@ class FakeCounters(Counter[str]):
     def add(self, amounts: Mapping[str, int]) -> None:
         self.update(amounts)
 
-    def count_accepted(self, records: int, payload_bytes: int) -> None:
-        self.update({"records_accepted_total": records, "bytes_accepted_total": payload_bytes})
-
 
 class FakeCommit:
     """A disk that has not written anything yet."""

@@ -12,8 +12,7 @@ from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
-from sidecar.worker.fates.completions import SLICES_MAX
-from sidecar.worker.fates.settlement import BEAT_BATCHES
+from sidecar.worker.fates.settlement import BEAT_BATCHES, SLICES_MAX
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.scene import Scene, told
@@ -268,7 +267,7 @@ def test_pages_go_back_when_all_their_records_are_told(scene: Scene) -> None:
         batch.done(base_offset=0)
         scene.settlement.settle(Completed((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
-    for chain in scene.settlement.take_finished_chains():
+    for chain in scene.settlement.finished_chains:
         scene.pool.give(chain.release_pages())
     scene.pool.give(scene.chain.release_idle())
     assert scene.pool.taken_count == 0

@@ -266,7 +266,14 @@ class Intake:
             # Make a copy: the socket's buffer is re-used before the group is on disk.
             self.commit.add(queue, stream, entry, bytes(payload))
         queue.last_used_ms = now_ms
-        self._counters.count_accepted(count, payload_bytes)
+        self._counters.add(
+            {
+                "submissions_total": 1,
+                "records_accepted_total": count,
+                "bytes_accepted_total": payload_bytes,
+                "records_held": count,
+            }
+        )
         self._submission_sizes.observe(payload_bytes)
         # kill point: accept.counted
         if refusal is None:

@@ -22,6 +22,7 @@ from client_stub.wire import (
 from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT, counted
+from sidecar.shm.client_table import NeverWritten
 from sidecar.worker.streams.client_places import TableFull
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
@@ -92,6 +93,7 @@ class StubPort:
         self._client_limits = client_limits
         self._processes = processes
         self._intake = intake
+        self._holds = intake.holds
         intake.openings.on_useless = self._sent_useless
         self._acker = acker
         self._counters = counters
@@ -148,8 +150,17 @@ class StubPort:
             # A SUBMIT may carry the ACK of outcomes, as its last field.
             if len(fields) > SUBMIT_FIELDS:
                 acked = fields.pop()
-                if type(acked) is not int or acked > session.row.acked_number:
-                    self._acked(session, acked, now_ms)
+                if type(acked) is not int:
+                    acked = _number(acked)  # raises
+                if acked > session.row.acked_number:
+                    session.row.ring_ack(acked)
+                    if (
+                        session.unacked
+                        or session.unwritten
+                        or session.ring_full_since_ms is not None
+                        or self._holds.ring_held
+                    ):
+                        self._acked(session, now_ms)
             payload = frames[1] if len(frames) > 1 else b""
             is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
             # It may carry a FLUSH, as a flag.
@@ -163,7 +174,7 @@ class StubPort:
                         outboxes.later[session] = now_ms + POSITION_DELAY_MS
                     return
             outboxes.pending.add(session)
-        except MalformedFrame as error:
+        except (MalformedFrame, NeverWritten) as error:
             self._refuse(routing_id, session, error)
         except Exception as error:
             self._counters.inc("accept_errors_total")
@@ -183,7 +194,7 @@ class StubPort:
             self._send_now(routing_id, [Kind.HELLO_AGAIN, self._worker_epoch])
             self.endpoint.sent_nonsense(routing_id)
 
-    def _refuse(self, routing_id: bytes, session: ClientSession | None, error: MalformedFrame) -> None:
+    def _refuse(self, routing_id: bytes, session: ClientSession | None, error: ValueError) -> None:
         """Count and answer a malformed frame."""
         assert self.endpoint is not None
         self._counters.inc("malformed_frames_total")
@@ -340,7 +351,7 @@ class StubPort:
         if not late and descriptors_are_scarce:
             # Not at once: an outcome ring that is full for a moment belongs to a busy client.
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
-            late = [max(deaf, key=_unwritten_outcomes)] if deaf else []
+            late = [max(deaf, key=lambda deaf: sum(each.outcomes for each in deaf.unwritten))] if deaf else []
         for session in late:
             log.warning(
                 "Client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s). Look at that "
@@ -378,7 +389,7 @@ class StubPort:
                 self._acker.abandon(session)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
-        self._intake.holds.forget(session)
+        self._holds.forget(session)
         self._sessions.detach(session, now_ms, for_good=for_good)
         if self.endpoint is not None:
             self.endpoint.has_detached(session.routing_id)
@@ -443,21 +454,15 @@ class StubPort:
         log.debug("Client %s attached.", session.name)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        self._acked(session, _number(*fields[:1]), now_ms)
+        session.row.ring_ack(_number(*fields[:1]))
+        self._acked(session, now_ms)
         self._outboxes.pending.add(session)
 
-    def _acked(self, session: ClientSession, up_to_number: Any, now_ms: float) -> None:
-        row = session.row
-        if type(up_to_number) is not int:
-            up_to_number = _number(up_to_number)  # raises
-        if up_to_number >= row.next_number:
-            written = row.next_number - 1
-            raise MalformedFrame(f"ACK of outcome {up_to_number}, but only {written} were written")
-        row.ring_ack(up_to_number)
-        if session.unacked or session.unwritten or session.ring_full_since_ms is not None:
-            self._acker.acked(session, now_ms)
-        if self._intake.holds.ring_held:
-            self._intake.holds.ring_acked(session)
+    def _acked(self, session: ClientSession, now_ms: float) -> None:
+        """Continue with everything that waited for an ACK."""
+        self._acker.acked(session, now_ms)
+        if self._holds.ring_held:
+            self._holds.ring_acked(session)
 
     def _on_flush(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         """Carry out a FLUSH that came without records, or with records that are not accepted now."""
@@ -492,7 +497,3 @@ def _number(value: Any = None) -> int:
     if type(value) is not int:
         raise MalformedFrame(f"a number is missing, or {value!r:.40} is none")
     return value
-
-
-def _unwritten_outcomes(session: ClientSession) -> int:
-    return sum(each.outcomes for each in session.unwritten)
