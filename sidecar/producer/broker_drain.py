@@ -12,9 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.common.model import broker_of, second_of
-from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.effects import Connect, Effect, SendProduce
 from sidecar.producer.lanes import LANES_FROM
+from sidecar.producer.partition_schedule import QUICK
 
 if TYPE_CHECKING:
     from sidecar.producer.batch_fates import SenderCounts
@@ -97,12 +97,14 @@ class BrokerDrain:
         broker = broker_of(node_id)
         in_flight, room = self._in_flight, self._room
         accumulator = self._accumulator
-        lines, max_request_size = accumulator.lines.ready[node_id], self._config.max_request_size
+        lines, max_request_size = accumulator.schedule.ready[node_id], self._config.max_request_size
         # Are quick batches and a backlog ready? Then they take turns, or use one connection each.
         is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
-            any(lines[QUICK:]) and any(lines[:QUICK]) and accumulator.lines.holds(node_id, max_request_size)
+            any(lines[QUICK:])
+            and any(lines[:QUICK])
+            and accumulator.schedule.holds(node_id, max_request_size)
         )
-        is_apart = broker in accumulator.lines.apart
+        is_apart = broker in accumulator.schedule.apart
         if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
             is_apart, poll_again = is_crowded, True
         takes_turns = is_crowded and not is_apart
@@ -164,7 +166,7 @@ class BrokerDrain:
         self, node_id: int, lane: int, quick: bool | None, *, lacks_descriptors: bool, is_first: bool
     ) -> bool:
         """Note what is missing for a request. True: none of this kind was due, so the other kind gets its turn."""
-        lines = self._accumulator.lines.ready[node_id]
+        lines = self._accumulator.schedule.ready[node_id]
         if not lines[lane] and not lines[QUICK + lane]:
             return False
         if quick is not None and not lines[QUICK * quick + lane]:
@@ -194,12 +196,12 @@ class BrokerDrain:
 
         True: partitions have changed lines. False: there is no second connection yet.
         """
-        lines = self._accumulator.lines
+        schedule = self._accumulator.schedule
         if is_crowded:
-            if broker not in lines.widened and not self._widen(broker, links, effects):
+            if broker not in schedule.widened and not self._widen(broker, links, effects):
                 return False
             self._quick_ms[broker] = now_ms
-        lines.set_apart(broker, is_crowded)
+        schedule.set_apart(broker, is_crowded)
         return True
 
     def _turn_of(self, node_id: int, lane: int) -> bool | None:
@@ -208,7 +210,7 @@ class BrokerDrain:
 
         Each kind has request slots of its own. Where both may go they take turns, so neither starves the other.
         """
-        ready = self._accumulator.lines.ready[node_id]
+        ready = self._accumulator.schedule.ready[node_id]
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
         may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
@@ -226,13 +228,13 @@ class BrokerDrain:
         Only for more waiting records than a pause of the broker leaves behind. Until the connection is made,
         everything goes by the first one.
         """
-        lines = self._accumulator.lines
-        if self._config.connections_per_broker == 1 or node_id in lines.widened:
+        schedule = self._accumulator.schedule
+        if self._config.connections_per_broker == 1 or node_id in schedule.widened:
             return False
-        if not lines.holds(node_id, self._config.max_request_size, is_movable=True):
+        if not schedule.holds(node_id, self._config.max_request_size, is_movable=True):
             return False
         if links.is_ready(second_of(node_id)):
-            lines.widen(node_id)
+            schedule.widen(node_id)
             return True
         effects.append(Connect(second_of(node_id)))
         return False
@@ -241,12 +243,12 @@ class BrokerDrain:
         """Stop using the second connection of brokers with nothing in flight: spread over two, a trickle of records
         would take twice the requests. A recently divided broker keeps both, because it would be divided again at once.
         """
-        in_flight, lines = self._in_flight, self._accumulator.lines
-        for node_id in list(lines.widened):
-            if node_id in lines.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
+        in_flight, schedule = self._in_flight, self._accumulator.schedule
+        for node_id in list(schedule.widened):
+            if node_id in schedule.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
                 continue
             if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
-                lines.narrow(node_id)
+                schedule.narrow(node_id)
 
     def _is_stuck(self, broker: int) -> bool:
         """Nothing for the broker is in flight, and nothing can be sent before a batch that has no descriptor."""

@@ -9,8 +9,7 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_buffers import RequestBufferPool
-from sidecar.producer.request_room import Descriptors, RequestRoom
+from sidecar.producer.request_room import Descriptors, RequestBufferPool, RequestRoom
 from sidecar.producer.sender import Sender
 
 if TYPE_CHECKING:

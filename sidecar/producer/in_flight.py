@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sidecar.producer.producer_batch import ProducerBatch
-    from sidecar.producer.request_buffers import RequestBuffer
+    from sidecar.producer.request_room import RequestBuffer
 
 UNSENT_PER_NODE_MAX = 2
 """One request partly written and one prepared behind it. More would only hold request buffers."""

@@ -96,7 +96,7 @@ class PartitionQueue:
         """A dead worker sent some of these batches, and none was renumbered since."""
         self.wire_count = 0
         self.leader_id = -1
-        """Its leader in the snapshot with this serial; -1 for none. See BrokerLines."""
+        """Its leader in the snapshot with this serial; -1 for none. See PartitionSchedule."""
         self.leader_serial = 0
         self.line: Line | None = None
         self.again: Line | None = None

@@ -1,21 +1,17 @@
 """PartitionSchedule: decides which batch of each partition is next (rule S4), when it is due (rule A4), and where its
 queue waits until then.
-
-A queue is in one place at a time: a timer (it lingers or backs off), the line of its leader, the line of queues
-without a leader, or none. In its leader's line it is due, or lingers until a request is sent there anyway. In no place
-it has nothing to send. The cost of a call depends on the due queues, not on the number of partitions.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from sidecar.common.model import second_of
+from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_states import BatchState
-from sidecar.producer.broker_lines import BrokerLines
-from sidecar.producer.lanes import NO_SEQUENCE
-from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.lanes import LANES, NO_SEQUENCE
+from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
@@ -24,6 +20,8 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_sequences import PartitionSequences
     from sidecar.producer.producer_id import ProducerIds
 
+QUICK: Final = len(LANES)
+"""Added to a lane, this gives the index of its quick line: partitions that need not wait behind a backlog."""
 FULL_MS: Final = 1_000.0
 """For this time after a topic's last full batch its small batches wait behind the backlog of others."""
 BATCHES_REMEMBERED: Final = 5
@@ -36,20 +34,54 @@ _QUEUED: Final = BatchState.QUEUED
 
 
 class PartitionSchedule:
-    """Sans-IO. Single-threaded: the worker's loop. Call :meth:`touch` after each change to a queue's next batch."""
+    """Sans-IO. Single-threaded: the worker's loop. Call :meth:`touch` after each change to a queue's next batch.
+
+    A queue is in one place at a time: a timer (it lingers or backs off), a line of its leader, the line of queues
+    without a leader, or none. In its leader's line it is due, or lingers until a request is sent there anyway. In no
+    place it has nothing to send. Lines follow the newest snapshot. The cost of a call depends on the due queues, not on
+    the number of partitions.
+
+    A broker handles the requests of one connection one after another, and reads none while it works on one
+    (``SocketServer`` mutes the channel). So while a broker's connection is full it gets two sets of lines, one for
+    each of two connections. A partition changes sets only with nothing in flight, and stands in no line until then, so
+    its batches arrive in order. Beside a backlog, the first connection takes quick batches and the second all others.
+    With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
+    """
 
     def __init__(self, ids: ProducerIds, *, in_flight_max: int) -> None:
         """``in_flight_max``: limit of unanswered requests on one connection."""
         self._ids = ids
         self._in_flight_max = in_flight_max
         self.timers = PartitionTimers()
-        self.lines = BrokerLines()
         self.full_ms: dict[str, float] = {}
         """Topic → when it last had a full batch: its small batches soon after that are the rest of its own load."""
         self.is_exhausted = False
         """Whether a client waits for room in the buffer pool."""
         self._backing_off: set[PartitionQueue] = set()
         self._closing = False
+        self.snapshot: MetadataSnapshot | None = None
+        self._serial = 0
+        """Number of the present snapshot. A queue keeps its leader together with the number of the snapshot that named
+        it.
+        """
+        self.ready: dict[int, tuple[Line, ...]] = {}
+        """By broker: one line per lane, then at QUICK + lane the partitions whose next batch is small and new, or
+        express. A broker that never had any is not here.
+        """
+        self.again: dict[int, tuple[Line, ...]] = {}
+        """By broker and lane: ready partitions whose next batch has its descriptor. When the descriptor table is full,
+        the batches that may still go are found without a walk over all others.
+        """
+        self.lingering: dict[int, tuple[Line, ...]] = {}
+        """By broker and lane: partitions whose next batch only waits for more records."""
+        self.widened: dict[int, dict[PartitionQueue, int]] = {}
+        """Brokers with two connections in use, and for each of their partitions the connection it uses; half use
+        either. Nothing is in flight on the second connection of any other broker.
+        """
+        self.apart: set[int] = set()
+        """Brokers in ``widened`` whose first connection is for quick batches and whose second is for all others."""
+        self.leaderless: Line = OrderedDict()
+        """Partitions with something to send and no leader."""
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
         """Move the partition's queue to its present place. Call it after every change of the queue."""
@@ -78,14 +110,14 @@ class PartitionSchedule:
         if due_ms <= now_ms:
             queue.timer_serial = 0
             if queue.line is None or queue.lingers:
-                self.lines.place(queue, lingers=False)
+                self._place(queue, lingers=False)
             return
         if batch.retry_at_ms > now_ms:
             if queue.line is not None:
                 queue.leave_line()
             self._backing_off.add(queue)
         else:
-            self.lines.place(queue, lingers=True)
+            self._place(queue, lingers=True)
         self.timers.set(queue, due_ms)
 
     def next_batch(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
@@ -141,6 +173,37 @@ class PartitionSchedule:
             return None
         return head
 
+    def _place(self, queue: PartitionQueue, *, lingers: bool) -> None:
+        """Put the partition into its leader's line of ready partitions, or of lingering ones, which may fill up a
+        request.
+        """
+        if queue.line is not None:
+            if queue.lingers is lingers:
+                return
+            queue.leave_line()
+        queue.lingers = lingers
+        if queue.leader_serial != self._serial and self.snapshot is not None:
+            leader = self.snapshot.leader(queue.topic, queue.partition)
+            queue.leader_id, queue.leader_serial = -1 if leader is None else leader.id, self._serial
+        leader_id = queue.leader_id
+        if leader_id < 0:
+            if lingers:
+                return  # its leader is not needed yet
+            line = self.leaderless
+        else:
+            nodes = self.lingering if lingers else self.ready
+            place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
+            link_id = self._link_of(queue, leader_id) if self.widened else leader_id
+            if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader_id:
+                return  # changing to the other connection: placed again once its batches in flight are answered
+            lines = nodes.get(link_id)
+            line = _line(nodes, link_id, place) if lines is None else lines[place]
+            if queue.has_descriptor and not lingers:
+                queue.again = _line(self.again, link_id, queue.lane)
+                queue.again[queue] = None
+        line[queue] = None
+        queue.line = line
+
     def due_ms(self, batch: ProducerBatch) -> float:
         """The time in ms at which the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
         if batch.full or batch.expedited or batch.state is not _OPEN or self.is_exhausted or self._closing:
@@ -156,7 +219,21 @@ class PartitionSchedule:
 
     def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Move all queues to the lines of their leaders in ``snapshot``."""
-        self.lines.follow(snapshot)
+        self.snapshot = snapshot
+        self._serial += 1
+        moved = list(self.leaderless)
+        for nodes in (self.ready, self.lingering):
+            for lines in nodes.values():
+                for line in lines:
+                    moved.extend(line)
+        for queue in moved:
+            queue.leave_line()
+        known = snapshot.nodes
+        self.ready = {node: lines for node, lines in self.ready.items() if broker_of(node) in known}
+        self.lingering = {node: lines for node, lines in self.lingering.items() if broker_of(node) in known}
+        self.again = {node: lines for node, lines in self.again.items() if broker_of(node) in known}
+        for queue in moved:
+            self._place(queue, lingers=queue.lingers)
         self._retry_elsewhere(snapshot, now_ms)
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
@@ -177,13 +254,12 @@ class PartitionSchedule:
         """Whether the next batch of one of the broker's partitions has a descriptor; it is sent now or when its
         backoff ends.
         """
-        lines = self.lines
-        if any(lines.again.get(broker, ())) or any(lines.again.get(second_of(broker), ())):
+        if any(self.again.get(broker, ())) or any(self.again.get(second_of(broker), ())):
             return True
-        assert lines.snapshot is not None
+        assert self.snapshot is not None
         for queue in self._backing_off:
             if queue.has_descriptor and queue.timer_serial:
-                leader = lines.snapshot.leader(queue.topic, queue.partition)
+                leader = self.snapshot.leader(queue.topic, queue.partition)
                 if leader is not None and leader.id == broker:
                     return True
         return False
@@ -204,6 +280,70 @@ class PartitionSchedule:
         for queue in self.timers.waiting():
             self.touch(queue, now_ms)
 
+    # --- two connections of a broker ------------------------------------------------------------------------
+
+    def _link_of(self, queue: PartitionQueue, node_id: int) -> int:
+        shares = self.widened.get(node_id)
+        if shares is None or queue.acks == 0:
+            return node_id
+        if node_id in self.apart:
+            return node_id if queue.is_quick else second_of(node_id)
+        link_id = shares.get(queue)
+        if link_id is None:
+            link_id = shares[queue] = second_of(node_id) if len(shares) % 2 else node_id
+        return link_id
+
+    def widen(self, node_id: int) -> None:
+        """Share the broker's partitions between its two connections. Partitions with nothing in flight change over
+        first.
+        """
+        standing = self._standing(node_id)
+        standing.sort(key=lambda queue: not queue.wire_count)
+        half = len(standing) // 2
+        self.widened[node_id] = dict.fromkeys(standing[:half], node_id)
+        self.widened[node_id].update(dict.fromkeys(standing[half:], second_of(node_id)))
+        self._place_again(standing)
+
+    def narrow(self, node_id: int) -> None:
+        """Use one connection again. Nothing may be in flight on the second."""
+        if self.widened.pop(node_id, None) is not None:
+            self.apart.discard(node_id)
+            self._place_again(self._standing(second_of(node_id)))
+
+    def set_apart(self, node_id: int, is_apart: bool) -> None:
+        """Reserve the broker's first connection for quick batches, or open it to all batches again."""
+        if is_apart:
+            self.apart.add(node_id)
+        else:
+            self.apart.discard(node_id)
+        self._place_again([*self._standing(node_id), *self._standing(second_of(node_id))])
+
+    def _standing(self, link_id: int) -> list[PartitionQueue]:
+        lines = (*self.ready.get(link_id, ()), *self.lingering.get(link_id, ()))
+        return [queue for line in lines for queue in line]
+
+    def _place_again(self, queues: list[PartitionQueue]) -> None:
+        for queue in queues:
+            queue.leave_line()
+            self._place(queue, lingers=queue.lingers)
+
+    def holds(self, node_id: int, size_bytes: int, *, is_movable: bool = False) -> bool:
+        """True if the ready partitions of this connection, quick ones excluded, hold at least ``size_bytes``, counted
+        in whole batches of batch.size. ``is_movable``: count only partitions that may use the second connection.
+        """
+        for line in self.ready.get(node_id, ())[:QUICK]:
+            for queue in line:
+                if is_movable and queue.acks == 0:
+                    continue
+                size_bytes -= queue.load * queue.settings.batch_size
+                if size_bytes <= 0:
+                    return True
+        return False
+
+    def topics_waiting_for(self, node_id: int) -> set[str]:
+        """Topics with a batch ready for the broker."""
+        return {queue.topic for line in self.ready.get(node_id, ()) for queue in line}
+
 
 def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
     """The first batch in doubt, to be sent again before a renumbering to learn its fate.
@@ -220,3 +360,10 @@ def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
         if refused is None and batch.recreations != sequences.recreations:
             refused = batch
     return None
+
+
+def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, place: int) -> Line:
+    lines = nodes.get(link_id)
+    if lines is None:
+        lines = nodes[link_id] = tuple(OrderedDict() for _ in (*LANES, *LANES))
+    return lines[place]

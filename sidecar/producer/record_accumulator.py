@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of
 from sidecar.producer.batch_states import CLOSED, BatchEvent, BatchState
-from sidecar.producer.broker_lines import QUICK
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.partition_queue import Line, PartitionQueue
-from sidecar.producer.partition_schedule import PartitionSchedule
+from sidecar.producer.partition_schedule import QUICK, PartitionSchedule
 from sidecar.producer.partition_sequences import forget_recreated
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -53,7 +52,6 @@ class RecordAccumulator:
         self._config = config
         self._ids = ids
         self.schedule = PartitionSchedule(ids, in_flight_max=config.max_in_flight_requests_per_connection)
-        self.lines = self.schedule.lines
         self._new_records = records_factory
         self._rules = rules or TopicRules(config)
         self._growth_bytes = min(config.batch_growth_bytes, config.max_request_size)
@@ -62,7 +60,7 @@ class RecordAccumulator:
         large.
         """
         self._topics: tuple[dict[str, dict[int, PartitionQueue]], ...] = tuple({} for _ in LANES)
-        self._opened: tuple[dict[str, dict[PartitionQueue, None]], ...] = tuple({} for _ in LANES)
+        self.opened: tuple[dict[str, dict[PartitionQueue, None]], ...] = tuple({} for _ in LANES)
         """By topic, the partitions in which a lingering batch was opened since the topic's last flush."""
         self.incomplete = IncompleteBatches()
         self.under_way: defaultdict[int, int] = defaultdict(int)
@@ -132,7 +130,7 @@ class RecordAccumulator:
                     )
                     batch.expedited = expedited
                     if not expedited:
-                        self._opened[lane].setdefault(topic, {})[queue] = None
+                        self.opened[lane].setdefault(topic, {})[queue] = None
                     batches.append(batch)
                     incomplete.lines[batch.lifetime_ms][batch] = None  # as IncompleteBatches.add
                     incomplete.next_expiry_ms = min(incomplete.next_expiry_ms, deadline_ms)
@@ -249,7 +247,7 @@ class RecordAccumulator:
         """
         self.schedule.full_ms.pop(topic, None)
         self._growth_by_topic.pop(topic, None)
-        self._opened[lane].pop(topic, None)
+        self.opened[lane].pop(topic, None)
         if self._partitioners.pop((lane, topic), None) is not None:
             for queue in self._topics[lane].get(topic, {}).values():
                 queue.partitioner = None
@@ -258,7 +256,7 @@ class RecordAccumulator:
 
     def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Move partitions to their new leaders."""
-        before = self.lines.snapshot
+        before = self.schedule.snapshot
         if before is not None:
             forget_recreated(self._topics[IDEMPOTENT_LANE], before, snapshot)
         self.schedule.follow(snapshot, now_ms)
@@ -295,8 +293,8 @@ class RecordAccumulator:
         batches: list[ProducerBatch] = []
         limits = (max_bytes, single_bytes)
         size = 0
-        lines = self.lines
-        ready = lines.ready.get(node_id)
+        schedule = self.schedule
+        ready = schedule.ready.get(node_id)
         if ready is None:
             return batches
         kinds: tuple[Line, ...] = (ready[lane], ready[QUICK + lane])
@@ -310,12 +308,12 @@ class RecordAccumulator:
             if line and not self.held_back_bytes:
                 size, new_batches = self._take(line, batches, size, limits, new_batches, now_ms)
         if new_batches <= 0:
-            again = lines.again.get(node_id)
+            again = schedule.again.get(node_id)
             if again is not None and again[lane]:
                 size, new_batches = self._take(again[lane], batches, size, limits, new_batches, now_ms)
         if not batches:
             return batches
-        along = lines.lingering.get(node_id)
+        along = schedule.lingering.get(node_id)
         if (
             along is not None
             and along[lane]
@@ -432,7 +430,7 @@ class RecordAccumulator:
         """End linger for the present records of one topic (a FLUSH of one stream). The cost grows with the partitions
         used since the last flush.
         """
-        for queue in self._opened[lane].pop(topic, ()):
+        for queue in self.opened[lane].pop(topic, ()):
             if not queue.batches:
                 continue
             batch = queue.batches[-1]

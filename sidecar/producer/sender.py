@@ -113,10 +113,10 @@ class Sender:
         """
         # Elapsed time and new metadata: timers, leaders, and deadlines.
         accumulator = self._accumulator
-        schedule, lines = accumulator.schedule, accumulator.lines
+        schedule = accumulator.schedule
         if schedule.timers.earliest_ms <= now_ms:
             schedule.fire_timers(now_ms)
-        if snapshot is not lines.snapshot:
+        if snapshot is not schedule.snapshot:
             accumulator.follow(snapshot, now_ms)
         if accumulator.incomplete.next_expiry_ms <= now_ms:
             self._expire_batches(now_ms)
@@ -139,16 +139,16 @@ class Sender:
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if fates.stale_topics or lines.leaderless or self._leaderless.asked:
+        if fates.stale_topics or schedule.leaderless or self._leaderless.asked:
             self._ask_for_metadata(effects, now_ms)
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
-        if lines.widened:
+        if schedule.widened:
             self._drain.narrow(now_ms)
         # Requests to the brokers with something ready, within the room that there is.
         has_decided = bool(effects)
-        ready = [node_id for node_id, its in lines.ready.items() if any(its)]
+        ready = [node_id for node_id, its in schedule.ready.items() if any(its)]
         room = self.room
         room.is_shared = len(snapshot.nodes) > 1
         # Each split runs before the requests, and takes one descriptor more than it gives back.
@@ -193,7 +193,7 @@ class Sender:
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         if self._ids.identity.producer_id < 0 and (self._wants_identity or self._ids.is_wanted):
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
-        if accumulator.lines.leaderless:
+        if accumulator.schedule.leaderless:
             wakeup_ms = min(wakeup_ms, self._leaderless.ask_again_ms)
         if self._muted_until_ms:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
@@ -258,7 +258,9 @@ class Sender:
         return self._wake_now
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
-        topics = self._leaderless.take(self._accumulator.lines.leaderless, now_ms) | self._fates.stale_topics
+        topics = (
+            self._leaderless.take(self._accumulator.schedule.leaderless, now_ms) | self._fates.stale_topics
+        )
         self._fates.stale_topics.clear()
         if topics:
             effects.append(NeedMetadata(topics))
@@ -277,7 +279,7 @@ class Sender:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.settled(request.batches, now_ms)
         # The connection has room again, which matters only if something is ready.
-        if request.acks == 0 or any(map(any, self._accumulator.lines.ready.values())):
+        if request.acks == 0 or any(map(any, self._accumulator.schedule.ready.values())):
             self._wake_now = True
         return self._wake_now
 
@@ -356,7 +358,7 @@ class Sender:
         self._closing_links.discard(node_id)
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
-        self._fates.stale_topics |= self._accumulator.lines.topics_waiting_for(node_id)
+        self._fates.stale_topics |= self._accumulator.schedule.topics_waiting_for(node_id)
         requests = self._in_flight.requests(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
@@ -371,7 +373,7 @@ class Sender:
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             self._fates.settled(request.batches, now_ms)
         if node_id != broker_of(node_id):
-            self._accumulator.lines.narrow(broker_of(node_id))
+            self._accumulator.schedule.narrow(broker_of(node_id))
         if requests or self._fates.stale_topics:
             self._wake_now = True
 
@@ -398,8 +400,8 @@ class Sender:
                 f"Expiring {batch.count} record(s) for {batch.topic}-{batch.partition}: {waited:.0f} ms have "
                 f"passed since they were appended (delivery.timeout.ms="
                 f"{batch.lifetime_ms:g}); the batch was {batch.where()}."
-            ) + self.lost_links.cause(batch, self._accumulator.lines.snapshot)
-            is_refused = self.lost_links.is_refused(batch, self._accumulator.lines.snapshot)
+            ) + self.lost_links.cause(batch, self._accumulator.schedule.snapshot)
+            is_refused = self.lost_links.is_refused(batch, self._accumulator.schedule.snapshot)
             code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
             self._fates.fail(batch, code, text, now_ms)
 

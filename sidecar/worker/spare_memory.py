@@ -10,7 +10,7 @@ import ctypes
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sidecar.producer.request_buffers import RequestBufferPool
+    from sidecar.producer.request_room import RequestBufferPool
 
 TRIM_MS: Final = 10_000.0
 """Interval between trims in ms. A trim costs 0.02 ms if there is nothing to return, and 0.1 ms per MB."""

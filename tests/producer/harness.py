@@ -10,11 +10,11 @@ from uuid import UUID
 from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.broker_lines import BrokerLines
 from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
+from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
@@ -249,9 +249,9 @@ class Core:
         self.snapshot = snapshot_of({TOPIC: leaders}, version=self.snapshot.version + 1)
 
 
-def ready_nodes(lines: BrokerLines) -> list[int]:
+def ready_nodes(schedule: PartitionSchedule) -> list[int]:
     """Connections with something ready."""
-    return [node_id for node_id, its in lines.ready.items() if any(its)]
+    return [node_id for node_id, its in schedule.ready.items() if any(its)]
 
 
 def payloads_of(batches: Iterable[ProducerBatch]) -> list[Any]:

@@ -119,7 +119,7 @@ def test_a_broker_with_all_of_a_partition_in_flight_is_late_though_nothing_is_re
     for _ in range(10):
         core.append("x")
         requests += core.poll()
-    assert (core.sender.in_flight_count, ready_nodes(core.accumulator.lines)) == (5, [])
+    assert (core.sender.in_flight_count, ready_nodes(core.accumulator.schedule)) == (5, [])
     core.poll(100.0)
     assert core.sender.late_brokers(core.now_ms) == {1}
     core.acknowledge(requests[0])

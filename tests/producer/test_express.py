@@ -330,12 +330,12 @@ def test_some_time_after_the_last_small_one_both_connections_are_for_all() -> No
     core = beside_a_backlog(connections_per_broker=2)
     core.append("quiet", topic=QUIET_TOPIC)
     sent = [request for _ in range(8) for request in core.poll()]
-    assert core.accumulator.lines.apart == {1}
+    assert core.accumulator.schedule.apart == {1}
     core.clock.advance(BESIDE_MS)
     for request in sent[:2]:
         core.acknowledge(request)
     assert core.poll()
-    lines = core.accumulator.lines
+    lines = core.accumulator.schedule
     assert (lines.apart, set(lines.widened)) == (set(), {1})
     for request in sent[2:]:
         core.acknowledge(request)
@@ -351,7 +351,7 @@ def test_connections_with_nothing_in_flight_are_divided_once() -> None:
         core.acknowledge(request)
     core.append("more", topic=QUIET_TOPIC)
     assert core.poll()
-    assert set(core.accumulator.lines.widened) == core.accumulator.lines.apart == {1}
+    assert set(core.accumulator.schedule.widened) == core.accumulator.schedule.apart == {1}
 
 
 def test_a_backlog_goes_on_beside_a_stream_of_small_batches() -> None:

@@ -105,7 +105,7 @@ class Model:
     def stuck(self) -> list[int]:
         """Brokers that are there, have something due and nothing in flight, though a descriptor is free."""
         core = self.core
-        ready = ready_nodes(core.accumulator.lines)
+        ready = ready_nodes(core.accumulator.schedule)
         idle = [
             each for each in ready if each not in core.links.down and not core.sender._in_flight.count(each)
         ]

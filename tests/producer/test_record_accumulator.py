@@ -24,7 +24,7 @@ def test_records_join_the_last_open_batch_until_the_exact_size_is_reached() -> N
     core.append("a", "b")
     assert core.poll() == []
     core.append("c")
-    assert ready_nodes(core.accumulator.lines) == [1], "the batch is exactly full: it does not linger"
+    assert ready_nodes(core.accumulator.schedule) == [1], "the batch is exactly full: it does not linger"
     core.append("d")
     batches = core.accumulator.incomplete.oldest_first()
     assert [batch.count for batch in batches] == [3, 1]

@@ -174,7 +174,7 @@ def test_a_batch_that_cannot_be_encoded_holds_nothing_back() -> None:
     core.sender.give_up(batch, 7, "expired", core.now_ms)
     core.sender.on_batch_unsendable(first_of_b, batch, "damaged", core.now_ms)
     core.sender.on_request_not_sent(first_of_b, core.now_ms)
-    assert [queue.partition for line in core.accumulator.lines.ready[SECOND] for queue in line] == [1]
+    assert [queue.partition for line in core.accumulator.schedule.ready[SECOND] for queue in line] == [1]
 
 
 @pytest.mark.rule("S5")

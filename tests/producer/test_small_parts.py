@@ -13,7 +13,7 @@ from sidecar.common.config_rules import config_of
 from sidecar.common.errors import Code, classify
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests
-from sidecar.producer.request_buffers import RequestBuffer, RequestBufferPool
+from sidecar.producer.request_room import RequestBuffer, RequestBufferPool
 from sidecar.producer.throttle_times import SAMPLE_MS, ThrottleTimes
 from tests.configs import DEFAULTS, config_with
 

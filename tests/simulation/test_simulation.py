@@ -185,7 +185,7 @@ def drain(world: SimWorld, batch: ProducerBatch) -> None:
     """Into a request, with the first batch of every other partition."""
     world.accumulator.schedule.begin_close(world.now_ms)
     world.accumulator.follow(world.snapshot, world.now_ms)
-    for node_id in ready_nodes(world.accumulator.lines):
+    for node_id in ready_nodes(world.accumulator.schedule):
         world.accumulator.drain(node_id, world.lane, inf, world.now_ms)
     assert batch.state is BatchState.ON_WIRE
 
