@@ -14,12 +14,11 @@ import select
 import socket
 import struct
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from client_stub.frames import Buffer
 from client_stub.zmtp import Buffers, ZmtpError, unsent
 from sidecar.common.client_rules import Caller
-from sidecar.common.clock import MonotonicClock
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.net.listener import Listener
@@ -99,7 +98,6 @@ class Endpoint:
         self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
-        self._clock = MonotonicClock()
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
@@ -173,7 +171,16 @@ class Endpoint:
             return True  # dropped; bytes that the peer sent before it closed (perhaps a BYE) are still read
         if connection.unsent:
             return False
-        self._write(connection, connection.encode(frames))
+        buffers = connection.encode(frames)
+        try:
+            sent = connection.socket.sendmsg(buffers)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            connection.is_deaf = True
+            return True
+        if len(buffers) > 1 or sent < len(buffers[0]):  # a short message goes whole
+            connection.keep(unsent(buffers, sent), self._epoll)
         return True
 
     def caller(self, routing_id: bytes) -> Caller:
@@ -229,8 +236,7 @@ class Endpoint:
         if self._closed:
             return
         try:
-            now_ms = self._clock.now_ms
-            until_ms = now_ms() + TURN_MS
+            until_s = monotonic() + TURN_MS / 1000
             # Usually both are empty; then no new tables are made.
             late, self._late = self._late or _NOBODY, self._late and {}
             unread, self._unread = self._unread or _NOBODY, self._unread and {}
@@ -238,7 +244,7 @@ class Endpoint:
             for connection in late:
                 if connection.is_closed:
                     continue
-                if has_received and now_ms() >= until_ms:
+                if has_received and monotonic() >= until_s:
                     self._late[connection] = None
                     continue
                 has_received = True
@@ -250,11 +256,11 @@ class Endpoint:
                         self._listener.accept(fd)
                     continue
                 if events & _EPOLLOUT and found.unsent:
-                    self._write(found, found.unsent)
+                    found.write(found.unsent, self._epoll)
                 if found.is_resting and events & select.EPOLLHUP:
                     self._end_rest(found)  # otherwise its end would wake the loop until it is read
                 elif events & ~_EPOLLOUT and found not in unread and found not in late:
-                    if has_received and now_ms() >= until_ms:
+                    if has_received and monotonic() >= until_s:
                         self._late[found] = None
                         continue
                     has_received = True
@@ -266,7 +272,7 @@ class Endpoint:
                 if not connection.is_closed:
                     self._receive(connection)
                 del unread[connection]
-                if now_ms() >= until_ms:
+                if monotonic() >= until_s:
                     self._unread = unread | self._unread  # first those that were left out
                     break
             if self._closed:
@@ -297,7 +303,7 @@ class Endpoint:
         self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
         self._epoll.register(connected, select.EPOLLIN)
         self._newcomers.begin(connection)
-        self._write(connection, [connection.opening])
+        connection.write([connection.opening], self._epoll)
 
     def _make_room(self) -> bool:
         """Close a connection that has not attached, because no file descriptor is left. False if there is none."""
@@ -321,9 +327,14 @@ class Endpoint:
         """Read and handle everything that has arrived from one peer, within the limits of a turn."""
         zmtp = connection.zmtp
         messages = read = count = 0
+        has_bytes = connection.part_since > 0  # left by an earlier read
         try:
             while True:
-                while messages < MESSAGES_PER_TURN_MAX and (frames := zmtp.next_message()) is not None:
+                while (
+                    has_bytes
+                    and messages < MESSAGES_PER_TURN_MAX
+                    and (frames := zmtp.next_message()) is not None
+                ):
                     messages += 1
                     if zmtp.skipped_bytes:
                         self._listener.read_away(connection.peer, zmtp.skipped_bytes)
@@ -355,6 +366,7 @@ class Endpoint:
                     self._drop(connection)
                     return
                 zmtp.received(count)
+                has_bytes = True
                 read += count
                 if not connection.has_attached:
                     connection.came_bytes += count
@@ -445,26 +457,8 @@ class Endpoint:
             self._drop_for(connection, "it asks without reading the answers")
             return False
         if not connection.is_deaf:
-            self._write(connection, [b"".join(replies)])
+            connection.write([b"".join(replies)], self._epoll)
         return True
-
-    def _write(self, connection: StubConnection, buffers: list[Buffer]) -> None:
-        """Write what the socket takes and keep the rest."""
-        was_waiting = bool(connection.unsent)
-        try:
-            sent = connection.socket.sendmsg(buffers)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            connection.is_deaf = True
-            connection.unsent = []
-            return
-        if len(buffers) == 1 and sent == len(buffers[0]):
-            connection.unsent = []  # the usual case of a short message
-        else:
-            connection.unsent = unsent(buffers, sent)
-        if was_waiting != bool(connection.unsent) and not connection.is_paused:
-            self._epoll.modify(connection.socket, connection.wanted_events)
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close a connection because of its peer's behaviour, and charge the peer."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_stub.frames import Buffer
 from client_stub.hot import encode
-from client_stub.zmtp import Buffers, ZmtpConnection, opening
+from client_stub.zmtp import Buffers, ZmtpConnection, opening, unsent
 from sidecar.net.peer import Peer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 
 
 class StubConnection:
-    """State of one connection. Its endpoint reads, writes and closes it."""
+    """State of one connection. Its endpoint reads and closes it, and writes what its socket takes at once."""
 
     __slots__ = (
         "_curve",
@@ -104,3 +104,22 @@ class StubConnection:
         """The other end is closed: nothing can be written, but data sent before is still read."""
         self.unsent: list[Buffer] = []
         """The unsent rest of at most one message: nothing more is written to a peer that does not read."""
+
+    def write(self, buffers: list[Buffer], epoll: select.epoll) -> None:
+        """Write what the socket takes and keep the rest."""
+        try:
+            sent = self.socket.sendmsg(buffers)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.is_deaf = True
+            self.unsent = []
+            return
+        self.keep(unsent(buffers, sent), epoll)
+
+    def keep(self, rest: list[Buffer], epoll: select.epoll) -> None:
+        """Keep what the socket did not take, and watch the socket while there is something."""
+        was_waiting = bool(self.unsent)
+        self.unsent = rest
+        if was_waiting != bool(rest) and not self.is_paused:
+            epoll.modify(self.socket, self.wanted_events)
