@@ -78,7 +78,7 @@ class Settlement:
         self._counters = memory.counters
         self._delivery_times = memory.histograms.delivery_times
         self.sessions = sessions
-        self._by_row = sessions.by_row
+        self.by_row = sessions.by_row
         self.failures = FailureTally()
         self.cluster_error = ""
         """Sentence that says why no broker answers the controller; "" while one does."""
@@ -177,7 +177,7 @@ class Settlement:
         """
         gone: list[Completion] = []
         for each in completions:
-            session = self._by_row.get(each.row)
+            session = self.by_row.get(each.row)
             if (
                 session is None
                 or session.row.generation != each.generation
@@ -372,7 +372,11 @@ class BatchCompletion:
                     continue
             ended.append(batch)
         settlement = self._settlement
-        settlement.sessions.records_settled(self.row, self.generation, records, share)
+        session = settlement.by_row.get(self.row)
+        if session is not None and session.row.generation == self.generation:
+            # As Sessions.records_settled, which costs a call for each batch.
+            session.unsettled_records -= records
+            session.unsettled_bytes = session.unsettled_bytes - share if session.unsettled_records else 0
         if not ended:
             return
         if self.is_failure:
