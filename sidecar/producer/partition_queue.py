@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
-from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
+from sidecar.producer.batch_states import CLOSED, QUEUED, BatchEvent
 from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
@@ -133,33 +133,6 @@ class PartitionQueue:
                 return
         batches.append(batch)
 
-    def drain(self, batch: ProducerBatch) -> None:
-        """Take the batch out of its deque for a request, and the partition out of its line."""
-        batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
-        is_new = batch.order == NOT_DRAINED
-        waiting = self.express if is_new and batch.is_express else self.batches
-        if waiting[0] is batch:
-            waiting.popleft()
-        else:
-            waiting.remove(batch)
-        self.load -= batch.load
-        if self.partitioner is not None:
-            self.partitioner.set_queue_length(self.partition, self.load)
-        if is_new:
-            batch.order = self.next_order
-            self.next_order += batch.records.count
-            if not batch.is_express:
-                self.passes, self.last_to_pass = 0, None
-            elif self.batches:
-                self._passed(self.batches[0])
-        self.wire_count += 1
-        self.timer_serial = 0
-        if self.again is not None:
-            self.leave_line()
-        elif self.line is not None:
-            del self.line[self]
-            self.line = None
-
     def remove(self, batch: ProducerBatch) -> None:
         """Take a batch out of its deque whose fate is decided while it waits."""
         self.load -= batch.load
@@ -173,8 +146,16 @@ class PartitionQueue:
             self.passes, self.last_to_pass = 0, None
             self.batches.remove(batch)
 
-    def _passed(self, first: ProducerBatch) -> None:
-        """Count an express batch that passed ``first``, the backlog's first batch."""
+    def note_pass(self, batch: ProducerBatch) -> None:
+        """Count an express batch that was drained and passed the backlog's first batch, or begin again after a batch of
+        the backlog.
+        """
+        if not batch.is_express:
+            self.passes, self.last_to_pass = 0, None
+            return
+        if not self.batches:
+            return
+        first = self.batches[0]
         self.passes += 1
         if self.passes == PASSES_MAX:
             if first.state in CLOSED:

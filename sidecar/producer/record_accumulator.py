@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of
-from sidecar.producer.batch_states import CLOSED, BatchEvent, BatchState
+from sidecar.producer.batch_states import CLOSED, DRAINED, BatchEvent, BatchState
 from sidecar.producer.incomplete_batches import IncompleteBatches
 from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.partition_queue import Line, PartitionQueue
@@ -354,18 +354,19 @@ class RecordAccumulator:
         ``longest_linger_ms``: the partitions linger, and those whose topics linger longer stay; None: the partitions
         are due.
         """
+        schedule = self.schedule
         max_bytes, single_bytes = limits
         for _ in range(len(line)):
             queue = next(iter(line))
-            batch = self.schedule.next_batch(queue, now_ms) if queue.batches or queue.express else None
+            batch = schedule.next_batch(queue, now_ms) if queue.batches or queue.express else None
             goes_at_ms = inf
             if batch is not None:
                 if batch.expedited or longest_linger_ms is not None:
                     goes_at_ms = batch.retry_at_ms
                 else:
-                    goes_at_ms = self.schedule.due_ms(batch)
+                    goes_at_ms = schedule.due_ms(batch)
             if batch is None or goes_at_ms > now_ms:
-                self.schedule.touch(queue, now_ms)
+                schedule.touch(queue, now_ms)
                 continue
             if (batches and queue.settings.acks != batches[0].queue.settings.acks) or (
                 longest_linger_ms is not None and queue.settings.linger_ms > longest_linger_ms
@@ -380,9 +381,32 @@ class RecordAccumulator:
                 if not batches:
                     self.held_back_bytes = batch_bytes
                 break
+            # Take the batch out of its deque for the request,
+            batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
+            is_first_time = batch.order == NOT_DRAINED
+            waiting = queue.express if is_first_time and batch.is_express else queue.batches
+            if waiting[0] is batch:
+                waiting.popleft()
+            else:
+                waiting.remove(batch)
+            if is_first_time:
+                batch.order = queue.next_order
+                queue.next_order += batch.records.count
+                if batch.is_express or queue.passes:
+                    queue.note_pass(batch)
+            queue.load -= batch.load
+            if queue.partitioner is not None:
+                queue.partitioner.set_queue_length(queue.partition, queue.load)
+            # and its partition out of the line.
+            queue.wire_count += 1
+            queue.timer_serial = 0
+            if queue.again is not None:
+                queue.leave_line()
+            elif queue.line is not None:
+                del queue.line[queue]
+                queue.line = None
             new_batches -= is_new
             size += batch_bytes
-            queue.drain(batch)
             batches.append(batch)
         return size, new_batches
 

@@ -124,7 +124,6 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         return f"{columns[event]}.get({of}.state) or {of}.refuse(BatchEvent.{event.name})"
 
     assert written == {
-        "partition_queue.py: " + step(BatchEvent.DRAIN): 1,
         "partition_queue.py: " + step(BatchEvent.QUEUE): 1,
         "producer_batch.py: state": 1,
         "producer_batch.py: " + step(BatchEvent.RELEASE, of="self"): 1,
@@ -133,5 +132,6 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         "producer_batch.py: " + step(BatchEvent.CLOSE, "self"): 1,
         "producer_batch.py: " + step(BatchEvent.SPLIT, "self"): 2,
         "record_accumulator.py: " + step(BatchEvent.CLOSE): 1,
+        "record_accumulator.py: " + step(BatchEvent.DRAIN): 1,
         "in_flight.py: " + step(BatchEvent.RELEASE): 1,
     }
