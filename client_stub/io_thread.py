@@ -132,6 +132,7 @@ class IoThread:
                 session.request_flush()
         if session.state is not _ATTACHED or now_ms >= session.due_ms:
             self._tick(now_ms)
+        # Send until the session has nothing more, or the socket is full: ``poll`` then waits for it.
         frames = self._unsent or session.next_frames()
         while frames is not None and transport.send(frames):
             frames = session.next_frames()
@@ -146,6 +147,7 @@ class IoThread:
             self._away_log.back(now_ms)
         if outbox.forked:
             return False  # a callback forked: this is the child, and the sockets are the parent's
+        # Sleep until the next timer of the session or of the records that wait.
         wakeup_ms = session.due_ms
         if outbox.pending:
             slow = self._slow_topics
