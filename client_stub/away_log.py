@@ -31,11 +31,11 @@ class AwayLog:
         elif now_ms >= self._next_ms:
             self._warned, self._next_ms = True, now_ms + REPEAT_MS
             log.warning(
-                "The kafka-sidecar daemon at %s has been away for %.0f s: %s. Records wait, %d bytes so far.",
+                "The kafka-sidecar daemon at %s has been away for %.0f s: %s. %s",
                 self._path,
                 (now_ms - self._since_ms) / 1e3,
                 reason.rstrip(".") or "no connection yet",
-                waiting_bytes,
+                f"Records wait, {waiting_bytes} bytes so far." if waiting_bytes else "Sends wait for it.",
             )
 
     def back(self, now_ms: float) -> None:

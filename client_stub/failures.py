@@ -113,13 +113,15 @@ class Failures:
             fate = "the daemon has not accepted it, and it may be lost"
             if count > 1:
                 fate = "the daemon has accepted none of them, and they may be lost"
+        why = next((each.why_slow for each in pending if each.why_slow and not each.completed), "")
         log.warning(
-            "%d record%s%s had no outcome when the producer was closed %s: %s.",
+            "%d record%s%s had no outcome when the producer was closed %s: %s%s.",
             count,
             "" if count == 1 else "s",
             f" for {topics_text(topics)}" if topics else "",
             behind,
             fate,
+            f" ({why})" if why else "",
         )
         self._log.left_is_reported = True
 

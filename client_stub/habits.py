@@ -88,8 +88,11 @@ def missing_call(kind: str, name: str, owner: object) -> AttributeError:
     hint = _KINDS.get(kind, _CALLS).get(name)
     if hint is None and not name.startswith("_"):
         near = _nearest(name, [each for each in dir(type(owner)) if not each.startswith("_")])
-        return AttributeError(f"{kind} has no attribute {name!r}{f': {near}' if near else '.'}")
-    return AttributeError(f"{kind} has no attribute {name!r}" + (f": {hint}." if hint else "."))
+        end = f": {near}" if near else "."
+    else:
+        end = f": {hint}." if hint else "."
+    # Without an owner, as Python would otherwise put a "Did you mean" of its own behind the text of a traceback.
+    return AttributeError(f"{kind} has no attribute {name!r}{end}", name=name, obj=None)
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

@@ -38,7 +38,11 @@ def checked_bytes(value: object, what: str) -> bytes | None:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    hint = "; encode it first, for example with .encode()" if isinstance(value, str) else ""
+    hint = ""
+    if isinstance(value, str):
+        hint = "; encode it first, for example with .encode()"
+    elif what in {"key", "value"}:
+        hint = f"; Producer({what}_serializer=...) takes other types"
     raise TypeError(f"{what} must be bytes or None, not {type(value).__name__}{hint}.")
 
 

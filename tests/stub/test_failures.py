@@ -130,6 +130,17 @@ def test_flush_returns_how_many_failed_since_the_last_one(daemon: FakeDaemon) ->
     assert asyncio.run(on_a_loop()) == [1, 0]
 
 
+def test_away_before_anything_is_queued_promises_no_records(caplog: pytest.LogCaptureFixture) -> None:
+    """The first send of a process waits for a daemon itself; a line about 0 bytes of records puzzled."""
+    away = AwayLog("/run/kafka-sidecar/control.sock")
+    away.away("nobody listens there.", 0, 0)
+    away.away("nobody listens there.", 0, QUIET_MS)
+    assert caplog.messages == [
+        "The kafka-sidecar daemon at /run/kafka-sidecar/control.sock has been away for 1 s: nobody listens there. "
+        "Sends wait for it."
+    ]
+
+
 def test_away_and_back_are_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "client_stub")
     away = AwayLog("/run/kafka-sidecar/control.sock")

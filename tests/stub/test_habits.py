@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -10,6 +14,8 @@ import client_stub
 from client_stub import AsyncProducer, Producer, errors
 from client_stub.wire import OutcomeKind
 from tests.stub.fake_daemon import FakeDaemon
+
+ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("configuration", [{"bootstrap.servers": "localhost:9092"}, {}])
@@ -31,6 +37,29 @@ def test_calls_of_other_clients(daemon: FakeDaemon, name: str, hint: str) -> Non
         with pytest.raises(AttributeError, match=hint):
             getattr(producer, name)
         assert not hasattr(producer, "nothing_of_the_kind")
+
+
+UNCAUGHT = """
+import sys
+from client_stub import AsyncProducer
+
+AsyncProducer(sys.argv[1]).start()
+"""
+
+
+def test_the_traceback_of_an_unknown_call_has_one_hint(daemon: FakeDaemon) -> None:
+    """Python adds a "Did you mean: 'stats'?" of its own to the error that it shows."""
+    ended = subprocess.run(
+        [sys.executable, "-c", UNCAUGHT, str(daemon.run_dir)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.stderr.splitlines()[-1] == (
+        "AttributeError: AsyncProducer has no attribute 'start': nothing need be started: the first send does it."
+    )
 
 
 def test_a_delivery_shows_what_became_of_it(producer: Producer, daemon: FakeDaemon) -> None:

@@ -100,7 +100,11 @@ def test_send_many_splits_at_a_mebibyte_and_keeps_order(producer: Producer, daem
         ({"topic": None, "value": b""}, TypeError, "topic must be str, not NoneType"),
         ({"topic": "", "value": b""}, ValueError, "must have 1 to 249 bytes"),
         ({"topic": "t", "value": "text"}, TypeError, "value must be bytes or None, not str; encode it first"),
-        ({"topic": "t", "value": b"", "key": 5}, TypeError, "key must be bytes or None, not int"),
+        (
+            {"topic": "t", "value": b"", "key": 5},
+            TypeError,
+            "must be bytes or None, not int; Producer(key_serializer=",
+        ),
         ({"topic": "t", "value": b"", "partition": -1}, ValueError, "Invalid partition: -1"),
         ({"topic": "t", "value": b"", "partition": "1"}, TypeError, "partition must be int"),
         ({"topic": "t", "value": b"", "timestamp_ms": -1}, ValueError, "Invalid timestamp: -1"),

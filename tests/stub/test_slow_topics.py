@@ -149,6 +149,21 @@ def test_an_await_that_times_out_names_what_the_warning_named(
     asyncio.run(main())
 
 
+def test_the_line_about_records_that_are_left_repeats_the_cause(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ "The daemon delivers it" alone was no help for a topic that Kafka does not have."""
+    daemon.deliver = None
+    daemon.topic_refusals["ordres"] = REFUSAL
+    producer = Producer(daemon.run_dir)
+    producer.send("ordres", b"1")
+    eventually(lambda: lines(caplog))
+    producer._close(0, "behind KeyError")
+    assert lines(caplog)[1].endswith(
+        "the daemon has accepted it and delivers it (topic ordres is not in Kafka's metadata yet)."
+    )
+
+
 class Counted(Submission):
     """A submission that counts how often one was looked at."""
 
