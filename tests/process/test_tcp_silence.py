@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub import Producer, session
+from client_stub import Producer, attachment
 from client_stub.curve_keys import KEY_FILE_VARIABLE
 from client_stub.errors import DaemonLost
 from client_stub.wire import Persistence
@@ -29,7 +29,7 @@ PING_MS = 300.0
 def access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relayed]:
     access = Relayed(tmp_path)
     monkeypatch.setenv(KEY_FILE_VARIABLE, str(access.key_file))
-    monkeypatch.setattr(session, "PING_INTERVAL_MS", PING_MS)
+    monkeypatch.setattr(attachment, "PING_INTERVAL_MS", PING_MS)
     for relay in access.relays:
         relay.start()
     yield access
