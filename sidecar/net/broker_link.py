@@ -119,8 +119,6 @@ class BrokerLink:
         self._versions: Mapping[int, int] = {}
         self.produce_version: int | None = None
         """``version`` of Produce, for each request."""
-        self._has_flexible_answers = False
-        """Answers to Produce have a header with tagged fields."""
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing = SendQueue()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -213,15 +211,17 @@ class BrokerLink:
             if deadline_ms is not None and deadline_ms < self._watched_ms:
                 self._watched_ms = deadline_ms
                 self._on_deadline(deadline_ms)
-            fields = correlation_id, _PRODUCE, self.produce_version, self._has_flexible_answers, deadline_ms
+            version = self.produce_version
+            assert version is not None
+            flexible = version >= PRODUCE_FLEXIBLE_VERSION
+            fields = correlation_id, _PRODUCE, version, flexible, deadline_ms
             expected = make_tuple(InFlightRequest, fields)
         if self._renewal is not None and self._renewal.is_holding:
             self._renewal.hold(expected, Outgoing(correlation_id, buffers, on_taken))
             return False
         if expected is not None:
             self._connection.expect(expected)
-        if now_ms is None:
-            now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
         if self._outgoing or self._is_writer_set or len(buffers) > SENDMSG_BUFFERS_MAX:
             self._send(Outgoing(correlation_id, buffers, on_taken), now_ms)
             return False
@@ -371,7 +371,6 @@ class BrokerLink:
         self.take_correlation_id = opened.connection.take_correlation_id
         self._versions = opened.versions
         self.produce_version = opened.versions.get(_PRODUCE)
-        self._has_flexible_answers = (self.produce_version or 0) >= PRODUCE_FLEXIBLE_VERSION
         self.last_used_ms = self._clock.now_ms()
         if opened.session_lifetime_ms:
             self._watch_session(opened.session_lifetime_ms)
@@ -411,8 +410,7 @@ class BrokerLink:
 
     def _write(self, now_ms: float | None = None) -> None:
         assert self._sock is not None and self._transport is not None
-        if now_ms is None:
-            now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
         while self._outgoing and not self.is_closed:
             try:
                 taken = self._give(self._outgoing.next_buffers(SENDMSG_BUFFERS_MAX))

@@ -77,10 +77,9 @@ class ClusterLinks:
         self._on_response = on_response
         self._clock = clock or MonotonicClock()
         self._states = ConnectionStates(self._config, random)
-        self.by_node: dict[int, BrokerLink] = {}
-        """Links by node id, also those that are not ready. Others only read it."""
-        self._has_throttled = False
-        """True once any link was throttled: before that, throttles need not be checked."""
+        self._links: dict[int, BrokerLink] = {}
+        self.connected: dict[int, BrokerLink] = {}
+        """Those that are ready, even if throttled. Others only read it."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
@@ -110,7 +109,7 @@ class ClusterLinks:
         ``next_attempt_delay_ms`` gives the end of a backoff or throttle.
         """
         now_ms = self._clock.now_ms()
-        link = self.by_node.get(node.id)
+        link = self._links.get(node.id)
         if link is not None and link.node[:3] != node[:3]:
             # The broker moved to another address under the same id.
             self._states.forget(node.id)
@@ -126,8 +125,7 @@ class ClusterLinks:
 
     def link(self, node_id: int) -> BrokerLink | None:
         """The ready link to that node, even if throttled. Never starts a connect."""
-        link = self.by_node.get(node_id)
-        return link if link is not None and link.is_ready else None
+        return self.connected.get(node_id)
 
     def stalled_since_ms(self, node_id: int) -> float | None:
         """Monotonic ms since which the kernel has taken no byte of the link's queue; None if that is empty, or the
@@ -138,10 +136,7 @@ class ClusterLinks:
 
     def is_ready(self, node_id: int) -> bool:
         """Whether a request could be sent to that node now. Never starts a connect."""
-        link = self.by_node.get(node_id)
-        if link is None or not link.is_ready:
-            return False
-        return not self._has_throttled or not self._states.is_throttled(node_id, self._clock.now_ms())
+        return node_id in self.connected and not self._states.is_throttled(node_id, self._clock.now_ms())
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
         """Time in ms until ``ready`` should be called again for this node: the rest of its backoff or throttle, or 0
@@ -152,24 +147,23 @@ class ClusterLinks:
     @property
     def connection_count(self) -> int:
         """Number of ready links."""
-        return sum(link.is_ready for link in self.by_node.values())
+        return len(self.connected)
 
     @property
     def ready_links(self) -> list[BrokerLink]:
-        return [link for link in self.by_node.values() if link.is_ready]
+        return list(self.connected.values())
 
     # Notifying the links
 
     def throttle(self, node_id: int, throttle_ms: float) -> None:
         """Send nothing on that link for this many ms (throttle_time_ms of a response)."""
         if throttle_ms > 0:
-            self._has_throttled = True
             self._states.throttle(node_id, self._clock.now_ms() + throttle_ms)
 
     def update_nodes(self, nodes: Iterable[Node]) -> None:
         """Follow a new list of brokers: close links to brokers that left or have a new address."""
         known = {node.id: node for node in nodes}
-        for node_id, link in list(self.by_node.items()):
+        for node_id, link in list(self._links.items()):
             node = known.get(broker_of(node_id))
             # A bootstrap address (negative id) is not in the list of brokers; its user closes it.
             if node_id >= 0 and (node is None or node[1:3] != link.node[1:3]):
@@ -182,7 +176,7 @@ class ClusterLinks:
         """Close that link now, as ``BrokerLink.close``. False if there is none. With a reason, the next connect backs
         off.
         """
-        link = self.by_node.get(node_id)
+        link = self._links.get(node_id)
         if link is None:
             return False
         link.close(reason)
@@ -193,7 +187,7 @@ class ClusterLinks:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for link in list(self.by_node.values()):
+        for link in list(self._links.values()):
             link.close(None)
 
     # Inside
@@ -215,19 +209,21 @@ class ClusterLinks:
             on_closed=self._link_closed,
             on_deadline=self._schedule,
         )
-        self.by_node[node.id] = link
+        self._links[node.id] = link
         link.connect()
 
     def _link_ready(self, link: BrokerLink) -> None:
         self._states.ready(link.node.id)
+        self.connected[link.node.id] = link
         self._said.discard(link.node.id)
         self._schedule(link.last_used_ms + self._max_idle_ms(link.node.id))
         self._on_state(link.node.id, True, None)
 
     def _link_closed(self, link: BrokerLink, error: str | None) -> None:
         node_id = link.node.id
-        if self.by_node.get(node_id) is link:
-            del self.by_node[node_id]
+        if self._links.get(node_id) is link:
+            del self._links[node_id]
+            self.connected.pop(node_id, None)
         if error is None:
             self._states.closed(node_id)
         else:
@@ -244,7 +240,7 @@ class ClusterLinks:
         if link.node.id in self._said:
             return
         is_first = self._says_first_refusal and link.is_refused and not self._said
-        if is_first or any(each.is_ready for each in self.by_node.values()):
+        if is_first or self.connected:
             self._said.add(link.node.id)
             log.warning("%s", error)
 
@@ -265,7 +261,7 @@ class ClusterLinks:
 
     def slow_step(self, node_id: int, now_ms: float) -> str:
         """Phrase for the step at which connecting to the node has hung for so long that it cannot be used; else ""."""
-        link = self.by_node.get(node_id)
+        link = self._links.get(node_id)
         if link is None or link.is_ready or now_ms - link.last_used_ms < SILENT_MS:
             return ""
         return link.step
@@ -293,9 +289,7 @@ class ClusterLinks:
         self._timer = None
         self._timer_at_ms = inf
         now_ms = self._clock.now_ms()
-        for link in list(self.by_node.values()):
-            if not link.is_ready:
-                continue
+        for link in self.ready_links:
             link.check_deadlines(now_ms)
             if link.is_closed:
                 continue

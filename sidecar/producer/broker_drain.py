@@ -17,6 +17,8 @@ from sidecar.producer.lanes import LANES_FROM
 from sidecar.producer.partition_schedule import QUICK
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from sidecar.producer.batch_fates import SenderCounts
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
@@ -36,8 +38,9 @@ class LinkView(Protocol):
     Asked once or twice per connection and poll.
     """
 
-    def is_ready(self, node_id: int) -> bool:
-        """True when connected, with API versions negotiated."""
+    @property
+    def connected(self) -> Container[int]:
+        """Ids of the connections that are open, with API versions negotiated."""
 
     def stalled_since_ms(self, node_id: int) -> float | None:
         """Monotonic ms since which the kernel has taken no byte of the data queued for this connection; None if
@@ -233,7 +236,7 @@ class BrokerDrain:
             return False
         if not schedule.holds(node_id, self._config.max_request_size, is_movable=True):
             return False
-        if links.is_ready(second_of(node_id)):
+        if second_of(node_id) in links.connected:
             schedule.widen(node_id)
             return True
         effects.append(Connect(second_of(node_id)))

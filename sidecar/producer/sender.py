@@ -161,7 +161,7 @@ class Sender:
             if node_id in self._muted_until_ms or node_id in self._closing_links:
                 self._latency.blocked(broker_of(node_id), now_ms)
                 continue
-            if not links.is_ready(node_id):
+            if node_id not in links.connected:
                 self._latency.blocked(broker_of(node_id), now_ms)
                 effects.append(Connect(node_id))
                 continue

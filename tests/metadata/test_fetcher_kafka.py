@@ -107,7 +107,7 @@ def test_every_version_that_both_sides_speak(kafka: KafkaCluster, new_topic: New
         assert highest is not None
         offsets = []
         for version in range(3, highest + 1):
-            link._versions = {**link._versions, ApiKey.PRODUCE: version}
+            link.produce_version = version
             correlation_id = link.take_correlation_id()
             topics = [ProduceTopic(name, topic_id, [(0, memoryview(batch))])]
             link.send_buffers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 from uuid import UUID
@@ -37,7 +37,11 @@ class FakeLinks:
         self.down: set[int] = set()
         self.stalled_since: dict[int, float] = {}
 
-    def is_ready(self, node_id: int) -> bool:
+    @property
+    def connected(self) -> Container[int]:
+        return self
+
+    def __contains__(self, node_id: object) -> bool:
         return node_id not in self.down
 
     def stalled_since_ms(self, node_id: int) -> float | None:

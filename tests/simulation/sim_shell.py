@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from heapq import heappush
 from itertools import count
 from uuid import UUID
@@ -147,8 +147,9 @@ class SimShell:
 
     # --- LinkView -------------------------------------------------------------------------------------------
 
-    def is_ready(self, node_id: int) -> bool:
-        return node_id in self.connections
+    @property
+    def connected(self) -> Container[int]:
+        return self.connections
 
     def stalled_since_ms(self, node_id: int) -> float | None:
         connection = self.connections.get(node_id)

@@ -211,6 +211,7 @@ class NoLinks:
 
     connection_count = 0
     ready_links: tuple[()] = ()
+    connected: frozenset[int] = frozenset()
 
     def report_to(self, **callbacks: Any) -> None: ...
     def update_nodes(self, nodes: object) -> None: ...
@@ -224,9 +225,6 @@ class NoLinks:
         return ""
 
     def has_refused(self, node_id: int) -> bool:
-        return False
-
-    def is_ready(self, node_id: int) -> bool:
         return False
 
     def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:

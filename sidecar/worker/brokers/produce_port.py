@@ -225,8 +225,8 @@ class ProducePort:
     ) -> None:
         """Frame a request that is encoded, and send it on its link. The buffer goes back once its bytes have left."""
         node_id, acks = request.node_id, request.acks
-        link = self._links.by_node.get(node_id)
-        if link is None or not link.is_ready:
+        link = self._links.connected.get(node_id)
+        if link is None:
             self._not_sent(request, buffer, now_ms)
             return
         version = link.produce_version
