@@ -35,6 +35,7 @@ _PUBLISH: Final = steps_of(DescriptorEvent.PUBLISH)
 _PUBLISH_HALF: Final = steps_of(DescriptorEvent.PUBLISH_HALF)
 _SETTLE: Final = steps_of(DescriptorEvent.SETTLE)
 _STEPS: Final = {event: steps_of(event) for event in DescriptorEvent}
+_FREE: Final = DescriptorEvent.FREE
 WHOLE_IN_DOUBT: Final = 1
 """Bit of a published batch's persistence: the batch is half of one that may be in the log as a whole."""
 WAS_IN_DOUBT: Final = 2
@@ -261,7 +262,7 @@ class DescriptorTable:
                 # kill point: free.state if event is DescriptorEvent.FREE
                 # kill point: split.switched if event is DescriptorEvent.SWITCH
                 # kill point: split.raised if event is DescriptorEvent.RAISE
-        if event is DescriptorEvent.FREE:
+        if event is _FREE:
             self.free_indexes += indexes
 
     def read(self, index: int) -> Descriptor:
