@@ -6,6 +6,7 @@ crashes on the same day.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -68,7 +69,15 @@ def spawn(daemon: SidecarDaemon, **settings: object) -> None:
     daemon.use(**{"bootstrap.servers": NOWHERE, **settings})
     (daemon.run_dir / "control.sock").unlink(missing_ok=True)
     daemon.spawn()
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+
+    def is_reachable() -> bool:
+        """Its own daemon.json comes after the socket; later steps read it."""
+        with contextlib.suppress(OSError, ValueError):
+            return daemon.process is not None and daemon.info()["pid"] == daemon.process.pid
+        return False
+
+    wait_until(is_reachable, "the daemon's control socket", describe=daemon.log_tail)
+    assert (daemon.run_dir / "control.sock").exists()
 
 
 def check_replay(daemon: SidecarDaemon, kafka: KafkaCluster, topic: str, letters: Path, *names: str) -> None:
