@@ -114,7 +114,7 @@ def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
                 Homepage: {PROJECT["urls"]["Homepage"]}
                 Description: {ABOUT.rstrip(".")}
                  A daemon owns metadata, connections and records under way. Programs hold a thin stub that
-                 hands records over and gets an answer for each: pip install kafka-sidecar.
+                 hands records over and gets an answer for each. The stub is a package of Python of its own.
             """)
         )
         (control / "conffiles").write_text(f"{CONFIGURATION}\n")

@@ -85,9 +85,6 @@ def faults(source: str) -> Iterator[str]:
                     yield f"{line}: {found[0]!r}: {why}: {plain[found.start() : found.end() + 40]}"
 
 
-PENDING: Final = frozenset({"sidecar/controller"})
-
-
 def rooms() -> list[str]:
     packages = [path for path in (ROOT / "sidecar").iterdir() if (path / "__init__.py").exists()]
     others = (ROOT / "client_stub", ROOT / "pyspark_kafka_sidecar", ROOT / "tests")

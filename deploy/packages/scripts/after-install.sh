@@ -31,5 +31,6 @@ kafka-sidecar: name your brokers in /etc/kafka-sidecar/sidecar.toml, then
     kafka-sidecar config check -c /etc/kafka-sidecar/sidecar.toml
     systemctl enable --now kafka-sidecar
 Users who may send records join the group kafka-sidecar (usermod --append --groups kafka-sidecar USER), and log in
-again. The run directory is /run/kafka-sidecar; programs need the stub: pip install kafka-sidecar.
+again. The run directory is /run/kafka-sidecar. Programs need the stub: pip install its wheel, which "make wheels" builds
+in a clone of the repository, or run "pip install ." there.
 END
