@@ -219,7 +219,8 @@ class AsyncProducer:
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """As Producer.close(). Sends that wait for room raise ProducerClosed.
 
-        When cancelled, it leaves the rest to the producer's own thread, which delivers what is queued and then ends.
+        When cancelled, it leaves the rest to the producer's own thread, which delivers the queued records and then
+        ends.
         """
         await self._close(timeout)
 

@@ -1,4 +1,4 @@
-"""Finds the rows of an Arrow table that are too large, by column, so that send_arrow() refuses what send() does."""
+"""Finds the rows of an Arrow table that are too large, by column, so that send_arrow() refuses as send() does."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ class Producer(ProducerCore):
             log.exception("Records failed while the producer was closed behind another error.")
 
     def __del__(self, leave_alone: Callable[[LeavingThread], None] = process_end.leave_alone) -> None:
-        # Dropped without close(): the io thread delivers what it has and then ends.
+        # Dropped without close(): the io thread delivers its records and then ends.
         io = getattr(self, "_io", None)
         if io is not None:
             leave_alone(io)

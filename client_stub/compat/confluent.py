@@ -298,8 +298,8 @@ class Producer:
             raise RuntimeError("Producer has been closed")
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Not supported: raises NotImplementedError. close() of ``client_stub.Producer`` fails what is not
-        delivered.
+        """Not supported: raises NotImplementedError. close() of ``client_stub.Producer`` fails
+        undelivered records.
         """
         raise NotImplementedError(
             "purge() is not there: the daemon has the records. Use client_stub.Producer.close(0)."

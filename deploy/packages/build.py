@@ -94,7 +94,7 @@ def stage(root: Path) -> None:
 
 
 def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
-    """The deb of what is staged below ``root``."""
+    """The deb of the files that are staged below ``root``."""
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     minor = sys.version_info.minor
     kib = sum(path.lstat().st_size for path in root.rglob("*")) // 1024
@@ -140,7 +140,7 @@ def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
 
 
 def rpm(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
-    """The rpm of what is staged below ``root``."""
+    """The rpm of the files that are staged below ``root``."""
     with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
         spec = Path(work) / "kafka-sidecar.spec"
         spec.write_text(spec_of(root, revision))

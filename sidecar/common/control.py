@@ -188,7 +188,7 @@ class TopicErrors:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """controller → worker: accept nothing new, deliver the rest within ``timeout_ms``, then fail what is left."""
+    """controller → worker: accept nothing new, deliver the rest within ``timeout_ms``, then fail the rest."""
 
     kind: ClassVar[ControlKind] = ControlKind.DRAIN
     timeout_ms: float

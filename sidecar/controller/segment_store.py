@@ -214,8 +214,8 @@ class SegmentStore:
         os.close(self._lock_fd)
 
     def close(self) -> str:
-        """Unmap the segment, and delete it when nothing is left in it. Returns a description of what is left, or an
-        empty text.
+        """Unmap the segment, and delete it when nothing is left in it. Returns a description of its remaining records,
+        or an empty text.
         """
         left = describe_undelivered(self.segment)
         self.segment.close()

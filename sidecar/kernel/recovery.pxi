@@ -110,7 +110,7 @@ cdef struct StreamSum:
     uint32_t stream
     uint64_t seq             # the last
     uint64_t records         # not done
-    uint64_t held_bytes      # their share of what the entries cost
+    uint64_t held_bytes      # their share of the bytes that the entries occupy
 
 
 cdef inline bint is_stream(const StreamSum *known, const EntryHeader *header) noexcept nogil:

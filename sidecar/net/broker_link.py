@@ -487,7 +487,7 @@ class BrokerLink:
 
     def _fail_soon(self, reason: str) -> None:
         # The failure was found inside a caller's send. Report it from the loop, when the caller's state is consistent.
-        # Before that, read what the broker still sent: it may answer requests that arrived.
+        # Before that, read the bytes that the broker still sent: it may answer requests that arrived.
         if not self._is_failing:
             self._is_failing = True
             self._loop.call_soon(self._fail, reason)

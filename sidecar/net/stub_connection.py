@@ -27,7 +27,7 @@ _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 
 
 class StubConnection:
-    """State of one connection. Its endpoint reads and closes it, and writes what its socket takes at once."""
+    """State of one connection. Its endpoint reads and closes it, and writes the bytes that its socket takes at once."""
 
     __slots__ = (
         "_curve",

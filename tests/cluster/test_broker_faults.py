@@ -1,4 +1,4 @@
-"""Goal: brokers that die, hang, lose a disk or forget what they had cost time; records acknowledged under
+"""Goal: brokers that die, hang, lose a disk or forget their state cost time; records acknowledged under
 min.insync.replicas=2 is there, once and in order, whatever happens.
 
 Method: three brokers with two log dirs each and a controller of its own, so that any number of brokers may be

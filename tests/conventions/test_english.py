@@ -23,6 +23,12 @@ WORD: Final = re.compile(r"[\w'’]+(?:[-./:][\w'’]+)*")
 RULE_TABLE: Final = "## Rule, code, tests"
 """Printed: names of files and tests."""
 
+FREE_RELATIVE: Final = (
+    r"\b(?:behind|beyond|before|except|than|under|without|bounds?|closes?|delivers?|drains?|drops?|fails?|follows?"
+    r"|forgets?|forgot|holds?|keeps?|kept|loses|lost|needs?|pass|passes|reads?|refuses?|replays?|sends?|stores?|takes?"
+    r"|took|uses?|writes?) what\b(?! to\b)(?![^.!]*\?)"
+)
+"""Verbs and prepositions that ask nothing: an indirect question ("shows what happens") is good English."""
 RETIRED: Final = (
     (r"\bof before\b", "say earlier or previous"),
     (r"\ball the same\b", "say anyway or still"),
@@ -32,6 +38,9 @@ RETIRED: Final = (
     (r"\b(?:whoever|whomever|whosoever)\b", "name the subject"),
     (r"\bwhom\b", "name the person or process"),
     (r"(?<=[,;:(])[ ]?what\b(?![^.!]*\?)", "name the subject"),
+    (FREE_RELATIVE, "name the thing: 'delivers the queued records'"),
+    (r"\b[Mm]end(?:s|ed|ing)?\b", "say fix or repair, or name the act"),
+    (r"\b(?:daemon|worker|process|one|run) before(?=[.,;:)])", "say the previous one"),
     (
         r"(?:^|(?<=[.:;] ))(?:\*\*)?(?:What|Who)\b(?![^.!]*\?)",
         "begin with a noun: 'Accepted records survive ...'",

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.conventions.test_english import ROOT, WORD, WORDS_MAX, sentences
+from tests.conventions.test_english import FREE_RELATIVE, ROOT, WORD, WORDS_MAX, sentences
 
 SUFFIXES: Final = {".py", ".pyi", ".pyx", ".pxi", ".pxd"}
 RETIRED: Final = (
@@ -21,6 +21,8 @@ RETIRED: Final = (
         "begin with a noun: 'Accepted records survive ...'",
     ),
     (r"\b[Ww]hom\b", "name the person or process"),
+    (FREE_RELATIVE, "name the thing: 'delivers the queued records'"),
+    (r"\b[Mm]end(?:s|ed|ing)?\b", "say fix or repair, or name the act"),
 )
 
 _DRAWN: Final = re.compile(r"\S {2,}\S|^ *[|│┌└├0-9]|^ {4,}")

@@ -88,7 +88,7 @@ class _Walk(ast.NodeVisitor):
 
 
 def _registers(decorators: Iterable[ast.expr]) -> bool:
-    """A decorator of another object (``@config.command()``) keeps what it decorates."""
+    """A decorator of another object (``@config.command()``) keeps the function that it decorates."""
     return any(isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) for each in decorators)
 
 

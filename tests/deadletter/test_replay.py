@@ -1,4 +1,4 @@
-"""Goal: a replay sends each letter once, keeps what fails, and goes on where an earlier one was cut off."""
+"""Goal: a replay sends each letter once, keeps the failed ones, and goes on where an earlier one was cut off."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_sessions_are_renewed_under_load(
 def test_records_that_wait_for_a_refused_login_fail_with_its_cause(
     kafka: KafkaCluster, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """The topic is known, its connections are cut, and the password file is wrong by then; later it is mended."""
+    """The topic is known, its connections are cut, and the password file is wrong by then; later it is right again."""
     topic = new_topic(kafka)
     password = tmp_path / "password"
     password.write_text(USERS["alice"])

@@ -1,4 +1,4 @@
-"""Extension and twin do the same, byte for byte; and another project's decoder reads what they write."""
+"""Extension and twin do the same, byte for byte; and another project's decoder reads their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Endpoint under uvloop that keeps what came, and the ways to dial it."""
+"""A real Endpoint under uvloop that keeps the messages that came, and the ways to dial it."""
 
 from __future__ import annotations
 

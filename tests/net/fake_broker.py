@@ -68,7 +68,7 @@ class Peer:
             return b""
 
     async def _with_tls(self, step: Callable[[], Any]) -> Any:
-        """Repeat a step of TLS until it has the bytes it needs; send what it says."""
+        """Repeat a step of TLS until it has the bytes it needs; send its bytes."""
         while True:
             try:
                 done = step()

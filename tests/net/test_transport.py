@@ -67,7 +67,7 @@ class Pair:
         sock.setblocking(False)
 
     def send_all(self, buffers: list[bytes | memoryview]) -> int:
-        """As a link does: the buffers again, without what was reported; returns how often nothing was taken."""
+        """As a link does: the buffers again, without the reported bytes; returns how often nothing was taken."""
         left: list[bytes | memoryview] = list(buffers)
         blocked = 0
         while left:

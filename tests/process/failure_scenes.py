@@ -77,7 +77,7 @@ def on_fake_brokers(
 
 @dataclass(frozen=True)
 class Scene:
-    """``steps``: failures that are caused and awaited together; between two steps ``heal`` mends."""
+    """``steps``: failures that are caused and awaited together; between two steps ``heal`` ends the cause."""
 
     steps: tuple[tuple[Failure, ...], ...]
     settings: Mapping[str, object] = field(default_factory=dict)

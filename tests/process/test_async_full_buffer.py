@@ -24,7 +24,7 @@ def test_sends_keep_their_order_while_the_worker_stops_and_the_buffer_is_full(
 ) -> None:
     """Three times over: a stopped worker, a full buffer, some sends taken back, the worker goes on.
 
-    The log is what was called, in the order of the calls, without what was taken back while it waited.
+    The log has the calls in their order, without those that were taken back while they waited.
     """
     rng = random.Random(7)
     with FakeBroker({"t": 1}) as kafka:

@@ -55,7 +55,7 @@ def run_way(way: str, daemon: SidecarDaemon, topic: str) -> dict[str, list[int]]
     [
         ("exits", 0),  # the child ends at once, as after a failed exec
         ("sends", FORKS),  # it goes on with the inherited producer
-        ("closes", 0),  # it flushes and closes what it inherited
+        ("closes", 0),  # it flushes and closes the producer that it inherited
         ("ends", 0),  # it ends by sys.exit, with atexit handlers and all
         ("multiprocessing-fork", FORKS),
         ("multiprocessing-spawn", FORKS),

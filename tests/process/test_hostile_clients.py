@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 POOL_BYTES = 128 << 20
 MEMORY_BYTES_MAX = 160 << 20
-"""Of one worker beyond what it had before, the shared pool not counted: two bounded kinds of buffers, and some."""
+"""Of one worker beyond its memory at the start, the shared pool not counted: two bounded kinds of buffers, and some."""
 LOG_LINES_MAX = 300
 """A line a minute and client; hostile ones come as new clients again and again, and 64 have lines of their own."""
 GOOD_WAIT_S = 10.0

@@ -1,4 +1,4 @@
-"""Goal: the smallest pool that the settings allow takes what a stub sends at its fastest."""
+"""Goal: the smallest pool that the settings allow takes the records of a stub at its fastest."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.process]
 
 
 def is_up(daemon: SidecarDaemon) -> bool:
-    """Its own daemon.json is there, not only that of the daemon before."""
+    """Its own daemon.json is there, not only that of the previous daemon."""
     assert daemon.process is not None
     return (daemon.run_dir / "daemon.json").exists() and daemon.info()["pid"] == daemon.process.pid
 

@@ -1,4 +1,4 @@
-"""Keyless records follow what waits for each partition (KIP-794), and avoid brokers that do not keep up."""
+"""Keyless records follow the load that waits for each partition (KIP-794), and avoid brokers that do not keep up."""
 
 from __future__ import annotations
 

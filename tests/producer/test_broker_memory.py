@@ -268,7 +268,7 @@ def test_what_a_refused_batch_left_behind_does_not_go_behind_a_later_one() -> No
 
 
 def test_a_gap_with_nothing_missing_proves_nothing_of_old_records() -> None:
-    """The broker refuses what follows its last acknowledgement: it has lost what it knew, and may have this one."""
+    """The broker refuses the batch after its last acknowledgement: it has lost its state, and may have this one."""
     core = Core()
     acknowledged(core, "first")
     core.send("a", age_ms=DAYS_MS)

@@ -1,4 +1,4 @@
-"""Express batches in the core: they pass what was never in a request, and nothing else."""
+"""Express batches in the core: they pass batches that were never in a request, and nothing else."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_a_batch_of_unknown_fate_is_asked_after_before_it_is_renumbered() -> Non
 
 
 def test_unknown_producer_id_starts_over_when_the_log_start_is_known() -> None:
-    """ID-07: retention took what the broker knew the id by."""
+    """ID-07: retention took the batches by which the broker knew the id."""
     core = Core()
     core.acknowledge(core.send("a"), base_offset=1000)
     request = core.send("b")

@@ -1,4 +1,4 @@
-"""Request buffers bound what is sent: with few enough to be all in use. Descriptors: test_descriptor_room.py."""
+"""Request buffers bound the requests: with few enough to be all in use. Descriptors: test_descriptor_room.py."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_fc_06_close_0_with_records_under_way(scene: Scene) -> None:
 
 def test_fc_06_close_while_no_producer_id_comes(scene: Scene) -> None:
     """FC-06: InitProducerId finds its coordinator loading for ever: close(1) ends at its limit and tells every
-    record; when the coordinator is there the daemon delivers what it has."""
+    record; when the coordinator is there the daemon delivers its records."""
     topic = scene.new_topic()
     loading = scene.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(COORDINATOR_LOADING))
     scene.replace_worker()

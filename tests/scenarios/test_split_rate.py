@@ -24,8 +24,8 @@ SETTINGS = {
 
 @pytest.mark.parametrize("percent", [1, 25, 50, 75, 99])
 def test_ac_07_split_rate(scene: Scene, percent: int) -> None:
-    """AC-07: so many per cent of the records do not compress, at random places; the broker takes what batch.size
-    allows. Batches are filled by their size before compression, and one that did not shrink goes uncompressed. So
+    """AC-07: so many per cent of the records do not compress, at random places; the broker takes batches up to
+    batch.size. Batches are filled by their size before compression, and one that did not shrink goes uncompressed. So
     none is split (Kafka's own producer guesses the ratio, and is allowed 10 %)."""
     chance = random.Random(percent)
     topic = scene.new_topic()

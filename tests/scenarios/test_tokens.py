@@ -95,8 +95,8 @@ def no_good_token(
     check: Callable[[], None] = lambda: None,
     mended_s: float = 30.0,
 ) -> errors.SidecarError:
-    """SE-05: the record fails within 10 s, nothing is delivered, the endpoint is not stormed; mended, the same client
-    delivers. ``check`` is called before it is mended. Returns the record's error."""
+    """SE-05: the record fails within 10 s, nothing is delivered, the endpoint is not stormed; once that is repaired,
+    the same client delivers. ``check`` is called before the repair. Returns the record's error."""
     asked, began_s = len(issuer.requests), time.monotonic()
     error = sender.send().exception(20)
     assert error is not None

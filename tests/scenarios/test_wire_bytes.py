@@ -43,7 +43,7 @@ Send = Callable[..., Any]
 
 
 def sent(kafka: FakeBroker, send: Send) -> dict[str, bytes]:
-    """The batch of each round as it went over the wire, without what is each producer's own."""
+    """The batch of each round as it went over the wire, without each producer's own fields."""
     found = {}
     for number, (name, records) in enumerate(ROUNDS.items()):
         topic = f"t{number}"

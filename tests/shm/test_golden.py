@@ -1,4 +1,4 @@
-"""Goal: an older version reads what this one writes. Bytes of segment and wire are those of the golden file."""
+"""Goal: an older version reads the bytes that this one writes. Segment and wire are those of the golden file."""
 
 from __future__ import annotations
 

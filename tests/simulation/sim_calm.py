@@ -9,8 +9,8 @@ from client_stub.wire import LocalCode
 from sidecar.producer.producer_batch import ProducerBatch
 
 PATIENCE_MS = 90_000.0
-"""Whoever had so long without faults before its delivery.timeout.ms ended must not have waited for that end. More than
-what a run accepts takes over one descriptor, a record a batch, each request compressed for a long time."""
+"""A record that had so long without faults before its delivery.timeout.ms ended must not have waited for that end. It
+is longer than a run needs for its records over one descriptor, a record a batch, each request compressed for long."""
 
 
 class SimCalm:

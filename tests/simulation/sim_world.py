@@ -166,7 +166,7 @@ class SimWorld(SimShell):
             self.accumulator.expedite(TOPIC, self.lane, self.now_ms)
 
     def draw_client(self) -> tuple[int, bool]:
-        """The client that submits next, and whether it passes what waits in bulk: only one with nothing unfinished
+        """The client that submits next, and whether it passes the records in bulk: only one with nothing unfinished
         there may."""
         client = self.clients.randrange(self.client_count)
         wants = client > 0 and self.clients.random() < self.quiet_rate

@@ -83,7 +83,7 @@ def test_a_record_too_large_is_refused_before_any_of_its_call_is_queued(
 def test_a_record_above_one_message_to_the_daemon_is_refused(
     run_dir: Path, way: Callable[[Producer, bytes], Any]
 ) -> None:
-    """max.request.size may be larger than what the daemon reads in one message."""
+    """max.request.size may be larger than a message that the daemon reads."""
     most = 300_000 + SUBMIT_HEAD_BYTES_MAX
     daemon = FakeDaemon(run_dir, limits={"max_request_size": 8 << 20, "formats": 6, "message_bytes": most})
     try:

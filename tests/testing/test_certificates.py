@@ -1,4 +1,4 @@
-"""Certificates and tokens of the test kit, judged by OpenSSL; and that the demo does without what makes them."""
+"""Certificates and tokens of the test kit, judged by OpenSSL; and that the demo does without their makers."""
 
 from __future__ import annotations
 

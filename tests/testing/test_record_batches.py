@@ -1,4 +1,4 @@
-"""Goal: the kit's own decoder reads what real brokers wrote, and refuses what is damaged in any field."""
+"""Goal: the kit's own decoder reads batches of real brokers, and refuses one that is damaged in any field."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A worker on a real segment and the compiled kernel against a broker in memory, without sockets or a loop.
 
-The broker keeps what Kafka 4.1 keeps of a producer id: its epoch, and the last five batches per partition.
+The broker keeps as much of a producer id as Kafka 4.1: its epoch, and the last five batches per partition.
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def test_half_of_a_batch_that_is_there_whole_is_not_doubled_by_a_successor(
 def test_a_half_that_never_left_does_not_pass_what_is_before_it_at_a_successor(
     segment: Segment, refused: str
 ) -> None:
-    """A successor sends what has a descriptor first, and a broker that does not know the producer id takes any
+    """A successor sends batches with a descriptor first, and a broker that does not know the producer id takes any
     sequence."""
     config = producer_config(batch_size=1_000, linger_ms=0)
     values = [b"%d" % number for number in range(4)]

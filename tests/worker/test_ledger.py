@@ -45,7 +45,7 @@ def balance(counters: Mapping[str, int]) -> tuple[int, int]:
 
 
 def truly_held(stage: SlotStage) -> int:
-    """From the journal's words: what is not done, without what a descriptor says is delivered and only not told."""
+    """From the journal's words: records that are not done, without those that a descriptor calls delivered."""
     open_records = sum(chain.live_records for chain in stage.chain_table)
     return open_records - sum(each.count for each in stage.descriptors if each.state >= 2 and not each.code)
 
@@ -60,7 +60,7 @@ def step(stage: SlotStage) -> None:
 
 
 def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
-    """The client sends what it still has; it says that it knows of failures, or never does."""
+    """The client sends its remaining records; it says that it knows of failures, or never does."""
     row = row_of(ClientTable(stage.segment), CLIENT_ID)
     session: ClientSession = stage.attach(None if row is None else row.secret)[0]
     at = session.streams[1].position if 1 in session.streams else first

@@ -93,7 +93,7 @@ def agrees(stage: PortStage) -> dict[str, int]:
 
 
 def test_a_full_table_always_has_a_name_left_for_who_has_none(stage: PortStage) -> None:
-    """Greedy clients take what they may in turn; the nearer the table is to its end, the less that is."""
+    """Greedy clients take their share in turn; the nearer the table is to its end, the less that is."""
     greedy = [stage.client(f"greedy-{number}") for number in range(8)]
     counts = dict.fromkeys(range(8), 0)
     refused: set[int] = set()

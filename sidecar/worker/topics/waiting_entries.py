@@ -31,7 +31,7 @@ _NEVER_MS: Final = float("inf")
 
 
 class WaitingEntries:
-    """Tracks which queues have waiting entries and what is due. The entries themselves are in the topics' queues."""
+    """Tracks which queues have waiting entries and which of these are due. The entries are in the topics' queues."""
 
     def __init__(
         self,
