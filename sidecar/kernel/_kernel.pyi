@@ -465,12 +465,6 @@ def set_store_hook(hook: Callable[[int], object] | None) -> None:
 def murmur2(data: ReadableBuffer) -> int:
     """Kafka's murmur2 (Utils.murmur2) as a signed 32-bit number."""
 
-def encode_varint(value: int) -> bytes:
-    """Zig-zag varint of a signed 64-bit number (ByteUtils.writeVarlong)."""
-
-def decode_varint(data: ReadableBuffer, offset: int = 0) -> tuple[int, int]:
-    """(value, offset after it). Raises ValueError for a varint that is cut short or longer than 10 bytes."""
-
 def crc32c(data: ReadableBuffer, crc: int = 0) -> int: ...
 def store_release_u64(buffer: WriteableBuffer, offset: int, value: int) -> None:
     """One aligned 8-byte store, which publishes all plain writes before it. Raises ValueError outside of the buffer."""

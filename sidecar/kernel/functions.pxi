@@ -1,4 +1,4 @@
-# Functions over words, checksums, varints and atomics that Python calls directly.
+# Functions over words, checksums and atomics that Python calls directly.
 
 
 cdef int check_failure_code(code) except -1:
@@ -106,31 +106,6 @@ def write_batch_header(out, records_bytes, *, producer_id, epoch, base_sequence,
 def murmur2(data):
     cdef HeldBuffer buffer = hold(data, False)
     return <int32_t> murmur2_of(<const uint8_t *> buffer.view.buf, buffer.view.len)
-
-
-def encode_varint(value):
-    cdef uint8_t bytes[10]
-    cdef uint8_t *end = put_varint(bytes, value)
-    return PyBytes_FromStringAndSize(<char *> bytes, end - bytes)
-
-
-def decode_varint(data, offset=0):
-    cdef HeldBuffer buffer = hold(data, False)
-    cdef const uint8_t *bytes = <const uint8_t *> buffer.view.buf
-    cdef Py_ssize_t at = offset, size = buffer.view.len
-    cdef uint64_t number = 0
-    cdef uint32_t shift = 0
-    if at < 0:
-        raise ValueError(f"offset {offset} is negative")
-    while shift < 70:
-        if at >= size:
-            raise ValueError(f"the varint at byte {offset} is cut short")
-        number |= <uint64_t> (bytes[at] & 0x7f) << shift if shift < 64 else 0
-        at += 1
-        if bytes[at - 1] < 0x80:
-            return <int64_t> ((number >> 1) ^ (0 - (number & 1))), at
-        shift += 7
-    raise ValueError(f"the varint at byte {offset} is longer than 10 bytes")
 
 
 def crc32c(data, crc=0):

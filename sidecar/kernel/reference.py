@@ -13,7 +13,6 @@ from typing import Any, Final
 from sidecar.kernel.reference_bytes import (
     BATCH_HEADER_BYTES,
     crc32c,
-    decode_varint,
     encode_varint,
     murmur2,
     write_batch_header,
@@ -78,8 +77,6 @@ __all__ = [
     "StickyPartitioner",
     "compare_and_swap_u64",
     "crc32c",
-    "decode_varint",
-    "encode_varint",
     "entry_payload",
     "entry_words",
     "fail_records",

@@ -10,8 +10,7 @@ _U64: Final = (1 << 64) - 1
 
 
 def encode_varint(value: int) -> bytes:
-    if not -(1 << 63) <= value < 1 << 63:
-        raise OverflowError(f"{value} has more than 64 bits")
+    """Zig-zag varint of a signed 64-bit number (ByteUtils.writeVarlong)."""
     number = ((value << 1) ^ (value >> 63)) & _U64
     out = bytearray()
     while number >= 0x80:
@@ -19,22 +18,6 @@ def encode_varint(value: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-def decode_varint(data: Any, offset: int = 0) -> tuple[int, int]:
-    view = bytes(data)
-    if offset < 0:
-        raise ValueError(f"offset {offset} is negative")
-    number = 0
-    for i in range(10):
-        if offset + i >= len(view):
-            raise ValueError(f"the varint at byte {offset} is cut short")
-        byte = view[offset + i]
-        number |= (byte & 0x7F) << 7 * i
-        if byte < 0x80:
-            number &= _U64
-            return (number >> 1) ^ -(number & 1), offset + i + 1
-    raise ValueError(f"the varint at byte {offset} is longer than 10 bytes")
 
 
 def write_batch_header(
