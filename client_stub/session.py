@@ -81,6 +81,8 @@ class Session(Attachment):
         self._next_number = 1
         self._turns: deque[AckWindow] = deque()
         """Windows with something to send; they take turns, so that no topic starves another."""
+        self._in_use: dict[int, AckWindow] = {}
+        """Windows with something undecided, and perhaps some without: a flush looks at no others."""
         self._flushing: set[int] = set()
         """Numbers of streams whose FLUSH is to be sent."""
         self._draining = False
@@ -104,6 +106,7 @@ class Session(Attachment):
             submission.seq = window.next_seq
             window.next_seq += 1
             window.queue.append(submission)
+            self._in_use[window.number] = window
             if not (window.has_turn or window.held):
                 window.has_turn = True
                 self._turns.append(window)
@@ -120,11 +123,13 @@ class Session(Attachment):
 
     def request_flush(self) -> None:
         """Send the present submissions of all streams without linger."""
-        for window in self.windows.values():
-            if window.queue or window.accepted:
-                window.flush_to_seq = window.next_seq - 1
-                if window.flush_to_seq > window.flush_sent_seq:
-                    self._flushing.add(window.number)
+        for window in list(self._in_use.values()):
+            if not (window.queue or window.accepted):
+                del self._in_use[window.number]
+                continue
+            window.flush_to_seq = window.next_seq - 1
+            if window.flush_to_seq > window.flush_sent_seq:
+                self._flushing.add(window.number)
 
     def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
         """Fail everything undecided; ``error_of(sent)`` makes each error. Returns the frames of BYE, or None without a
@@ -145,7 +150,7 @@ class Session(Attachment):
     def undecided(self) -> bool:
         return any(
             window.accepted or any(not submission.completed for submission in window.queue)
-            for window in self.windows.values()
+            for window in self._in_use.values()
         )
 
     # --- what goes to the worker --------------------------------------------------------------------
@@ -447,6 +452,7 @@ class Session(Attachment):
         for seq, submission in enumerate(kept, start=1):
             submission.seq = seq
         fresh.queue.extend(kept)
+        self._in_use[fresh.number] = fresh
         fresh.next_seq += len(kept)
         if window.flush_to_seq:
             fresh.flush_to_seq = len(kept)
@@ -481,6 +487,7 @@ class Session(Attachment):
 
     def _drop(self, window: AckWindow) -> None:
         self.windows.pop(window.number, None)
+        self._in_use.pop(window.number, None)
         if self._by_topic.get(window.topic) is window:
             del self._by_topic[window.topic]
         if window.has_turn:
