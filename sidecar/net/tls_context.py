@@ -27,6 +27,8 @@ from sidecar.net.tls_files import (
 
 log = logging.getLogger(__name__)
 
+LOOK_S: Final = 1.0
+"""How long a connection waits for a look at the files. Then it takes the context of the last reading."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -134,6 +136,10 @@ class TlsContexts:
         self._fault: TlsFault | None = None
         self._renewal: tuple[tuple[object, ...], asyncio.Future[None]] | None = None
         """(signature of the files, the reading of them): the last reading."""
+        self._look: tuple[int, asyncio.Future[tuple[object, ...]]] | None = None
+        """(number of changes, the look at the files): the last look."""
+        self._is_stuck = False
+        """Whether the last look did not end in time."""
         self.has_certificate = False
         self.expiries: list[tuple[str, float]] = []
         """(description, Unix time of expiry) of the certificates in use."""
@@ -146,8 +152,10 @@ class TlsContexts:
     async def current(self) -> ssl.SSLContext:
         """The context for the present files. Raises TlsFault if there is none and there was none before."""
         values = self._values
-        # With the count of changes: settings may change while a thread reads, and still name the same files.
-        signature = (self._changes, *signature_of(values))
+        signature = await self._look_at_files(values)
+        if signature is None:
+            assert self._context is not None
+            return self._context
         if signature != self._signature:
             # Off the loop: reading a PKCS12 takes a tenth of a second of CPU, and a file may be on a slow disk.
             if self._renewal is None or self._renewal[0] != signature or self._renewal[1].done():
@@ -159,6 +167,27 @@ class TlsContexts:
             assert self._fault is not None
             raise self._fault
         return self._context
+
+    async def _look_at_files(self, values: Mapping[str, Any]) -> tuple[object, ...] | None:
+        """Their signature. None if a mount that is away keeps it, and there is a context to go on with."""
+        changes = self._changes
+        if self._look is None or self._look[0] != changes or self._look[1].done():
+            # Off the loop: on a mount that is away stat() does not return.
+            looking = in_daemon_thread(partial(signature_of, values), "tls-look")
+            self._look = changes, asyncio.ensure_future(looking)
+        look = self._look[1]
+        await asyncio.wait([look], timeout=None if self._context is None else LOOK_S)
+        if not look.done():
+            if not self._is_stuck:
+                log.warning(
+                    "The files of ssl.* cannot be looked at: a mount does not answer. Connections go on with what was "
+                    "read before."
+                )
+            self._is_stuck = True
+            return None
+        self._is_stuck = False
+        # With the count of changes: settings may change while a thread reads, and still name the same files.
+        return (changes, *look.result())
 
     async def _renew(self, values: Mapping[str, Any], signature: tuple[object, ...]) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import os
 import ssl
 import subprocess
 import threading
@@ -259,6 +260,40 @@ def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, t
         contexts.use(old | {"ssl.enabled.protocols": ["TLSv1.3"]})
         assert (await reading).maximum_version == ssl.TLSVersion.TLSv1_2
         assert (await contexts.current()).minimum_version == ssl.TLSVersion.TLSv1_3
+
+    run(test)
+
+
+def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
+    run: Run,
+    tls_bed: TlsBed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """stat() of a file there does not return. It was called on the loop, so that the whole daemon stood still."""
+    is_back = threading.Event()
+    path = written(tmp_path / "ca.pem", tls_bed.ca.certificate_pem)
+    real = os.stat
+    monkeypatch.setattr("sidecar.net.tls_context.LOOK_S", 0.05)
+
+    def away(place: Any, **how: Any) -> os.stat_result:
+        if place == path:
+            is_back.wait(20)
+        return real(place, **how)
+
+    async def test() -> None:
+        contexts = TlsContexts(DEFAULTS | {"ssl.ca.location": path})
+        context = await contexts.current()
+        monkeypatch.setattr("sidecar.net.tls_files.os.stat", away)
+        assert [await contexts.current() for _ in range(3)] == [context] * 3
+        assert len([each for each in threading.enumerate() if each.name == "tls-look"]) == 1
+        assert len(caplog.messages) == 1
+        tls_bed.ca.write(tmp_path / "new.pem").replace(path)
+        is_back.set()
+        async with asyncio.timeout(20):
+            while await contexts.current() is context:
+                await asyncio.sleep(0.01)
 
     run(test)
 
