@@ -13,17 +13,21 @@ import time
 import tty
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import TYPE_CHECKING
 
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.options import NumberRange
-from sidecar.cli.top_tables import SORTS, Look, look_of, plain, tables
+from sidecar.cli.top_tables import SORTS, Look, look_of, plain
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 from sidecar.shm.segment import Segment, SegmentError
 from sidecar.telemetry.collector import read_counters, sum_counters
 from sidecar.telemetry.flows import Flows
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @click.command()
@@ -56,8 +60,9 @@ def top(
     """Watch state, rates, brokers, topics, clients, failures and workers.
 
     It reads the shared segment and the daemon's last report only, so it works on a daemon that hangs too. In a
-    terminal the key s goes to the next order, r reverses it, and q ends. Into a pipe go plain rows; the first word of
-    each names its table.
+    terminal the key s goes to the next order, r reverses it, and q ends; rows that its window has no room for are
+    counted in the last line. Into a pipe go plain rows: the first word of each names its table, and a line that begins
+    with # names the columns.
 
     \b
     kafka-sidecar top
@@ -106,7 +111,13 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
     """Show a screen that is redrawn in the terminal, and handle keys."""
     from rich.live import Live
 
+    from sidecar.cli.top_screen import screen
+
     is_reversed = False
+
+    def shown(seen: Look) -> RenderableType:
+        return screen(seen, sort, rows, is_reversed=is_reversed, console=live.console)
+
     last_words = io.StringIO()
     try:
         with _keys(), Live(auto_refresh=False, screen=iterations is None) as live:
@@ -121,10 +132,10 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
                         sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
                     is_reversed ^= key == "r"
                     if key and seen is not None:
-                        live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+                        live.update(shown(seen), refresh=True)
                 with contextlib.redirect_stderr(last_words):
                     seen = look()
-                live.update(tables(seen, sort, rows, is_reversed=is_reversed), refresh=True)
+                live.update(shown(seen), refresh=True)
     finally:
         # Print why it ended after the screen is gone, as everything written to the screen is lost.
         sys.stderr.write(last_words.getvalue())

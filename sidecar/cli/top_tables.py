@@ -1,17 +1,13 @@
-"""The tables of ``kafka-sidecar top``: the facts of one sample, sorted, as a screen or as plain rows."""
+"""The tables of ``kafka-sidecar top``: the facts of one sample, sorted, and as plain rows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from itertools import compress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
 from sidecar.telemetry.page import duration, oldest_held
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 SORTS: Final = ("rate", "held", "clients", "name")
 """Orders of topics and clients: fastest, most of the pool or longest held, most clients or topics, by name."""
@@ -28,8 +24,6 @@ RATES: Final = (
     ("request_errors_total", "requests without an answer"),
     ("holds_total", "streams held back"),
 )
-_ALWAYS: Final = ("records accepted", "records delivered")
-"""Shown on a screen even if nothing was counted."""
 LEVELS: Final = (
     ("records_held", "records held"),
     ("clients_connected", "clients connected"),
@@ -37,9 +31,6 @@ LEVELS: Final = (
     ("in_flight_requests", "requests in flight"),
     ("broker_connections", "broker connections"),
 )
-_TEXTS: Final = frozenset({"last error", "text", "last death"})
-"""Columns whose cells may wrap to several lines."""
-_BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
 
 Cell = str | int | float
 Row = dict[str, Any]
@@ -124,7 +115,7 @@ _CLIENT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
 }
 
 
-def _tables(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
+def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
     """The tables that are not empty."""
     info, now_s = look.info, time.time()
     topics = _sorted(look.topics, _TOPIC_KEYS, sort, flips=flips)
@@ -251,60 +242,31 @@ def head(look: Look) -> list[str]:
 
 
 def plain(look: Look, sort: str, rows: int) -> str:
-    """Rows without borders; the first word of each names its table. An empty line ends the sample."""
+    """Rows without borders; the first word of each names its table. A line with # before that word names the columns.
+    An empty line ends the sample.
+    """
     lines = [f"state  {line}" for line in head(look)]
-    for table in _tables(look, sort, rows, flips=False):
-        cells = [[_cell(cell, "") for cell in (table.word, *row)] for row in table.rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for table in tables_of(look, sort, rows, flips=False):
+        names = [f"#{table.word}", *((each or "what").replace(" ", "_") for each in table.columns)]
+        cells = [[text_of(cell, "") for cell in (table.word, *row)] for row in table.rows]
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        first = (table.word, *table.rows[0])
+        lines.append(_line(first, names, widths))
         for row, shown in zip(table.rows, cells, strict=True):
-            padded = [
-                text.rjust(width) if isinstance(cell, int | float) else text.ljust(width)
-                for cell, text, width in zip((table.word, *row), shown, widths, strict=True)
-            ]
-            lines.append("  ".join(padded).rstrip())
+            lines.append(_line((table.word, *row), shown, widths))
     return "\n".join([*lines, ""])
 
 
-def tables(look: Look, sort: str, rows: int, *, is_reversed: bool) -> RenderableType:
-    """The tables for a terminal, which may be small: without empty columns, and without rates of events that never
-    happened.
-    """
-    from rich.columns import Columns
-    from rich.console import Group
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    colour = "green" if look.info["state"] == "running" else "red" if look.info["state"] in _BAD else "yellow"
-    state, *more = head(look)
-    parts: list[RenderableType] = [
-        Text.assemble(("kafka-sidecar ", "bold"), printable(str(look.info["run_dir"]))),
-        Text(state, style=f"bold {colour}"),
-        *map(Text, more),
+def _line(row: Sequence[Cell], shown: Sequence[str], widths: Sequence[int]) -> str:
+    """The texts of a row, or of its columns' names: those of numbers to the right."""
+    padded = [
+        text.rjust(width) if isinstance(cell, int | float) else text.ljust(width)
+        for cell, text, width in zip(row, shown, widths, strict=True)
     ]
-    beside: list[RenderableType] = []
-    for table in _tables(look, sort, rows, flips=is_reversed):
-        shown = RichTable(
-            title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
-        )
-        rows_shown = [row for row in table.rows if table.word != "rate" or row[-1] or row[0] in _ALWAYS]
-        filled = [any(row[index] != "" for row in rows_shown) for index in range(len(table.columns))]
-        for title, cell in compress(zip(table.columns, table.rows[0], strict=True), filled):
-            shown.add_column(
-                title,
-                justify="right" if isinstance(cell, int | float) else "left",
-                header_style="dim",
-                no_wrap=title not in _TEXTS,
-            )
-        for row in rows_shown:
-            style = "red" if any(cell in _BAD for cell in row) else None
-            shown.add_row(*(Text(_cell(cell)) for cell in compress(row, filled)), style=style)
-        (beside if table.word in {"rate", "now"} else parts).append(shown)
-    parts.insert(1 + 1 + len(more), Columns(beside, padding=(1, 4)))
-    parts.append(Text("s sorts, r reverses, q ends", style="dim"))
-    return Group(*parts)
+    return "  ".join(padded).rstrip()
 
 
-def _cell(cell: Cell, separator: str = ",") -> str:
+def text_of(cell: Cell, separator: str = ",") -> str:
     """A cell as one line, whatever it contains; numbers with ``separator``."""
     if isinstance(cell, str):
         return printable(cell) or "-"

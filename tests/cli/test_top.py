@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from rich.console import Console
 
 from client_stub import Producer
 from sidecar.cli.top import _key
-from sidecar.cli.top_tables import SORTS, Look, look_of, plain, tables
+from sidecar.cli.top_screen import screen
+from sidecar.cli.top_tables import SORTS, Look, look_of, plain
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.testing.daemon import SidecarDaemon, cli
 from sidecar.testing.fake_broker import FakeBroker
@@ -85,10 +87,45 @@ def test_a_narrow_screen_has_no_empty_columns_and_names_are_whole() -> None:
         "last_error": "Cannot connect to it: Connection refused. " * 3,
     }
     console = Console(width=80, file=io.StringIO())
-    console.print(tables(look(brokers=[broker], run_dir="/run/x"), "rate", 10, is_reversed=False))
+    console.print(
+        screen(look(brokers=[broker], run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
+    )
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "kafka-2.example:9092" in shown and "throttled" not in shown
     assert "records accepted" in shown and "records failed" not in shown, "none ever failed"
+
+
+@pytest.mark.parametrize("height", [24, 17, 12, 8])
+def test_a_low_screen_says_how_many_rows_it_leaves_out(height: int) -> None:
+    """The rows at its end were cut off, those of the workers first, without a word."""
+    workers = [
+        {"index": index, "state": "ready", "pid": 100 + index, "slot": index, "restarts": 0, "last_death": ""}
+        for index in range(9)
+    ]
+    all_rows = 3 + 2 + len(workers)
+    console = Console(width=80, height=height, file=io.StringIO())
+    seen = screen(look(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
+    console.print(seen)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= height
+    shown = [line.split()[0] for line in lines if re.match(r"(a|b|c\\x1b\S*|bulk|web) | +\d  ready", line)]
+    assert lines[-1].startswith(f"… {all_rows - len(shown)} more rows: make the window taller. s sorts")
+    if height == 24:
+        assert {"a", "b", "web", "bulk", "0", "1"} <= set(shown), "some rows of each table"
+        assert len(lines) >= height - 2
+    tall = Console(width=80, height=60, file=io.StringIO())
+    tall.print(screen(look(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=tall))
+    assert tall.file.getvalue().rstrip().endswith("\ns sorts, r reverses, q ends")  # type: ignore[attr-defined]
+
+
+def test_a_line_names_the_columns_of_plain_rows() -> None:
+    shown = plain(look(), "rate", 10).splitlines()
+    names = next(line for line in shown if line.startswith("#topic "))
+    assert names.split() == ["#topic", "topic", "bytes/s", "journal_bytes", "in_the_pool", "clients"]
+    first = shown[shown.index(names) + 1]
+    assert first.split() == ["topic", "b", "7000", "9", "0", "1"]
+    assert len(first) == len(names), "each below its name"
+    assert "#rate" in {line.split()[0] for line in shown if line}
 
 
 def test_records_that_rates_discarded_are_counted_by_topic() -> None:
