@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.common.condition import HoldCause
+from sidecar.controller.condition_book import SHOWN_MAX
+from sidecar.controller.failure_book import TOPICS_MAX
 from sidecar.shm.segment import Segment
+from sidecar.telemetry.collector import SegmentCollector
 from sidecar.telemetry.metric_table import METRICS
 from sidecar.telemetry.state_rows import STATE_ROWS
 from tests.telemetry.promtool import needs_promtool, promtool
@@ -141,3 +147,37 @@ def test_pool_and_what_is_saved(segment: Segment) -> None:
 def test_the_reasons_of_held_streams_are_all_in_the_help() -> None:
     (row,) = [each for each in STATE_ROWS if each.name == "streams_held"]
     assert row.help == f"Streams whose stub waits, by reason: {', '.join(HoldCause)}."
+
+
+def test_the_work_of_a_scrape_is_that_of_its_series(segment: Segment) -> None:
+    """A scrape of 1,000 topics and four workers may take 50 ms, which `kafka-sidecar bench --only scrape` shows. A test
+    cannot claim a time, but the two counts that make it: the series, of which few are of a topic, and the calls for
+    each.
+    """
+    for slot in (2, 3):
+        segment.prepare_slot(slot)
+        segment.slot(slot).claim(incarnation=slot + 1, pid=os.getpid())
+    topics = [
+        {"topic": f"t{number}", "pages": 1, "share": 0.01, "share_full": False} for number in range(SHOWN_MAX)
+    ]
+    clients = [{**row, "client": row["topic"]} for row in topics]
+    status = {**STATUS, "pool": {**STATUS["pool"], "by_topic": topics, "by_client": clients}}
+    failures = [((f"t{number}", "TIMED_OUT"), 1.0) for number in range(TOPICS_MAX + 1)]
+    registry = CollectorRegistry()
+    registry.register(SegmentCollector(segment, lambda: status, lambda: failures))
+    generate_latest(registry)
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        shown = generate_latest(registry).decode()
+    finally:
+        sys.setprofile(None)
+    series = sum(not line.startswith("#") for line in shown.splitlines())
+    print(f"{series} series, {calls / series:.1f} calls for each")
+    assert series <= 700
+    assert calls <= 16 * series, "most of them are those of prometheus_client"
