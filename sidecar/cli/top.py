@@ -60,9 +60,8 @@ def top(
     """Watch state, rates, brokers, topics, clients, failures and workers.
 
     It reads the shared segment and the daemon's last report only, so it works on a daemon that hangs too. In a
-    terminal the key s goes to the next order, r reverses it, and q ends; rows that its window has no room for are
-    counted in the last line. Into a pipe go plain rows: the first word of each names its table, and a line that begins
-    with # names the columns.
+    terminal the key s goes to the next order, r reverses it, and q ends. The last line counts rows that the window has
+    no room for. Into a pipe go plain rows: the first word of each names its table, and a line with # its columns.
 
     \b
     kafka-sidecar top
