@@ -82,9 +82,6 @@ class BrokerBook:
     def report(self, worker: int, rows: Sequence[BrokerRow]) -> None:
         self._reports[worker] = rows
 
-    def worker_left(self, worker: int) -> None:
-        self._reports.pop(worker, None)
-
     def tick(self, nodes: Mapping[int, Node], answered_ms: float, cluster_error: str, now_ms: float) -> None:
         """Merge the reports and log changes.
 

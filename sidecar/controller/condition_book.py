@@ -19,7 +19,7 @@ from sidecar.common.control import Condition
 from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import counted, masked
-from sidecar.controller.broker_book import BrokerBook
+from sidecar.controller.broker_book import BAD, BrokerBook
 from sidecar.controller.hold_notes import HoldNotes
 from sidecar.telemetry.page import OLDEST_HELD, duration
 
@@ -35,6 +35,8 @@ WAIT_LINE_MS: Final = 60_000.0
 """How often the log reports records that wait for long."""
 BROKER_LINE_MS: Final = TROUBLE_MS + 2_000.0
 """By then a broker that does not answer, or cannot be connected to, has its own log line."""
+PASSING_MS: Final = 3_000.0
+"""A worker that has just begun has no metadata, and a broker that is back is connected to: for less than this."""
 _TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
 """Causes that lie with Kafka, which make the daemon degraded."""
 _ADVICE: Final = {
@@ -110,6 +112,8 @@ class ConditionBook:
         """For records of unknown topics (True) and for others (False): the cause that was logged, and when its next
         line is due.
         """
+        self._passing_ms: dict[bool, float] = {}
+        """As above: since when the cause is one that mostly passes at once."""
         self._throttled: dict[int, float] = {}
         """Broker id → when its throttling is to be logged again."""
 
@@ -122,9 +126,10 @@ class ConditionBook:
         self.brokers.report(worker, condition.brokers)
 
     def worker_left(self, worker: int) -> None:
-        self._is_calm = False
-        self._conditions.pop(worker, None)
-        self.brokers.worker_left(worker)
+        """Its records wait on: what they wait for counts until its successor reports."""
+        last = self._conditions.pop(worker, Condition())
+        waited_for = tuple(row for row in last.brokers if row.held_records and row.state in BAD)
+        self.report(worker, Condition(brokers=waited_for, waits=last.waits, letters=last.letters))
 
     def distrust(self, until_ms: float) -> None:
         """Judge and log nothing until then: this process did not run, and newer reports are still in its sockets."""
@@ -204,6 +209,12 @@ class ConditionBook:
     def _log_wait(self, is_unknown: bool, now_ms: float) -> None:
         row = self._oldest(is_unknown)
         logged = self._wait_lines.get(is_unknown)
+        if row is not None and self._is_passing(row):
+            since_ms = self._passing_ms.setdefault(is_unknown, now_ms)
+            if self._cluster_error or now_ms - since_ms < PASSING_MS:
+                return  # while Kafka is away the line about the cluster says it
+        else:
+            self._passing_ms.pop(is_unknown, None)
         if row is None or row.cause == WaitCause.LINGER or now_ms - row.accepted_ms < TROUBLE_MS:
             if logged is not None and (row is None or now_ms - row.accepted_ms < TROUBLE_MS):
                 del self._wait_lines[is_unknown]
@@ -220,6 +231,11 @@ class ConditionBook:
             if is_new and has_line:
                 return  # the log has named that broker and the records waiting for it
             log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
+
+    def _is_passing(self, row: WaitRow) -> bool:
+        if row.cause == WaitCause.BROKER:
+            return self.brokers.state_of(row.broker) not in BAD
+        return row.cause == WaitCause.METADATA
 
     def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:
         """A phrase about a waiting record. ``named``: brokers whose state was given before it."""

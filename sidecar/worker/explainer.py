@@ -207,6 +207,7 @@ class Explainer:
             return f"broker {broker} refused them, they are sent again{when}"
         return {
             WaitCause.NO_LEADER: "the partition has no leader",
+            WaitCause.METADATA: "the cluster's metadata has not come yet",
             WaitCause.BROKER: f"broker {broker} is {state or 'not known'}",
             WaitCause.UNANSWERED: f"they are in flight: broker {broker} has not answered yet",
             WaitCause.PAUSED: "an operator has paused the topic, `kafka-sidecar resume` lets it go on",

@@ -91,6 +91,8 @@ class Reporter:
         self._topic_share_bytes = TOPIC_SHARE * page_count * page_bytes
         self._client_share_bytes = CLIENT_SHARE * page_count * page_bytes
         self._next_ms = 0.0
+        self._ignorant_since_ms = 0.0
+        """When it first found no metadata (monotonic ms); 0 before."""
         self._states: dict[int, tuple[BrokerState, float]] = {}
         """By broker: its state, and since when (monotonic ms)."""
         self._last: Condition | None = None
@@ -100,6 +102,11 @@ class Reporter:
         if now_ms < self._next_ms:
             return
         self._next_ms = now_ms + REPORT_MS
+        if not self._cache.current.nodes:
+            # A worker that has just begun knows nothing yet, and its predecessor's last report still holds.
+            self._ignorant_since_ms = self._ignorant_since_ms or now_ms
+            if now_ms - self._ignorant_since_ms < SILENT_MS:
+                return
         condition = self._look(now_ms)
         if condition != self._last:
             self._last = condition
@@ -238,7 +245,8 @@ class Reporter:
         if batch.queue.settings.is_paused and batch.order == NOT_DRAINED:
             return WaitCause.PAUSED, ""
         if broker < 0:
-            return WaitCause.NO_LEADER, error
+            is_known = batch.topic in self._cache.current.topics
+            return (WaitCause.NO_LEADER if is_known else WaitCause.METADATA), error
         if row is not None and row.state != BrokerState.UP:
             return WaitCause.BROKER, row.last_error
         if error:

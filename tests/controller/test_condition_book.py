@@ -203,10 +203,47 @@ def test_while_all_is_well_each_change_is_seen_at_the_next_look() -> None:
 
 def test_a_worker_that_is_gone_says_nothing_any_more() -> None:
     stage = Stage()
-    stage.hear(0, stage.down())
+    stage.hear(0, stage.down(held=0))
     stage.book.worker_left(0)
     stage.tick()
     assert stage.state() == "known"
+
+
+def test_what_the_records_of_a_dead_worker_wait_for_is_known_until_its_successor_reports(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log said that the broker may be back and that no record waits for it, and status that it had just gone."""
+    stage = Stage()
+    wait = WaitRow("orders", 1, 1, NOW_MS, "broker", "refused")
+    stage.hear(0, stage.down(), up(2), waits=(wait,))
+    stage.tick(10_000.0)
+    before = stage.book.trouble(stage.now_ms)
+    stage.book.worker_left(0)
+    stage.tick()
+    assert stage.book.trouble(stage.now_ms) == before is not None
+    connecting = BrokerRow(1, "connecting", stage.now_ms, held_records=5, oldest_held_ms=NOW_MS)
+    stage.hear(0, connecting, waits=(wait,), after_ms=500.0)
+    stage.hear(0, stage.down(), waits=(wait,), after_ms=500.0)
+    first, second = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    assert (first["state"], first["since_seconds"], second["state"]) == ("down", 11.0, "known")
+    (line,) = caplog.messages
+    assert line.startswith("Broker 1 (kafka1:9092) is down")
+
+
+def test_causes_that_pass_at_once_have_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka is back and is being connected to, or a worker that has just begun waits for its metadata."""
+    stage = Stage()
+    for cause in ("broker", "metadata"):
+        stage.hear(0, waits=(WaitRow("orders", 1, 1, NOW_MS - 16_000.0, cause),))
+        stage.hear(0, up(), after_ms=1_000.0)
+    assert not caplog.messages
+    stage.hear(0, waits=(WaitRow("orders", 1, -1, NOW_MS - 16_000.0, "metadata"),))
+    stage.tick(3_000.0)
+    (line,) = caplog.messages
+    assert line.startswith("Oldest held record 21 s, orders-1, the cluster's metadata has not come since")
+    stage.error = "Kafka is not reachable."
+    stage.tick(60_000.0)
+    assert len(caplog.messages) == 1, "the line about the cluster says it"
 
 
 def test_the_oldest_record_of_all_workers_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -265,73 +302,6 @@ def test_records_that_linger_are_no_trouble(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
-def test_a_full_share_names_topic_and_client(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    hold = HoldRow("bulk", "share", "orders", NOW_MS - 6_000.0, 1)
-    stage.hear(
-        0,
-        topics=(ShareRow("orders", 0.7, 35, is_full=True),),
-        clients=(ShareRow("bulk", 0.4, 20),),
-        holds=(hold,),
-    )
-    stage.hear(1, topics=(ShareRow("orders", 0.2, 10),))
-    shown = stage.book.status(48, 5, stage.now_ms)
-    assert shown["pool"]["by_topic"] == [{"topic": "orders", "pages": 45, "share_full": True, "share": 0.9}]
-    assert shown["pool"]["by_client"] == [{"client": "bulk", "pages": 20, "share_full": False, "share": 0.4}]
-    assert shown["holds"] == [
-        {
-            "client": "bulk",
-            "reason": "share",
-            "topic": "orders",
-            "since_seconds": 6.0,
-            "streams": 1,
-            "text": "",
-        }
-    ]
-    (notice,) = stage.book.notices(48, stage.now_ms)
-    advice = "Look at what keeps the topic from being delivered, send less, or raise buffer.memory."
-    assert notice == f"pool 48 %, topic orders at its share, client bulk waits for 6 s. {advice}"
-    (line,) = caplog.records
-    assert line.getMessage() == (
-        "Client bulk waits with records for topic orders for 6 s: topic orders holds its share of the buffer pool. "
-        + advice
-    )
-
-
-def test_a_client_at_its_share_is_named_once_for_all_its_topics() -> None:
-    stage = Stage()
-    holds = [HoldRow("bulk", "share", topic, NOW_MS - 6_000.0, 1) for topic in ("orders", "clicks")]
-    holds += [HoldRow(f"deaf{number}", "ring", "", NOW_MS - 5_000.0, 1) for number in range(4)]
-    stage.hear(0, clients=(ShareRow("bulk", 1.0, 25, is_full=True),), holds=tuple(holds))
-    (notice,) = stage.book.notices(25, stage.now_ms)
-    assert notice.startswith(
-        "pool 25 %, client bulk at its share, client bulk waits for 6 s, "
-        "clients deaf0, deaf1, deaf2 and 1 more wait for 5 s: they do not read their outcomes."
-    )
-
-
-def test_a_client_at_its_rate_says_nothing_of_the_pool() -> None:
-    stage = Stage()
-    rate = "topic clicks is at its rate of 1,000 bytes per second"
-    stage.hear(0, holds=(HoldRow("web", "rate", "clicks", NOW_MS - 6_000.0, 1, rate),))
-    assert stage.book.notices(3, stage.now_ms) == [
-        f"client web waits for 6 s: {rate}. "
-        "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`."
-    ]
-
-
-def test_clients_at_rates_of_their_own_are_named_up_to_a_bound() -> None:
-    stage = Stage()
-    stage.hear(
-        0, holds=tuple(HoldRow(f"c{n}", "rate", "t", NOW_MS - 6_000.0, 1, f"rate {n}") for n in range(5))
-    )
-    (notice,) = stage.book.notices(0, stage.now_ms)
-    assert notice.startswith(
-        "client c0 waits for 6 s: rate 0, client c1 waits for 6 s: rate 1, client c2 waits for 6 s: rate 2, "
-        "and 2 more clients wait. "
-    )
-
-
 def test_with_nothing_held_no_oldest_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     """The worker's report is up to a second old, the count of held records is of now."""
     stage = Stage()
@@ -361,48 +331,6 @@ def test_reports_from_before_a_stop_are_not_judged_after_it(caplog: pytest.LogCa
         assert caplog.messages == []
         stage.tick(5_000.0)
     assert caplog.messages[0].startswith("Oldest held record 7 s, orders-1, broker 1 has not answered yet.")
-
-
-def test_a_note_about_a_held_client_does_not_flicker() -> None:
-    """A client at its rate is held for a moment again and again; reports see some of these holds."""
-    stage = Stage()
-
-    def noted(is_held: bool, since_ms: float, after_ms: float) -> str:
-        stage.now_ms += after_ms
-        stage.hear(0, holds=(HoldRow("web", "rate", "clicks", since_ms, 1, "at its rate"),) * is_held)
-        return "; ".join(each.partition(":")[0] for each in stage.book.notices(0, stage.now_ms))
-
-    assert noted(True, NOW_MS, 200.0) == "", "a short hold is no news"
-    assert noted(True, NOW_MS, 800.0) == "client web waits for 1 s"
-    assert noted(False, 0.0, 1_000.0) == "client web waits for 2 s", "it may be held again at once"
-    assert noted(True, stage.now_ms + 900.0, 1_000.0) == "client web waits again and again for 3 s"
-    assert noted(False, 0.0, 2_900.0) != ""
-    assert stage.book.is_eventful
-    assert noted(False, 0.0, 100.0) == ""
-    assert not stage.book.is_eventful, "it has gone on for BREAK_MS"
-
-
-def test_short_holds_are_worth_a_note_once_there_are_many() -> None:
-    stage = Stage()
-    for second in range(6):
-        assert stage.book.notices(0, stage.now_ms) == [], second
-        stage.hear(
-            0,
-            after_ms=1_000.0,
-            holds=(HoldRow("web", "rate", "clicks", stage.now_ms + 950.0, 1, "its rate"),),
-        )
-    (notice,) = stage.book.notices(0, stage.now_ms)
-    assert notice.startswith("client web waits again and again for 5 s: its rate.")
-
-
-def test_a_drained_daemon_has_one_line_for_all_its_clients(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    holds = tuple(HoldRow(f"c{number}", "paused", "orders", NOW_MS - 6_000.0, 1) for number in range(3))
-    stage.hear(0, holds=holds)
-    stage.tick(1_000.0)
-    why = "an operator has drained the daemon. `kafka-sidecar resume` lets clients go on."
-    assert caplog.messages == [f"Clients c0, c1 and c2 wait for 6 s: {why}"]
-    assert stage.book.notices(0, stage.now_ms) == [f"clients c0, c1 and c2 wait for 7 s: {why}"]
 
 
 def test_the_trouble_of_a_broker_names_it_once() -> None:

@@ -250,3 +250,25 @@ def test_held_records_of_so_many_batches_are_counted_by_broker(tmp_path: Path) -
     assert len(stage.scene.rooms.core.accumulator.incomplete) == BATCHES_SEEN_MAX + 1
     assert stage.broker().held_records == BATCHES_SEEN_MAX
     stage.scene.close()
+
+
+def test_a_worker_that_has_just_begun_says_nothing_before_it_has_metadata(stage: Stage) -> None:
+    """It said that adopted records have no leader, and that no broker is bad; its predecessor knew better."""
+    peer = stage.client()
+    stage.submit(peer)
+    assert stage.report() is None
+    stage.know("t")
+    condition = stage.report()
+    assert condition is not None
+    assert [each.cause for each in condition.waits] == ["broker"]
+
+
+def test_records_without_metadata_do_not_lack_a_leader(stage: Stage) -> None:
+    """A daemon that takes over while Kafka is away has adopted them in batches already."""
+    session = stage.scene.client("other")
+    batch = stage.scene.batch(stage.scene.accept(session, 1, 1), publish=False)
+    assert stage.report() is None
+    assert stage.report(SILENT_MS) == Condition(), "but it does not stay silent"
+    assert stage.scene.rooms.reporter.why(batch, -1, None) == ("metadata", "")
+    stage.know("t", leader=-1)
+    assert stage.scene.rooms.reporter.why(batch, -1, None) == ("no_leader", "")
