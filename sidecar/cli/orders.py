@@ -20,6 +20,8 @@ from sidecar.shm.segment import Segment, SegmentError
 
 ANSWER_S = 10.0
 LOOK_S = 0.1
+SAY_S = 2.0
+"""A drain that has lasted this long says what it waits for."""
 
 
 def order_message(verb: str, topics: tuple[str, ...] = ()) -> list[Any]:
@@ -81,10 +83,16 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
     kafka-sidecar drain --timeout 120 && systemctl restart kafka-sidecar
     """
     paused = _give(run_dir, order_message("drain"))["topics"]
-    deadline_s = time.monotonic() + timeout_s
+    why = f" Topics are paused: {', '.join(paused)}." if paused else ""
+    now_s = time.monotonic()
+    say_s, deadline_s = now_s + SAY_S, now_s + timeout_s
     while held := _held(run_dir):
-        if time.monotonic() > deadline_s:
-            why = f" Topics are paused: {', '.join(paused)}." if paused else ""
+        now_s = time.monotonic()
+        if say_s <= now_s <= deadline_s:
+            say_s = deadline_s + 1.0
+            what = counted(held, "record is", "records are")
+            click.echo(f"{what} still held.{why} `kafka-sidecar explain` says what they wait for.", err=True)
+        if now_s > deadline_s:
             fail(
                 f"{counted(held, 'record is', 'records are')} held after {timeout_s:g} s.{why} The daemon "
                 "takes no more and goes on delivering; `kafka-sidecar status` says why they wait, "

@@ -154,9 +154,11 @@ def test_a_drain_that_cannot_end_says_so(kafka: FakeBroker, start_daemon: StartD
     with Producer(run_dir=str(daemon.run_dir)) as producer:
         delivery = producer.send("orders", value=b"1")
         producer.flush(20, until="accepted")
-        shown = daemon.command("drain", "--timeout", "0.2")
+        shown = daemon.command("drain", "--timeout", "2.5")
         assert shown.returncode == ExitStatus.TIMED_OUT
-        assert "1 record is held after 0.2 s. Topics are paused: orders." in shown.stderr
+        soon, late = shown.stderr.splitlines()
+        assert soon.startswith("1 record is still held. Topics are paused: orders. `kafka-sidecar explain`")
+        assert late.startswith("1 record is held after 2.5 s. Topics are paused: orders.")
         done(daemon, "resume")
         assert delivery.result(20).offset == 0
 
