@@ -35,8 +35,9 @@ The run directory is `--run-dir`, else `daemon.run_dir`, else `KAFKA_SIDECAR_RUN
 for root and `$XDG_RUNTIME_DIR/kafka-sidecar` for others (without that variable `/run/user/UID/kafka-sidecar`). A
 daemon uses only a directory of its own user that nobody else may write (0750: its group may send records).
 
-**live** marks what `kafka-sidecar reload` gives to a running daemon ([operations.md](operations.md#reload)). A change
-of anything else needs `kafka-sidecar run --takeover`, and a reload that finds one refuses it by name.
+**live** marks the settings that `kafka-sidecar reload` gives to a running daemon
+([operations.md](operations.md#reload)). A change of anything else needs `kafka-sidecar run --takeover`, and a reload
+that finds one refuses it by name.
 
 *This page is printed by `kafka-sidecar config show --reference` from the settings table in
 `sidecar/common/settings.py`, and a test compares them: edit the table.*
