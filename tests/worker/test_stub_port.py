@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pytest
@@ -20,7 +20,7 @@ from client_stub.wire import (
     SubmitFlag,
     pack_outcome,
 )
-from sidecar.shm.client_table import ClientTable
+from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.session import OUTBOX_FRAMES_MAX
 from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
@@ -52,6 +52,29 @@ def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(stage: Port
     assert again.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     again.submit(1)
     assert again.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
+
+
+class NoRoom:
+    """A completion for which the outcome ring has no room."""
+
+    is_failure = False
+
+    def write(self, _row: ClientRow) -> bool:
+        return False
+
+
+def test_an_ack_of_nothing_new_gives_a_deaf_client_no_more_time(stage: PortStage) -> None:
+    """One that repeated an old ACK was never cut, and kept the batches that it shares with others."""
+    peer = stage.client()
+    fill_ring(stage)
+    (session,) = stage.scene.sessions
+    session.unwritten.append(cast(Any, NoRoom()))
+    session.ring_full_since_ms = full_since_ms = stage.clock.now_ms() - 1_000
+    for number in (0, -1, 0):
+        peer.send([Kind.ACK, number])
+        assert session.ring_full_since_ms == full_since_ms
+    peer.send([Kind.ACK, 1])
+    assert session.ring_full_since_ms > full_since_ms, "it has read something"
 
 
 def test_the_credit_is_a_window_beyond_what_was_accepted(stage: PortStage) -> None:

@@ -398,9 +398,8 @@ class StubPort:
             self._acker.abandon(session)
 
     def reclaim_rows(self, now_ms: float) -> None:
-        """Release the rows of clients that are dead, or were gone for longer than the grace period.
-
-        Their unread outcomes count as acknowledged.
+        """Release the rows of clients that are dead, or were gone for longer than the grace period. Their unread
+        outcomes count as acknowledged.
         """
         for row in self._processes.take_dead():
             session = self._sessions.of_row(row)
@@ -454,9 +453,11 @@ class StubPort:
         log.debug("Client %s attached.", session.name)
 
     def _on_ack(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
-        session.row.ring_ack(_number(*fields[:1]))
-        self._acked(session, now_ms)
-        self._outboxes.pending.add(session)
+        number = _number(*fields[:1])
+        if number > session.row.acked_number:
+            session.row.ring_ack(number)
+            self._acked(session, now_ms)
+            self._outboxes.pending.add(session)
 
     def _acked(self, session: ClientSession, now_ms: float) -> None:
         """Continue with everything that waited for an ACK."""
