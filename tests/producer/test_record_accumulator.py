@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import NeedMetadata
-from sidecar.producer.lanes import PLAIN_LANE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
@@ -423,3 +423,19 @@ def test_a_topic_that_refuses_a_grown_batch_is_sent_smaller_ones_from_then_on() 
     core.append(*range(100, 108))
     newest = core.accumulator.incomplete.oldest_first()[-3:]
     assert max(batch.count for batch in newest) <= 4
+
+
+def test_another_lanes_queue_waits_for_the_last_batch_on_the_wire() -> None:
+    """The first batch has its answer, and the second may still have to go again."""
+    core = Core()
+    first, second = core.send("a"), core.send("b")
+    accumulator = core.accumulator
+    before = accumulator.queue(TOPIC, IDEMPOTENT_LANE, 0)
+    accumulator.put_behind(accumulator.queue(TOPIC, PLAIN_LANE, 0), before)
+    core.lane = PLAIN_LANE
+    core.append("c")
+    core.acknowledge(first)
+    assert core.poll() == []
+    core.acknowledge(second)
+    (request,) = core.poll()
+    assert payloads_of(request.batches) == ["c"]
