@@ -42,7 +42,7 @@ def checked_bytes(value: object, what: str) -> bytes | None:
     if isinstance(value, str):
         hint = "; encode it first, for example with .encode()"
     elif what in {"key", "value"}:
-        hint = f"; Producer({what}_serializer=...) takes other types"
+        hint = f"; encode it first, for example with json.dumps({what}).encode()"
     raise TypeError(f"{what} must be bytes or None, not {type(value).__name__}{hint}.")
 
 
