@@ -103,7 +103,7 @@ def test_send_many_splits_at_a_mebibyte_and_keeps_order(producer: Producer, daem
         (
             {"topic": "t", "value": b"", "key": 5},
             TypeError,
-            "not int; encode it first, for example with json.dumps(key).encode()",
+            "key must be bytes or None, not int; encode it first, for example with json.dumps",
         ),
         ({"topic": "t", "value": b"", "partition": -1}, ValueError, "Invalid partition: -1"),
         ({"topic": "t", "value": b"", "partition": "1"}, TypeError, "partition must be int"),
