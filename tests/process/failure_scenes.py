@@ -235,7 +235,7 @@ CONTROLLER_STOPPED = Failure(
     r"note .*The controller did not run for \d+ s",
     lambda page: page["stalled_seconds"] >= STALL_S - 2,
     ("controller_stalled_seconds_total", "", lambda value: value >= STALL_S - 2),
-    r"WARNING .*The controller did not run for \d+ s: it was stopped",
+    r"WARNING .*The controller did not run for \d+ s: the machine was stopped, or",
     r"\d\d:\d\d:\d\d.*: The controller did not run for \d+ s",
 )
 
