@@ -15,8 +15,9 @@ from client_stub.wire import Persistence
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
 from sidecar.producer.batch_states import FINISHED, BatchEvent, BatchState
+from sidecar.producer.broker_memory import IDLE_MS
 from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
-from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE
+from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -117,9 +118,33 @@ class BatchFates:
         """The broker has acknowledged these batches of one request. ``answers`` holds (batch, base offset, the
         broker's timestamp in ms); -1 stands for an unknown offset or timestamp.
         """
-        if answers and answers[0][0].lane == IDEMPOTENT_LANE:
-            self._ids.acked(answers, now_ms)
         for batch, base_offset, append_time_ms in answers:
+            # Note it in the partition's sequences, even if it was given up earlier: the late answer settles those.
+            sequences = batch.queue.sequences
+            if sequences is not None:
+                if batch.doubtful_parent is not None:
+                    self._ids.disprove_wholes(batch)
+                in_flight = sequences.in_flight
+                if in_flight and in_flight[0] is batch:
+                    del in_flight[0]
+                elif batch in in_flight:
+                    in_flight.remove(batch)
+                identity = batch.producer_id, batch.epoch
+                is_latest = batch.order > sequences.acked_order and sequences.identity == identity
+                if is_latest:
+                    sequences.acked_order = batch.order
+                    sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
+                    sequences.refuses_next = False
+                if is_latest and batch.serial >= sequences.known_from_serial:
+                    if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
+                        until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
+                    else:
+                        until_ms = self._ids.memory.lasts_until_ms(batch, append_time_ms, now_ms)
+                    sequences.known_until_ms = until_ms
+                    # For a duplicate the answer has the log's timestamp, set by the client or by the broker.
+                    newest_ms = batch.records.max_timestamp_ms
+                    sequences.is_stamped_by_broker = append_time_ms not in (-1, newest_ms)
+            # Give it its fate, unless it has one.
             if batch.state is _DONE:
                 self.counts.late_answers += 1
                 continue

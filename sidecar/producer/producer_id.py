@@ -1,4 +1,4 @@
-"""ProducerIds: the idempotent lane's producer id, its epochs, and the numbering of batches (rule S4).
+"""ProducerIds: the idempotent lane's producer id, its epochs, and the rules of numbering batches (rule S4).
 
 Behaviour follows the idempotent part of Kafka's TransactionManager, with one difference. Kafka may give batches new
 sequences while they are still on the wire. Here a batch is renumbered only when nothing of its partition is on the
@@ -8,19 +8,20 @@ answers with success if it has the batch, and with OUT_OF_ORDER_SEQUENCE_NUMBER 
 That proof has two conditions. The batch must be among the last five that the broker may have appended, because the
 broker remembers only these. So nothing is sent further ahead of the oldest unsettled batch, even if the batches
 between were answered. And the broker must remember the producer id at all: see :class:`BrokerMemory`.
+
+The two steps of every batch are elsewhere: ``RecordAccumulator.drain`` numbers it, and ``BatchFates.delivered`` notes
+its acknowledgement.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import insort
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.broker_memory import IDLE_MS
-from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -120,29 +121,6 @@ class ProducerIds:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def identify(self, batches: Iterable[ProducerBatch]) -> None:
-        """Number the batches that are drained for the first time. PartitionSchedule has just chosen them."""
-        identity = self.identity
-        producer_id, epoch = identity
-        young_from_ms = self.memory.young_from_ms()
-        for batch in batches:
-            sequences = batch.queue.sequences
-            assert sequences is not None
-            batch.recreations = sequences.recreations
-            if batch.base_sequence != NO_SEQUENCE:
-                continue
-            if sequences.identity != identity:
-                sequences.restart(identity)
-            batch.producer_id, batch.epoch = producer_id, epoch
-            batch.base_sequence = sequence = sequences.next_sequence
-            batch.goes_alone = (
-                not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
-            )
-            sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
-            batch.serial = sequences.next_serial
-            sequences.next_serial += 1
-            sequences.in_flight.append(batch)
-
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
         """Adopt a batch that a dead worker numbered. Later batches are numbered here once it is settled.
@@ -170,34 +148,6 @@ class ProducerIds:
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def acked(self, answers: Iterable[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
-        """Record that the broker acknowledged these batches: (batch, base offset, broker's timestamp or -1).
-
-        Also for batches that were given up earlier: the late answer settles their partition.
-        """
-        for batch, _, append_time_ms in answers:
-            if batch.doubtful_parent is not None:
-                self._disprove_wholes(batch)
-            sequences = batch.queue.sequences
-            assert sequences is not None
-            in_flight = sequences.in_flight
-            if in_flight and in_flight[0] is batch:
-                del in_flight[0]
-            elif batch in in_flight:
-                in_flight.remove(batch)
-            if sequences.identity != (batch.producer_id, batch.epoch) or batch.order <= sequences.acked_order:
-                continue
-            sequences.acked_order = batch.order
-            sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
-            sequences.refuses_next = False
-            if batch.serial >= sequences.known_from_serial:
-                if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
-                    sequences.known_until_ms = now_ms + IDLE_MS  # young records, when they were numbered
-                else:
-                    sequences.known_until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
-                # For a duplicate the answer has the log's timestamp, set by the client or by the broker.
-                sequences.is_stamped_by_broker = append_time_ms not in (-1, batch.records.max_timestamp_ms)
-
     def failed(self, batch: ProducerBatch) -> None:
         """Give up a numbered batch. The next step depends on whether the broker may have it."""
         sequences = batch.queue.sequences
@@ -223,7 +173,7 @@ class ProducerIds:
         sequences.next_serial += len(children) - 1
 
     @staticmethod
-    def _disprove_wholes(half: ProducerBatch) -> None:
+    def disprove_wholes(half: ProducerBatch) -> None:
         """Clear the doubt about the wholes that ``half`` belongs to, since it was appended on its own.
 
         A broker that had one of the wholes would have refused the half as out of order. So their other halves are no

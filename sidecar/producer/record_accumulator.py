@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.model import broker_of
 from sidecar.producer.batch_states import CLOSED, DRAINED, BatchEvent, BatchState
 from sidecar.producer.incomplete_batches import IncompleteBatches
-from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
+from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_queue import Line, PartitionQueue
 from sidecar.producer.partition_schedule import QUICK, PartitionSchedule
 from sidecar.producer.partition_sequences import forget_recreated
@@ -322,12 +322,28 @@ class RecordAccumulator:
         ):
             longest_ms = max(batch.queue.settings.linger_ms for batch in batches)
             self._take(along[lane], batches, size, limits, new_batches, now_ms, longest_ms)
-        if lane == IDEMPOTENT_LANE:
-            self._ids.identify(batches)
         broker = broker_of(node_id)
-        under_way = self.under_way
+        under_way, ids = self.under_way, self._ids
+        producer_id, epoch = identity = ids.identity
+        young_from_ms = ids.memory.young_from_ms() if lane == IDEMPOTENT_LANE else -inf
         for batch in batches:
-            queue = batch.queue
+            queue, sequences = batch.queue, batch.queue.sequences
+            # Number it if it goes for the first time. The schedule has just chosen it by the rules of producer_id.py.
+            if sequences is not None:
+                batch.recreations = sequences.recreations
+                if batch.base_sequence == NO_SEQUENCE:
+                    if sequences.identity != identity:
+                        sequences.restart(identity)
+                    batch.producer_id, batch.epoch = producer_id, epoch
+                    batch.base_sequence = sequence = sequences.next_sequence
+                    batch.goes_alone = (
+                        not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
+                    )
+                    sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
+                    batch.serial = sequences.next_serial
+                    sequences.next_serial += 1
+                    sequences.in_flight.append(batch)
+            # Count it as under way to this broker.
             if batch.failed_node != broker:
                 if batch.failed_node is not None:
                     under_way[batch.failed_node] -= 1
