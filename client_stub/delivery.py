@@ -46,7 +46,7 @@ class BulkDelivery:
         outbox = self._parts[0].outbox
         if outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
-        if not self.done() and not outbox.wait_for_outcome(self.done, timeout):
+        if not self.done() and not outbox.wait_until(self.done, timeout, for_outcome=True):
             raise self._no_outcome(timeout)
         error = self.first_error
         if error is not None:

@@ -120,7 +120,6 @@ class Outbox(OutboxCore):
         while True:
             submission = stream.open
             if submission is None or submission.room < size:
-                self.wait_for_room(stream)
                 self.roll(stream, size)
                 continue
             index = submission.append(record, size, on_delivery, timestamp_ms)
@@ -155,7 +154,6 @@ class Outbox(OutboxCore):
                 return part
             if submission is not None and added < 0:
                 self.close_open(stream, submission)  # it has records with other callbacks
-            self.wait_for_room(stream)
             self.roll(stream, packed_bound(rows[start]))
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
@@ -178,8 +176,18 @@ class Outbox(OutboxCore):
         submission.parts.append(part)
         return submission, part
 
-    def roll(self, stream: OpenStream, size: int) -> None:
-        """Open a submission with room for ``size`` bytes, unless another caller does so first."""
+    def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> None:
+        """Open a submission with room for ``size`` bytes, unless another caller does so first. ``waits``: it first
+        waits for room in the buffer, and raises as ``wait_for_room``.
+        """
+        if waits and not (
+            self.attached_once
+            and not (self.closed or self.forked)
+            and self.fatal is None
+            and stream.refusal is None
+            and self.closed_bytes - self._released_bytes < self.buffer_bytes
+        ):
+            self.wait_for_room(stream)
         opened = stream.open
         if opened is not None and opened.room >= size:
             return
@@ -220,14 +228,6 @@ class Outbox(OutboxCore):
         """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error that refused the
         topic.
         """
-        if (
-            self.attached_once
-            and not (self.closed or self.forked)
-            and self.fatal is None
-            and stream.refusal is None
-            and self.has_room
-        ):
-            return
         wait_for_room(self, stream)
 
     def may_take(self, topic: str) -> bool:
@@ -248,37 +248,32 @@ class Outbox(OutboxCore):
         if stream.refusal is not None:
             raise stream.refusal
 
-    def wait_for_outcome(self, ready: Callable[[], Any], timeout: float | None) -> Any:
-        """As ``wait_until``, for result(). Raises ForkedProducer in a forked child, and SidecarError in a callback.
-
-        It first ends linger, as a caller that waits adds nothing to the batch. A timeout of 0 only checks.
-        """
-        if threading.get_ident() == self.io_thread_id:
-            self.refuse_wait_in_callback("result()")
-        if timeout is not None and not isinstance(timeout, float | int):
-            check_patience(timeout)
-        if timeout is None or timeout > 0:
-            self.flush_requested = True  # as expedite()
-            self.wake()
-        outcome = self.wait_until(ready, timeout)
-        if self.forked:
-            raise ForkedProducer(FORKED_TEXT)
-        return outcome
-
     def wait_until(
         self,
         ready: Callable[[], Any],
         timeout: float | None,
         *,
+        for_outcome: bool = False,
         for_acceptance: bool = False,
         for_room: bool = False,
     ) -> Any:
         """Wait until ``ready()``, which the io thread makes true, and return its value: a false one after ``timeout``
         seconds.
 
-        In a forked child it returns True at once, as nothing arrives there for the parent's records. It holds nothing:
-        a lock that an exception leaves behind is released once, without effect.
+        ``for_outcome``, as for result(): it first ends linger, as a caller that waits adds nothing to the batch. A
+        timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child.
+
+        Otherwise it returns True at once in a forked child, as nothing arrives there for the parent's records. It holds
+        nothing: a lock that an exception leaves behind is released once, without effect.
         """
+        if for_outcome:
+            if threading.get_ident() == self.io_thread_id:
+                self.refuse_wait_in_callback("result()")
+            if timeout is not None and not isinstance(timeout, float | int):
+                check_patience(timeout)
+            if timeout is None or timeout > 0:
+                self.flush_requested = True  # as expedite()
+                self.wake()
         deadline = None if timeout is None else time.monotonic() + timeout
         lock = threading.Lock()
         lock.acquire()
@@ -290,19 +285,25 @@ class Outbox(OutboxCore):
                     self._acceptance_awaited = True
                 if for_room:
                     self._room_awaited = True
-                found = ready() or self.forked
-                if found:
-                    return found
+                found = ready()
+                if found or self.forked:
+                    break
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
-                    return None
+                    break
                 if not lock.acquire(timeout=left):
-                    return ready()
+                    found = ready()
+                    break
         finally:
             try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
                 self._waiters.remove(lock)
             except ValueError:
                 pass  # released
+        if not self.forked:
+            return found
+        if for_outcome:
+            raise ForkedProducer(FORKED_TEXT)
+        return True
 
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread, which would wait for itself."""

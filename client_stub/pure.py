@@ -343,7 +343,7 @@ class Delivery:
         if self._submission is None:
             outbox = self._outbox
             topic = outbox.queued_topic(self)
-            is_done = outbox.wait_for_outcome(self.done, timeout)
+            is_done = outbox.wait_until(self.done, timeout, for_outcome=True)
             submission = self._submission
             if not is_done or submission is None:
                 if submission is not None:

@@ -225,7 +225,7 @@ class QueuedOutbox(Outbox):
         self.notify()
 
     def _open_with_room(self, stream: OpenStream, size: int) -> Submission:
-        self.roll(stream, size)
+        self.roll(stream, size, waits=False)  # the caller has waited
         submission = stream.open
         assert submission is not None
         return submission

@@ -26,6 +26,8 @@ ROOM_LOOK_MS: Final = 100.0
 def wait_for_room(outbox: Outbox, stream: OpenStream) -> None:
     """Wait until a worker has accepted this process and its buffer has room. Raises as ``Outbox.wait_for_room``."""
     outbox.check_usable(stream)
+    if outbox.attached_once and outbox.has_room:
+        return
     limit_ms = outbox.max_block_ms
     if threading.get_ident() == outbox.io_thread_id:
         limit_ms = 0  # a callback runs in the io thread, which would wait for itself

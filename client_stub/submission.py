@@ -245,7 +245,7 @@ class Submission(SubmissionCore):
         self.watched = True
         fate = self.find(index)
         if fate is None:
-            fate = self.outbox.wait_for_outcome(partial(self.find, index), timeout)
+            fate = self.outbox.wait_until(partial(self.find, index), timeout, for_outcome=True)
         if fate is None:
             raise self.no_outcome(timeout)
         return fate

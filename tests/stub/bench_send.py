@@ -44,7 +44,7 @@ class _Detached(QueuedOutbox if native is None else Outbox):  # type: ignore[mis
     def wait_for_room(self, stream: OpenStream) -> None:
         if native is not None or len(self._inbox) > CHUNK:
             sealed, _ = self.gather(lambda topic: False)
-            self.accepted(sealed)
+            self.settle(sealed, (), is_news=False)
             self.pending.clear()
 
 
