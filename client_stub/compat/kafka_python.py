@@ -23,6 +23,7 @@ from client_stub.producer import MAX_BLOCK_MS, Producer
 
 KafkaError = SidecarError
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")
+_TAKEN: Final = ("key.serializer", "value.serializer", "max.block.ms")
 
 
 class KafkaTimeoutError(SidecarError):
@@ -119,7 +120,7 @@ class KafkaProducer:
     client. Of the other settings only ``key_serializer``, ``value_serializer`` and ``max_block_ms`` have an effect.
     Thread-safe and fork-safe.
 
-    Raises ValueError for ``transactional_id``.
+    Raises ValueError for ``transactional_id``, and for a misspelt name of a setting that has an effect.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -127,7 +128,7 @@ class KafkaProducer:
         max_block_ms = configs.pop("max_block_ms", MAX_BLOCK_MS)
         named = {_dotted(name): value for name, value in configs.items()}
         self._max_block_ms = float(max_block_ms)
-        self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named))
+        self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
 
     def send(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from client_stub.arguments import shortened
@@ -15,15 +16,24 @@ RUN_DIR: Final = "sidecar.run_dir"
 TOKEN: Final = "sidecar.token"
 _SILENT: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "client.id"})
 """Ignored without a warning: every program sets them, and the daemon's configuration has the same facts."""
+_NEARLY: Final = 0.85
+"""difflib's ratio of a misspelt name. The nearest name of another Kafka setting is well below."""
 
 
-def producer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings have no effect.
+def producer_settings(settings: Mapping[str, Any], taken: Iterable[str] = ()) -> dict[str, Any]:
+    """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings have no effect. ``taken``:
+    names of settings that the caller itself has used.
 
-    Raises ValueError for a setting that would change the meaning of a program and is not supported: transactions.
+    Raises ValueError for a setting that would change the meaning of a program and is not supported: transactions. Also
+    for a name that is nearly one of those with an effect.
     """
     if settings.get("transactional.id") is not None:
         raise ValueError("transactional.id is not taken: transactions are not built yet.")
+    with_effect = (RUN_DIR, TOKEN, "client.id", *taken)
+    for name in settings:
+        near = get_close_matches(name, with_effect, 1, _NEARLY)
+        if near and name not in with_effect:
+            raise ValueError(f"There is no setting {name}: did you mean {near[0]}?")
     used = {RUN_DIR, TOKEN, *_SILENT}
     left = sorted(name for name, value in settings.items() if name not in used and value is not None)
     if left:

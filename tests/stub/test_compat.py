@@ -201,6 +201,14 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
         confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
 
 
+def test_a_misspelt_setting_that_has_an_effect_is_refused() -> None:
+    """The program would run without its serializer, or with another daemon."""
+    with pytest.raises(ValueError, match=r"no setting value\.serialiser: did you mean value\.serializer\?"):
+        kafka_python.KafkaProducer(value_serialiser=str.encode)
+    with pytest.raises(ValueError, match=r"no setting sidecar\.rundir: did you mean sidecar\.run_dir\?"):
+        confluent.Producer({"sidecar.rundir": "/nowhere"})
+
+
 def test_a_message_can_be_changed_as_the_real_one(daemon: FakeDaemon) -> None:
     """Serializing producers of applications put their own objects back into it."""
     theirs: list[confluent_kafka.Message] = []
