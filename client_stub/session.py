@@ -474,9 +474,9 @@ class Session(Attachment):
         self._drop(window)
 
     def _finish(self, submission: Submission) -> None:
-        """Note that every record of a submission has its outcome, and release its bytes if it still has any."""
+        """Note that every record of a submission has its outcome, and release its bytes unless ``_accept`` has."""
         self.finished.append(submission)
-        if submission.held_bytes:
+        if not submission.was_accepted:
             self.released.append(submission)
 
     def _open(self, topic: str) -> AckWindow:

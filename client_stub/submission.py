@@ -140,14 +140,9 @@ class Submission(SubmissionCore):
         self.sealed = True  # last: until then it counts neither as accepted nor as completed
 
     @property
-    def held_bytes(self) -> int:
-        """Payload bytes that still count against the producer's buffer."""
-        return 0 if self.payload is None else self.payload_bytes
-
-    @property
     def is_accepted(self) -> bool:
         """Whether the daemon has accepted it, or it has its outcome already."""
-        return self.completed or (self.sealed and not self.held_bytes)
+        return self.completed or (self.sealed and self.payload is None)
 
     @property
     def completed(self) -> bool:
