@@ -199,7 +199,8 @@ def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
         producer.send("t")
     pending = producer._outbox.pending
     eventually(lambda: sum(submission.count for submission in list(pending)) == 70_000)
-    assert len(pending) == 2 and max(submission.count for submission in pending) <= 65_535
+    assert len(pending) >= 2, "more when a busy machine takes long: a submission is closed after a second"
+    assert max(submission.count for submission in pending) <= 65_535
 
 
 def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.wire import LocalCode
+from sidecar.common.condition import SILENT_MS
 from sidecar.common.control import Explain
 from sidecar.deadletter.letters import Letter, lines, parse
 from sidecar.deadletter.spool import SpoolWriter
@@ -214,6 +215,7 @@ def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_p
     while host.work:
         host.run_work()
     rooms.reporter.step(clock.now_ms())
+    rooms.reporter.step(clock.now_ms() + SILENT_MS)  # no metadata comes, so it no longer waits for that
     (row,) = host.sent[-1].letters
     assert row.submissions == 2
     assert str(tmp_path / "spool") in row.reason and "cannot be written" in row.reason
@@ -226,7 +228,7 @@ def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_p
     rooms.dead_letters.step(clock.now_ms() + RETRY_MS)
     while host.work:
         host.run_work()
-    rooms.reporter.step(clock.now_ms() + 2 * REPORT_MS)
+    rooms.reporter.step(clock.now_ms() + SILENT_MS + REPORT_MS)
     assert host.sent[-1].letters == ()
     assert rooms.explainer.explain(Explain(1, "t"), clock.now_ms()).rows == ()
     scene.close()
