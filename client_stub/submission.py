@@ -27,6 +27,23 @@ _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each outcome."""
+_NOWHERE: Final = Outcome(
+    kind=_FAILED,
+    persistence=0,
+    shape=_RANGE,
+    number=0,
+    stream=0,
+    code=0,
+    seq=0,
+    partition=-1,
+    first_index=0,
+    count=0,
+    base_offset=-1,
+    append_time_ms=-1,
+    indexes=b"",
+    text="",
+)
+"""An outcome of records that this process fails: they have no place in the log."""
 WHOLE: Final = -1
 """Used as a record's index: all records of the submission."""
 
@@ -250,11 +267,14 @@ class Submission(SubmissionCore):
         why = why_no_outcome(self, ask(self, timeout))
         return TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet{why}.")
 
-    def apply(self, outcome: Outcome) -> None:
-        """Complete the records that ``outcome`` covers, except those completed before, and run their callbacks."""
-        error = None
-        if outcome.kind == _FAILED:
+    def apply(self, outcome: Outcome, error: DeliveryFailed | None = None) -> None:
+        """Complete the records that ``outcome`` covers, except those completed before, and run their callbacks.
+
+        ``error``: the one to complete them with, in place of one made from a failed outcome.
+        """
+        if error is None and outcome.kind == _FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
+        # The records as a mask over their indexes, or only their number if nobody asks for single ones.
         shape = outcome.shape
         if shape == _COUNT and not self.flags:
             self._count(outcome, error)
@@ -262,13 +282,41 @@ class Submission(SubmissionCore):
         mask = ((1 << outcome.count) - 1) << outcome.first_index if shape == _RANGE else _mask_of(outcome)
         if self._counted:
             self._uncount(mask)
-        self._settle(
+        repeated = mask & self._done_mask
+        news = mask ^ repeated  # one operation only: each walks over all bits of a large mask
+        if mask.bit_length() > self.count:
+            news &= (1 << self.count) - 1
+        if not news:
+            return
+        base_offset, append_time_ms = outcome.base_offset, outcome.append_time_ms
+        if repeated and base_offset >= 0 and error is None:
+            # Offsets count along the completed records, so a partial repeat cannot be cut.
+            log.warning(
+                "An outcome for topic %s repeats some of its records; they keep their first fate.", self.topic
+            )
+        # From here on any thread finds the outcome.
+        self._done_mask |= news
+        appended = append_time_ms >= 0
+        fate = Fate(
             mask,
+            self.topic,
             outcome.partition,
-            outcome.base_offset,
-            outcome.append_time_ms,
+            base_offset,
+            append_time_ms if appended else self.base_timestamp_ms,
+            None if appended else self.timestamps,
             error,
         )
+        self.fates.append(fate)
+        if error is not None:
+            self._note(error, news.bit_count())
+        try:
+            if self.callbacks is not None or self.callback is not None:
+                run_callbacks(self, fate, news, self._callback_failed)
+            if self.listeners:
+                self.tell_listeners(fate)
+        finally:
+            # Last, because flush() returns when this is set; the callbacks have then run.
+            self.remaining -= news.bit_count()
 
     def _count(self, outcome: Outcome, error: DeliveryFailed | None) -> None:
         """Complete ``outcome.count`` records, of which only the first index is known.
@@ -299,47 +347,10 @@ class Submission(SubmissionCore):
         if self.completed:
             return
         if self.flags:
-            self._settle((1 << self.count) - 1, -1, -1, -1, error)
+            self.apply(_NOWHERE._replace(count=self.count), error)
         else:
             self._note(error, self.remaining)
             self.remaining = 0
-
-    def _settle(
-        self, mask: int, partition: int, base_offset: int, append_time_ms: int, error: DeliveryFailed | None
-    ) -> None:
-        repeated = mask & self._done_mask
-        news = mask ^ repeated  # one operation only: each walks over all bits of a large mask
-        if mask.bit_length() > self.count:
-            news &= (1 << self.count) - 1
-        if not news:
-            return
-        if repeated and base_offset >= 0 and error is None:
-            # Offsets count along the completed records, so a partial repeat cannot be cut.
-            log.warning(
-                "An outcome for topic %s repeats some of its records; they keep their first fate.", self.topic
-            )
-        self._done_mask |= news
-        appended = append_time_ms >= 0
-        fate = Fate(
-            mask,
-            self.topic,
-            partition,
-            base_offset,
-            append_time_ms if appended else self.base_timestamp_ms,
-            None if appended else self.timestamps,
-            error,
-        )
-        self.fates.append(fate)
-        if error is not None:
-            self._note(error, news.bit_count())
-        try:
-            if self.callbacks is not None or self.callback is not None:
-                run_callbacks(self, fate, news, self._callback_failed)
-            if self.listeners:
-                self.tell_listeners(fate)
-        finally:
-            # Last, because flush() returns when this is set; the callbacks have then run.
-            self.remaining -= news.bit_count()
 
     def _callback_failed(self, what: str = "An on_delivery") -> None:
         """Handle the exception of a callback. Not even SystemExit may end the io thread, as no record would then get
