@@ -57,6 +57,10 @@ class Attachment:
         self.welcome_count = 0
         self.last_word = ""
         self.fatal: SidecarError | None = None
+        self.has_new_state = False
+        """Whether one of the attributes above, ``refused_topics`` or the state has changed. The io thread passes them
+        on to the callers and resets this.
+        """
         self.effects: list[Effect] = []
         self.ping_at_ms = 0.0
         """``ping_due`` returns None before this time."""
@@ -152,6 +156,7 @@ class Attachment:
 
     def _move(self, event: SessionEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
+        self.has_new_state = True
         if self.state is State.CLOSED:
             self.due_ms = inf
 

@@ -126,10 +126,9 @@ class IoThread:
         if outbox.has_gathered or ending is not None:
             # At the end every record is sent or fails, even in submissions that are not full.
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
-            if sealed:
-                session.add(sealed, now_ms)
-            if flush or ending == CLOSE:
-                session.request_flush()
+            flush = flush or ending == CLOSE
+            if sealed or flush:
+                session.add(sealed, now_ms, flush=flush)
         if session.state is not _ATTACHED or now_ms >= session.due_ms:
             self._tick(now_ms)
         # Send until the session has nothing more, or the socket is full: ``poll`` then waits for it.
@@ -140,7 +139,14 @@ class IoThread:
         if ending is not None and (ending == CANCEL or not session.undecided):
             self._end()
             return False
-        self._settle()
+        # Pass on to the callers what the session has learned.
+        if session.has_new_state:
+            self._pass_on_state()
+        if session.has_new_fates or session.released or session.finished:
+            is_news = session.has_new_fates or bool(session.finished)
+            released, finished = session.released, session.finished
+            session.released, session.finished, session.has_new_fates = [], [], False
+            outbox.settle(released, finished, is_news=is_news)
         if session.state is not _ATTACHED:
             self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
         elif self._away_log.is_away:
@@ -204,10 +210,10 @@ class IoThread:
         if session.effects:
             self._act()
 
-    def _settle(self) -> None:
-        """Complete the records that the session has decided since the last call."""
+    def _pass_on_state(self) -> None:
+        """Give the callers the session's state: its limits, the reason why it is away, and refusals."""
         outbox, session = self._outbox, self._session
-        news = session.has_new_fates
+        session.has_new_state = False
         if session.welcome_count != outbox.connection_count:
             outbox.connection_count = session.welcome_count
             limits = session.limits
@@ -215,21 +221,14 @@ class IoThread:
             outbox.payload_bytes_max = session.payload_bytes_max
             outbox.submission_bytes = session.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
-            outbox.attached_once = news = True
+            outbox.attached_once = True
         outbox.last_word = session.last_word
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal
-            news = True
-        if session.refused_topics:
-            for topic, error in session.refused_topics:
-                outbox.streams[topic].refusal = error
-            session.refused_topics.clear()
-            news = True
-        if news or session.released or session.finished:
-            session.has_new_fates = False
-            released, session.released = session.released, []
-            finished, session.finished = session.finished, []
-            outbox.settle(released, finished, is_news=news or bool(finished))
+        for topic, error in session.refused_topics:
+            outbox.streams[topic].refusal = error
+        session.refused_topics.clear()
+        outbox.notify()
 
     def _end(self) -> None:
         outbox, session = self._outbox, self._session
@@ -237,7 +236,8 @@ class IoThread:
         session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         cancels = self._ending == CANCEL or session.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
-        self._settle()
+        self._pass_on_state()
+        outbox.settle(session.released, session.finished, is_news=True)
         outbox.failures.close()
         self._slow_topics.close()
         self._unsent = None

@@ -94,8 +94,11 @@ class Session(Attachment):
 
     # --- what the caller's side brings --------------------------------------------------------------
 
-    def add(self, submissions: Iterable[Submission], now_ms: float) -> None:
-        """Take over sealed submissions, in order. Each gets the next seq of its stream, and its window a turn."""
+    def add(self, submissions: Iterable[Submission], now_ms: float, *, flush: bool = False) -> None:
+        """Take over sealed submissions, in order. Each gets the next seq of its stream, and its window a turn.
+
+        ``flush``: the present submissions of all streams, with these, are sent without linger.
+        """
         for submission in submissions:
             submission.queued_ms = now_ms
             if self.fatal is not None:
@@ -110,6 +113,15 @@ class Session(Attachment):
             if not (window.has_turn or window.held):
                 window.has_turn = True
                 self._turns.append(window)
+        if not flush:
+            return
+        for window in list(self._in_use.values()):
+            if not (window.queue or window.accepted):
+                del self._in_use[window.number]
+                continue
+            window.flush_to_seq = window.next_seq - 1
+            if window.flush_to_seq > window.flush_sent_seq:
+                self._flushing.add(window.number)
 
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; otherwise it should continue to fill."""
@@ -120,16 +132,6 @@ class Session(Attachment):
             return True
         # Two submissions under way keep the worker busy; a third would only be smaller (as in Nagle's algorithm).
         return not window.held and window.sent_count == len(window.queue) < UNDER_WAY_PER_STREAM
-
-    def request_flush(self) -> None:
-        """Send the present submissions of all streams without linger."""
-        for window in list(self._in_use.values()):
-            if not (window.queue or window.accepted):
-                del self._in_use[window.number]
-                continue
-            window.flush_to_seq = window.next_seq - 1
-            if window.flush_to_seq > window.flush_sent_seq:
-                self._flushing.add(window.number)
 
     def cancel(self, error_of: Callable[[bool], DeliveryFailed]) -> list[Any] | None:
         """Fail everything undecided; ``error_of(sent)`` makes each error. Returns the frames of BYE, or None without a
@@ -255,39 +257,17 @@ class Session(Attachment):
         self._pings_unanswered = 0
         message = msgpack.unpackb(frames[0])
         kind = message[0] if isinstance(message, list) and message else None
-        if self.state is _ATTACHED and kind == _OUTCOMES:
-            if len(message) > 3:
-                self._accept(message[3], message[4])
-            self._complete(frames[1], message[2], now_ms)
-        elif self.state is _ATTACHED and kind == _ACCEPTED:
-            self._accept(message[1], message[2])
-        else:
+        if self.state is not _ATTACHED or kind not in (_OUTCOMES, _ACCEPTED):
             self._receive_other(checked_message(message), now_ms)
-
-    def _accept(self, credit_bytes: int, positions: Iterable[tuple[int, int]]) -> None:
-        """Record (stream, seq) up to which the worker has everything. Repeats are harmless."""
-        self._credit_bytes = credit_bytes
-        for number, up_to_seq in positions:
-            window = self.windows.get(number)
-            if window is None:
-                continue
-            queue = window.queue
-            while queue and queue[0].seq <= up_to_seq:
-                submission = queue.popleft()
-                if window.sent_count:
-                    window.sent_count -= 1
-                    self._sent_bytes -= submission.payload_bytes
-                    self._accepted_bytes += submission.payload_bytes
-                submission.was_accepted = True
-                if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
-                    window.accepted[submission.seq] = submission
-                self.released.append(submission)
-                if self._patience.attached_at_ms is not None:
-                    self._patience.progressed()
-
-    def _complete(self, data: bytes, last_number: int, now_ms: float) -> None:
-        """Give records their outcomes, except those numbered up to the last one seen."""
-        seen = self._outcomes_seen
+            return
+        if kind == _ACCEPTED:
+            self._accept(message[1], message[2])
+            return
+        # OUTCOMES, mostly with the positions that ACCEPTED has.
+        if len(message) > 3:
+            self._accept(message[3], message[4])
+        data, last_number, seen = frames[1], message[2], self._outcomes_seen
+        # Records get their outcomes, except those of outcomes that were seen before.
         for outcome in unpack_outcomes(data):
             if outcome.number <= seen:
                 continue
@@ -318,6 +298,27 @@ class Session(Attachment):
         self._unacked_bytes += len(data)
         self.has_new_fates = True
 
+    def _accept(self, credit_bytes: int, positions: Iterable[tuple[int, int]]) -> None:
+        """Record (stream, seq) up to which the worker has everything. Repeats are harmless."""
+        self._credit_bytes = credit_bytes
+        for number, up_to_seq in positions:
+            window = self.windows.get(number)
+            if window is None:
+                continue
+            queue = window.queue
+            while queue and queue[0].seq <= up_to_seq:
+                submission = queue.popleft()
+                if window.sent_count:
+                    window.sent_count -= 1
+                    self._sent_bytes -= submission.payload_bytes
+                    self._accepted_bytes += submission.payload_bytes
+                submission.was_accepted = True
+                if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
+                    window.accepted[submission.seq] = submission
+                self.released.append(submission)
+                if self._patience.attached_at_ms is not None:
+                    self._patience.progressed()
+
     def _receive_other(self, message: list[Any], now_ms: float) -> None:
         """Handle a message that begins, directs or ends the sending."""
         kind, attached = message[0], self.state is _ATTACHED
@@ -341,6 +342,7 @@ class Session(Attachment):
         elif kind == Kind.DRAINING:
             self._draining = True
             self.last_word = str(message[1])
+            self.has_new_state = True
             if len(message) > 2:
                 self._last_positions(message[2])
 
@@ -424,6 +426,7 @@ class Session(Attachment):
             return
         error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
         self.refused_topics.append((window.topic, error))
+        self.has_new_state = True
         self.hold_reasons.pop(window.topic, None)
         self._sent_bytes -= window.rewind(0)
         self._fail(window, lambda sent: as_delivery_failure(error))

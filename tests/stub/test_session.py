@@ -476,13 +476,13 @@ def test_a_flush_travels_with_the_last_submission_it_names() -> None:
     scene = Scene()
     for _ in range(6):
         scene.run.add()
-    scene.session.request_flush()
+    scene.session.add((), scene.run.now_ms, flush=True)
     messages = scene.drain()
     assert {message[0] for message in messages} == {Kind.SUBMIT}
     last = {message[2]: message[3] for message in messages}
     flushed = {message[2]: message[3] for message in messages if message[7] & SubmitFlag.FLUSH}
     assert flushed == last, "once for each stream, with its last submission"
-    scene.session.request_flush()
+    scene.session.add((), scene.run.now_ms, flush=True)
     assert [message[0] for message in scene.drain()] == [], "it is said once"
 
 
@@ -492,5 +492,5 @@ def test_a_flush_behind_everything_sent_is_a_message_of_its_own() -> None:
     scene.run.add()
     (submit,) = scene.drain()
     assert not submit[7] & SubmitFlag.FLUSH
-    scene.session.request_flush()
+    scene.session.add((), scene.run.now_ms, flush=True)
     assert scene.drain() == [[Kind.FLUSH, submit[2], submit[3]]]
