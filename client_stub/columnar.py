@@ -19,7 +19,8 @@ import pyarrow as pa
 from client_stub.bulk_call import BulkCall
 from client_stub.columnar_sizes import rows_above
 from client_stub.columnar_types import checked_columns, compute
-from client_stub.packer import LARGE_BYTES, full_record
+from client_stub.packer import LARGE_BYTES
+from client_stub.producer_core import full_record
 from client_stub.rows_call import RowsCall
 from client_stub.wire import (
     COLUMN_HEADER_KEYS,

@@ -19,8 +19,9 @@ from client_stub.flush_wait import no_outcome_text
 from client_stub.habits import unknown_field
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
-from client_stub.packer import LARGE_BYTES, Headers, full_record, kafka_size_bound, over_request_size
+from client_stub.packer import LARGE_BYTES, Headers, kafka_size_bound, over_request_size
 from client_stub.producer import Producer, checked_row
+from client_stub.producer_core import full_record
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats

@@ -41,8 +41,9 @@ from client_stub.hot import OnDelivery, OpenStream, native
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import LARGE_BYTES, full_record, kafka_size_bound, over_request_size, packed_bound
+from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound
 from client_stub.process_end import LeavingThread
+from client_stub.producer_core import full_record
 from client_stub.queued_outbox import QueuedOutbox
 from client_stub.rows_call import RowsCall
 from client_stub.run_dir import control_path, hello_flags, keys_for

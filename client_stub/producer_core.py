@@ -1,16 +1,29 @@
-"""The pure-Python half of Producer: send(). The compiled half calls it for all but plain records."""
+"""The pure-Python half of Producer: send() and its checks. The compiled half calls it for all but plain records.
+
+Types are checked before anything is packed, as a failed pack could leave half a record in the buffer.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.arguments import check_on_delivery
+from client_stub.arguments import as_utf8, check_on_delivery
 from client_stub.hot import Delivery, OnDelivery, OpenStream
-from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, Headers, full_record
+from client_stub.packer import (
+    FULL_OVERHEAD_BYTES,
+    HEADER_OVERHEAD_BYTES,
+    LARGE_BYTES,
+    PLAIN_OVERHEAD_BYTES,
+    Headers,
+)
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
     from client_stub.serializers import Serializers
+
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
 
 
 class ProducerCore:
@@ -79,3 +92,79 @@ class ProducerCore:
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         raise NotImplementedError
+
+
+def checked_bytes(value: object, what: str) -> bytes | None:
+    """``value`` as bytes. Raises TypeError, which says what to do instead."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    hint = ""
+    if isinstance(value, str):
+        hint = "; encode it first, for example with .encode()"
+    elif what in {"key", "value"}:
+        hint = f"; encode it first, for example with json.dumps({what}).encode()"
+    raise TypeError(f"{what} must be bytes or None, not {type(value).__name__}{hint}.")
+
+
+def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        raise TypeError(f"headers must be (name, value) pairs or a mapping, not {type(headers).__name__}.")
+    checked: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"headers must be (name, value) pairs, not {pair!r:.80}.")
+        name, value = pair
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}.")
+        as_utf8(name, f"The name of header {name!a:.60}")  # otherwise packing would fail half-way
+        checked.append((name, checked_bytes(value, f"the value of header {name!r}")))
+    return checked
+
+
+def checked_partition(partition: object) -> int:
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        raise TypeError(f"partition must be int or None, not {type(partition).__name__}.")
+    if not 0 <= partition <= INT_MAX:
+        raise ValueError(
+            f"Invalid partition: {partition}. Partition number should always be non-negative or None"
+            f"{f', and at most {INT_MAX}' if partition > 0 else ''}."
+        )
+    return partition
+
+
+def checked_timestamp(timestamp_ms: object) -> int:
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
+        raise TypeError(f"timestamp_ms must be int or None, not {type(timestamp_ms).__name__}.")
+    if not 0 <= timestamp_ms <= LONG_MAX:
+        raise ValueError(
+            f"Invalid timestamp: {timestamp_ms}. Timestamp should always be non-negative or None"
+            f"{f', and at most {LONG_MAX}' if timestamp_ms > 0 else ''}."
+        )
+    return timestamp_ms
+
+
+def full_record(
+    key: object, value: object, headers: Headers | None, partition: object, timestamp_ms: object
+) -> tuple[tuple[Any, ...], int]:
+    """A checked record of five fields and the upper bound of its packed size. Raises TypeError or ValueError."""
+    # The checks are called for what they do not pass at once.
+    if key is not None and not isinstance(key, bytes):
+        key = checked_bytes(key, "key")
+    if value is not None and not isinstance(value, bytes):
+        value = checked_bytes(value, "value")
+    size = FULL_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    checked = None
+    if headers is not None:
+        checked = checked_headers(headers)
+        for name, content in checked:
+            size += HEADER_OVERHEAD_BYTES + 3 * len(name) + len(content or b"")
+    if partition is not None and not (type(partition) is int and 0 <= partition <= INT_MAX):
+        partition = checked_partition(partition)
+    if timestamp_ms is not None:
+        timestamp_ms = checked_timestamp(timestamp_ms)
+    if checked is None and partition is None and timestamp_ms is None:
+        return (key, value), size
+    return (key, value, checked, partition, timestamp_ms), size

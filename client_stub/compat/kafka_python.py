@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from client_stub.compat.settings import producer_settings
 from client_stub.delivery import Delivery
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
-from client_stub.packer import Headers, checked_headers
+from client_stub.packer import Headers
 from client_stub.producer import MAX_BLOCK_MS, Producer
+from client_stub.producer_core import checked_headers
 
 KafkaError = SidecarError
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")

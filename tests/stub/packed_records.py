@@ -9,7 +9,8 @@ import msgpack
 from hypothesis import strategies as st
 
 from client_stub import _native, pure
-from client_stub.packer import full_record, packed_bound
+from client_stub.packer import packed_bound
+from client_stub.producer_core import full_record
 
 RECORDS_MAX = 200
 sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536])

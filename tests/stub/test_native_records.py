@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client_stub import _native, pure
-from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, full_record, packed_bound
+from client_stub.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
+from client_stub.producer_core import full_record
 from client_stub.wire import (
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
