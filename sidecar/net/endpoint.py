@@ -66,8 +66,9 @@ class Endpoint:
     """A listening ROUTER on an asyncio loop. Not thread-safe: everything runs on the loop's thread.
 
     ``on_message(routing_id, frames, skipped_bytes)``: of a message longer than ``message_bytes_max`` only the first
-    frames are passed. A connection may use 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may
-    send whole messages. Over TCP it has another 5 s before that, to prove its key.
+    frames are passed. ``on_turn_end()`` follows if messages were passed, or a peer took bytes that it had not read. A
+    connection may use 64 KiB and 5 s until its owner calls ``has_attached``; from then on it may send whole messages.
+    Over TCP it has another 5 s before that, to prove its key.
     """
 
     def __init__(
@@ -95,6 +96,8 @@ class Endpoint:
         """Connections with more buffered messages than a turn handles."""
         self._late: dict[StubConnection, None] = {}
         """Connections that were not read because a turn's time was over."""
+        self._turn_is_due = False
+        """Whether messages were passed, or a full socket took bytes again, since the last ``on_turn_end``."""
         self._again: asyncio.Handle | None = None
         self._next_id = 1
         self._closed = False
@@ -257,6 +260,7 @@ class Endpoint:
                     continue
                 if events & _EPOLLOUT and found.unsent:
                     found.write(found.unsent, self._epoll)
+                    self._turn_is_due = True
                 if found.is_resting and events & select.EPOLLHUP:
                     self._end_rest(found)  # otherwise its end would wake the loop until it is read
                 elif events & ~_EPOLLOUT and found not in unread and found not in late:
@@ -282,7 +286,9 @@ class Endpoint:
             if (self._unread or self._late) and self._again is None:
                 self._again = self._loop.call_soon(self._go_on)
         finally:
-            self._on_turn_end()
+            if self._turn_is_due:
+                self._turn_is_due = False
+                self._on_turn_end()
 
     def _go_on(self) -> None:
         self._again = None
@@ -321,6 +327,7 @@ class Endpoint:
             self._receive(connection)
             if connection in self._newcomers and connection.is_stranger == was_stranger:
                 self._spare(connection, why)
+        self._turn_is_due = False
         self._on_turn_end()
 
     def _receive(self, connection: StubConnection) -> None:
@@ -336,6 +343,7 @@ class Endpoint:
                     and (frames := zmtp.next_message()) is not None
                 ):
                     messages += 1
+                    self._turn_is_due = True
                     if zmtp.skipped_bytes:
                         self._listener.read_away(connection.peer, zmtp.skipped_bytes)
                     try:

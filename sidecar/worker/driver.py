@@ -140,14 +140,6 @@ class Driver:
 
     # --- events --------------------------------------------------------------------------------------------
 
-    def turn_now(self) -> None:
-        """Run a turn at once, after the endpoint has passed on all frames that it had."""
-        stub_port = self._stub_port
-        if not stub_port.has_heard and not self._outboxes.pending:
-            return  # no whole frame: a part of one arrived, or a new connection
-        stub_port.has_heard = False
-        self._turns.run_now()
-
     def on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
         """A link became usable, or was lost."""
         self._produce_port.on_link_state(node_id, connected, error)

@@ -157,7 +157,7 @@ class Worker:
                 self._loop,
                 path,
                 on_message=stubs.port.on_message,
-                on_turn_end=self._driver.turn_now,
+                on_turn_end=self._rooms.turns.run_now,
                 on_closed_by_us=lambda: memory.counters.inc("client_connections_closed_total"),
                 message_bytes_max=HEADER_BYTES_MAX + stubs.submission_bytes_max,
             )

@@ -6,7 +6,11 @@ Method: a real Endpoint under uvloop; libzmq's DEALERs and bare sockets at the o
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import socket
+import sys
+import termios
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -134,6 +138,28 @@ def test_a_pinger_that_does_not_read_is_closed(tmp_path: Path) -> None:
                                 await asyncio.sleep(0)
 
     run(test)
+
+
+def test_the_owner_has_a_turn_after_whole_messages_only(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk_at(tmp_path) as desk:
+            with stub_at(desk) as peer:
+                await greet(desk, peer)
+                turns = desk.turns
+                message = b"".join(encode([b"x" * 100]))
+                peer.sendall(message[:50])
+                await until(lambda: not _unread_bytes(peer))
+                assert desk.turns == turns, "a part of a message came"
+                peer.sendall(message[50:] + message)
+                await until(lambda: len(desk.messages) == 3)
+                assert desk.turns == turns + 1, "one turn for all that came"
+
+    run(test)
+
+
+def _unread_bytes(peer: socket.socket) -> int:
+    """Bytes, with the kernel's overhead, that were written to ``peer`` and not read at the other end."""
+    return int.from_bytes(fcntl.ioctl(peer, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def test_a_thousand_messages_in_one_read_are_taken_in_turns(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Stage(PortStage):
         fields = [EPOCH, 1, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, flags, len(payload) // len(RECORD)]
         frames = [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
         self.port.on_message(peer.routing_id, frames)
-        self.driver.turn_now()
+        self.turns.run_now()
 
     def know(self, topic: str) -> None:
         broker = Node(1, "broker", 9092)
@@ -132,17 +132,6 @@ def test_a_stub_that_did_not_read_is_tried_again(stage: Stage) -> None:
     assert peer.heard(Kind.ACCEPTED)
 
 
-def test_the_endpoint_s_turn_needs_a_message_or_something_to_write(stage: Stage) -> None:
-    stage.driver.turn_now()
-    assert stage.began == [], "a part of a frame came"
-    peer = stage.client()
-    stage.began.clear()
-    stage.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
-    stage.driver.turn_now()
-    stage.driver.turn_now()
-    assert len(stage.began) == 1, "one turn for all it had"
-
-
 def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(stage: Stage) -> None:
     peer = stage.client()
     seq = 1
@@ -162,7 +151,7 @@ def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
     (session,) = stage.scene.sessions
     while session.row.acked_number + 1 < session.row.next_number:
         peer.send([Kind.ACK, session.row.next_number - 1])
-        stage.driver.turn_now()
+        stage.turns.run_now()
         stage.loop.run()
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, seq - 1]]
     assert stage.host.woken > woken

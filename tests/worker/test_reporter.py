@@ -60,7 +60,7 @@ class Stage(PortStage):
         fields = [EPOCH, 1, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, 0, len(payload) // len(RECORD)]
         frames = [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
         self.port.on_message(peer.routing_id, frames)
-        self.driver.turn_now()
+        self.scene.rooms.turns.run_now()
         self.worker.loop.run()
 
     def know(self, topic: str, leader: int = 1) -> None:
@@ -245,7 +245,7 @@ def test_held_records_of_so_many_batches_are_counted_by_broker(tmp_path: Path) -
         stage.port.on_message(
             peer.routing_id, [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
         )
-    stage.driver.turn_now()
+    stage.scene.rooms.turns.run_now()
     stage.worker.loop.run()
     assert len(stage.scene.rooms.core.accumulator.incomplete) == BATCHES_SEEN_MAX + 1
     assert stage.broker().held_records == BATCHES_SEEN_MAX

@@ -101,8 +101,6 @@ class StubPort:
         self._outboxes = outboxes
         self._pack = outboxes.pack
         self._sparse_log = SparseLog(log, clock.now_ms)
-        self.has_heard = False
-        """True if a message came since the driver last looked."""
         self._handlers: dict[int, Callable[[ClientSession, list[Any], float], None]] = {
             Kind.ACK: self._on_ack,
             Kind.FLUSH: self._on_flush,
@@ -119,7 +117,6 @@ class StubPort:
         An internal error is counted and logged, and not blamed on the client. ``skipped_bytes`` of a long message's
         payload were not kept.
         """
-        self.has_heard = True
         now_ms = self._clock.now_ms()
         session = self._sessions.by_routing_id.get(routing_id)
         try:
