@@ -237,7 +237,9 @@ class IoThread:
         cancels = self._ending == CANCEL or session.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
         self._pass_on_state()
-        outbox.settle(session.released, session.finished, is_news=True)
+        released, finished = session.released, session.finished
+        session.released, session.finished = [], []  # taken: after an exception here ``_die`` settles again
+        outbox.settle(released, finished, is_news=True)
         outbox.failures.close()
         self._slow_topics.close()
         self._unsent = None
