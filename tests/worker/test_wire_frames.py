@@ -18,7 +18,7 @@ import pytest
 
 from client_stub import _native, attachment, pure, topic_lookup
 from client_stub.outbox import Outbox
-from client_stub.packer import full_record
+from client_stub.producer_core import full_record
 from client_stub.session import Session
 from client_stub.submission import Submission
 from client_stub.topic_lookup import TopicLookup
