@@ -65,11 +65,10 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     )
     submission.count = len(RECORDS)
     submission.seal(records)
-    it.add([submission], 0.0)
-    it.request_flush()
+    it.add([submission], 0.0, flush=True)
     yield "SUBMIT", [bytes(frame) for frame in it.next_frames() or ()]
     it.windows[1].flush_sent_seq = 0
-    it.request_flush()
+    it.add([], 0.0, flush=True)
     yield "FLUSH", it.next_frames() or []
     failed = Outcome(2, 0, 0, 9, 1, int(LocalCode.EXPIRED), 1, 3, 0, 1, -1, -1, b"", "expired")
     it.receive_worker([msgpack.packb([Kind.OUTCOMES, 9, 9]), pack_outcome(failed)], 0.0)
