@@ -22,12 +22,12 @@ class Bound(NamedTuple):
 
 
 BOUNDS: Final = {
-    (WAITED_FOR, "stub"): Bound(86, 68, 12, "ProducerCore.send"),
-    (WAITED_FOR, "worker"): Bound(153, 133, 45, "Sender.poll"),
-    (BULK, "stub"): Bound(114, 82, 15, "Producer.send_many"),
-    (BULK, "worker"): Bound(191, 156, 49, "Sender.on_produce_response"),
-    (SPREAD, "stub"): Bound(135, 83, 15, "Producer.send_many"),
-    (SPREAD, "worker"): Bound(247, 156, 49, "Sender.on_produce_response"),
+    (WAITED_FOR, "stub"): Bound(36, 28, 7, "ProducerCore.send"),
+    (WAITED_FOR, "worker"): Bound(91, 75, 30, "Sender.poll"),
+    (BULK, "stub"): Bound(71, 49, 11, "Producer.send_many"),
+    (BULK, "worker"): Bound(129, 101, 36, "Sender.on_produce_response"),
+    (SPREAD, "stub"): Bound(82, 50, 11, "Producer.send_many"),
+    (SPREAD, "worker"): Bound(166, 101, 36, "Sender.on_produce_response"),
 }
 
 
