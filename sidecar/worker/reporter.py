@@ -101,12 +101,13 @@ class Reporter:
         """Send a report if it is time and something has changed."""
         if now_ms < self._next_ms:
             return
-        self._next_ms = now_ms + REPORT_MS
         if not self._cache.current.nodes:
-            # A worker that has just begun knows nothing yet, and its predecessor's last report still holds.
+            # A worker that has just begun knows nothing yet, and its predecessor's last report still holds. It reports
+            # in the turn in which metadata comes.
             self._ignorant_since_ms = self._ignorant_since_ms or now_ms
             if now_ms - self._ignorant_since_ms < SILENT_MS:
                 return
+        self._next_ms = now_ms + REPORT_MS
         condition = self._look(now_ms)
         if condition != self._last:
             self._last = condition

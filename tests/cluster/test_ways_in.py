@@ -65,7 +65,7 @@ def test_all_known_brokers_are_replaced_twice(brokers: KafkaCluster, start_daemo
                 each.result(timeout=PATIENCE_S)
 
         send_to_both()
-        assert known_brokers(daemon) == 1
+        wait_until(lambda: known_brokers(daemon) == 1, "the workers' first report")
         for comes, goes in ((B, A), (A, B)):
             brokers.restart_node(comes)
             admin_at(brokers, comes).wait_in_sync("t", 2)

@@ -152,7 +152,7 @@ def test_every_extra_of_a_clone_is_one_of_the_wheel(wheels: Path) -> None:
         for names in re.findall(r"kafka-sidecar\[([\w,]+)\]", page.read_text())
         for name in names.split(",")
     }
-    assert {"daemon", "spark", "arrow"} <= promised <= has
+    assert {"daemon", "spark"} <= promised <= has
 
 
 def test_a_stub_is_small_and_compiled_and_says_how_to_get_the_daemon(stub_only: Installation) -> None:
