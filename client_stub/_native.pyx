@@ -37,7 +37,7 @@ from functools import partial
 
 from client_stub.arguments import check_callable
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
-from client_stub.habits import missing_call, no_pickle
+from client_stub.habits import Missing, no_pickle
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import OUTCOME_HEADER_BYTES, Outcome

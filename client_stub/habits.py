@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 _TRANSACTIONS: Final = "transactions are not built yet"
 _TWINS: Final = "or take client_stub.compat.confluent"
@@ -37,7 +37,7 @@ _CALLS: Final = {
 }
 """A name that Producer does not have → the hint."""
 _PLACE: Final = "result(timeout) waits for the record and returns where it stands"
-_FUTURES: Final = {
+FUTURES: Final = {
     "get": "result(timeout) is its name here",
     "add_callback": "add_done_callback(callback) is its name here, and send() takes on_delivery",
     "add_errback": "add_done_callback(callback) is also called for failures, and send() takes on_delivery",
@@ -49,8 +49,8 @@ _FUTURES: Final = {
     "offset": _PLACE,
     "cancel": "a record that was sent cannot be taken back",
 }
-"""A name that Delivery does not have → the hint."""
-_KINDS: Final = {"Delivery": _FUTURES, "BulkDelivery": _FUTURES}
+"""A name that Delivery does not have → the hint. The compiled Delivery has a ``Missing`` for each."""
+_KINDS: Final = {"Delivery": FUTURES, "BulkDelivery": FUTURES}
 _SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
 _CONFIGURATION_TEXT: Final = (
@@ -81,6 +81,20 @@ _NEAR: Final = (
     "value_serializer",
     "curve_key_file",
 )
+
+
+class Missing:
+    """A name of another client in a class whose instances are too many for ``__getattr__``: that alone would make each
+    look-up of a method slower. It is not there, and its AttributeError has the hint.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        self._kind = kind
+        self._name = name
+        self.__doc__ = f"Not here: {_KINDS[kind][name]}."  # for help()
+
+    def __get__(self, owner: object, kind: type) -> NoReturn:
+        raise missing_call(self._kind, self._name, kind if owner is None else owner)
 
 
 def missing_call(kind: str, name: str, owner: object) -> AttributeError:
