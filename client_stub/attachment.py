@@ -5,6 +5,7 @@ Its states are a table: client_stub/session_states.py, drawn in docs/states.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 from typing import Any, Final
@@ -30,7 +31,7 @@ FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
 """A new try would get the same answer. All other refusals (draining, no worker yet, table full) may pass."""
 
 
-class Attachment:
+class Attachment(ABC):
     """The attachment of one client. ``Session`` is built on it, has the client's streams, and calls it."""
 
     def __init__(
@@ -223,23 +224,23 @@ class Attachment:
 
     # --- what it asks of the streams ----------------------------------------------------------------
 
+    @abstractmethod
     def _resume(self, credit_bytes: int, positions: dict[int, tuple[int, bool]], now_ms: float) -> None:
         """Continue at the worker that has sent WELCOME: stream → (its position there, whether it is held)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
         """Fail all that a daemon may have received that no longer knows this client, and all that has waited since
         before ``older_than_ms``.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _has_older(self, than_ms: float) -> bool:
         """Whether an undecided submission has waited since before ``than_ms``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _fail_all(self, error_of: Callable[[bool], DeliveryFailed]) -> None:
         """Fail everything undecided; ``error_of(sent)`` makes each error."""
-        raise NotImplementedError
 
 
 def checked_message(message: object) -> list[Any]:

@@ -61,7 +61,7 @@ def wait_for_room(outbox: Outbox, stream: OpenStream) -> None:
                 stream.topic,
                 now - began,
                 outbox.buffered_bytes,
-                why_not_taken(outbox, stream.topic, for_room=True) or " for the daemon to accept them",
+                _what_for(outbox, stream.topic),
             )
 
 
@@ -77,6 +77,11 @@ def no_room(outbox: Outbox, topic: str, waited_ms: float) -> SidecarError:
     return BufferExhausted(
         f"Failed to allocate room for a record of topic {topic} within the configured max blocking "
         f"time {waited_ms:.0f} ms: {outbox.buffered_bytes} bytes wait"
-        f"{why_not_taken(outbox, topic, for_room=True) or ' for the daemon to accept them'}. "
+        f"{_what_for(outbox, topic)}. "
         "Send slower, raise buffer.memory of the daemon, or raise max_block_ms."
     )
+
+
+def _what_for(outbox: Outbox, topic: str) -> str:
+    """The end of "... bytes wait": the cause if this process knows it."""
+    return why_not_taken(outbox, topic, for_room=True) or " for the daemon to accept them"
