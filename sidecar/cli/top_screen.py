@@ -30,6 +30,7 @@ def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Cons
     that are missing.
     """
     tables = tables_of(look, sort, rows, flips=is_reversed)
+    missing = sum(map(_length, tables))
 
     def fits(tables: Sequence[Table], rows: int) -> bool:
         return len(console.render_lines(_group(look, tables, rows, 0), pad=False)) <= console.height
@@ -40,7 +41,6 @@ def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Cons
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(tables, middle) else (low, middle - 1)
-    missing = sum(map(_length, tables_of(look, sort, rows, flips=False)))
     missing -= sum(min(_length(table), low) for table in tables)
     return _group(look, tables, low, missing)
 

@@ -68,9 +68,8 @@ class Overview:
         self._judge()
         was_shown = self._is_shown
         self._is_shown = self._conditions.is_eventful or bool(self._clock_watch.notices())
-        return (
-            was_shown or self._is_shown
-        )  # also once after it has ended, so that status is written without it
+        # Also once after it has ended, so that status is written without it.
+        return was_shown or self._is_shown
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster
