@@ -34,16 +34,7 @@ FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
 class Attachment(ABC):
     """The attachment of one client. ``Session`` is built on it, has the client's streams, and calls it."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        pid: int,
-        fork_generation: int,
-        token: str | None,
-        delivery_timeout_ms: float,
-        hello_flags: int = 0,
-    ) -> None:
+    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float) -> None:
         self.state = State.IDLE
         self.due_ms = inf
         """When ``Session.tick`` or ``ping_due`` may have something to do; inf: only when something happens. While no
@@ -67,9 +58,7 @@ class Attachment(ABC):
         """``ping_due`` returns None before this time."""
         self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
         """One packer for all messages, as ``packb`` would allocate a buffer for each."""
-        self._identity = ClientIdentity(
-            name=name, pid=pid, fork_generation=fork_generation, token=token, hello_flags=hello_flags
-        )
+        self._identity = identity
         self._delivery_timeout_ms = delivery_timeout_ms
         self._worker_epoch = 0
         self._patience = Patience()

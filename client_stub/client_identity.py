@@ -14,7 +14,7 @@ class ClientIdentity:
     __slots__ = ("_client_id", "_fork_generation", "_hello_flags", "_name", "_pid", "_token", "secret")
 
     def __init__(
-        self, *, name: str, pid: int, fork_generation: int, token: str | None, hello_flags: int
+        self, *, name: str, pid: int, fork_generation: int, token: str | None, hello_flags: int = 0
     ) -> None:
         self._name = name
         self._pid = pid

@@ -31,6 +31,7 @@ from client_stub.arguments import (
     milliseconds,
     script_name,
 )
+from client_stub.client_identity import ClientIdentity
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
@@ -386,14 +387,14 @@ class Producer(ProducerCore):
     def _start(self, outbox: Outbox) -> None:
         io = outbox.io.get("thread")
         if io is None:
-            session = Session(
+            identity = ClientIdentity(
                 name=self._name,
                 pid=os.getpid(),
                 fork_generation=self._fork_generation,
                 token=self._token,
-                delivery_timeout_ms=self._delivery_timeout_ms,
                 hello_flags=hello_flags(self._path),
             )
+            session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms)
             # Of several threads that arrive at once, the first one's thread is used.
             io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
         io.start()

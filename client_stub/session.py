@@ -17,6 +17,7 @@ import msgpack
 
 from client_stub.ack_window import AckWindow
 from client_stub.attachment import Attachment, checked_message
+from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.hot import unpack_outcomes
 from client_stub.session_states import SessionEvent, State
@@ -44,24 +45,8 @@ ACK_BYTES_MAX: Final = 32 << 10
 class Session(Attachment):
     """One client identity and its streams. The io thread owns it; not thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        pid: int,
-        fork_generation: int,
-        token: str | None,
-        delivery_timeout_ms: float,
-        hello_flags: int = 0,
-    ) -> None:
-        super().__init__(
-            name=name,
-            pid=pid,
-            fork_generation=fork_generation,
-            token=token,
-            delivery_timeout_ms=delivery_timeout_ms,
-            hello_flags=hello_flags,
-        )
+    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float) -> None:
+        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms)
         self.windows: dict[int, AckWindow] = {}
         """Stream number → its window. Numbers are never reused, so late messages for old streams are ignored."""
         self.released: list[Submission] = []

@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from client_stub.attachment import PINGS_UNANSWERED_MAX
+from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DaemonLost
 from client_stub.outbox import Outbox
 from client_stub.session import ACK_DELAY_MS, ACK_OUTCOMES_MAX, Session
@@ -128,7 +129,9 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.worker = ModelWorker(self.rng)
-        self.session = Session(name="x", pid=1, fork_generation=0, token=None, delivery_timeout_ms=1e9)
+        self.session = Session(
+            ClientIdentity(name="x", pid=1, fork_generation=0, token=None), delivery_timeout_ms=1e9
+        )
         self.outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
         self.now_ms = 0.0
         self.made: list[tuple[str, bytes, list[Any]]] = []
@@ -289,7 +292,7 @@ def test_a_forgetful_daemon_leaves_each_record_with_one_honest_fate(seed: int) -
 
 def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
     """A WELCOME that was lost took its secret with it: only another client id can get in."""
-    session = Session(name="x", pid=1, fork_generation=3, token=None, delivery_timeout_ms=1e9)
+    session = Session(ClientIdentity(name="x", pid=1, fork_generation=3, token=None), delivery_timeout_ms=1e9)
     session.wake(0)
     ids = []
     for turn in range(2):
@@ -328,7 +331,7 @@ def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None
 
 
 def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() -> None:
-    session = Session(name="x", pid=1, fork_generation=0, token=None, delivery_timeout_ms=1e9)
+    session = Session(ClientIdentity(name="x", pid=1, fork_generation=0, token=None), delivery_timeout_ms=1e9)
     session.wake(0)
     waits = []
     now = 0.0

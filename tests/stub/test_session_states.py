@@ -12,6 +12,7 @@ import pytest
 
 import client_stub.attachment
 import client_stub.session
+from client_stub.client_identity import ClientIdentity
 from client_stub.patience import BACKOFF_MAX_MS
 from client_stub.session import Session
 from client_stub.session_effects import OpenControl
@@ -23,7 +24,9 @@ LATE_MS = 60_000.0
 
 
 def session() -> Session:
-    return Session(name="app", pid=1, fork_generation=0, token=None, delivery_timeout_ms=120_000)
+    return Session(
+        ClientIdentity(name="app", pid=1, fork_generation=0, token=None), delivery_timeout_ms=120_000
+    )
 
 
 def control(it: Session, message: list[object]) -> None:

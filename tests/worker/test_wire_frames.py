@@ -17,6 +17,7 @@ import msgpack
 import pytest
 
 from client_stub import _native, attachment, pure, topic_lookup
+from client_stub.client_identity import ClientIdentity
 from client_stub.outbox import Outbox
 from client_stub.producer_core import full_record
 from client_stub.session import Session
@@ -46,14 +47,10 @@ def payload(packer: Any) -> bytes:
 
 def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     """By a session, from its first message to its last."""
-    it = Session(
-        name="app",
-        pid=42,
-        fork_generation=0,
-        token="t0ken",
-        delivery_timeout_ms=120_000,
-        hello_flags=RELATIVE_ENDPOINTS,
+    identity = ClientIdentity(
+        name="app", pid=42, fork_generation=0, token="t0ken", hello_flags=RELATIVE_ENDPOINTS
     )
+    it = Session(identity, delivery_timeout_ms=120_000)
     it._identity._client_id = CLIENT
     it.wake(0.0)
     yield "HELLO", it.take_effects()[0].frames
