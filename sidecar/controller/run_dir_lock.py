@@ -18,7 +18,9 @@ from sidecar.common.byte_locks import ByteLock
 from sidecar.shm.private_files import open_private
 
 LOCK_RETRY_S: Final = 1.0
-"""How long to retry while no daemon is there: an older version that only reads holds the lock for a moment."""
+"""How long to retry while no daemon is named. An older version that only reads holds the lock for a moment. A daemon
+that starts at the same moment takes the lock before it writes its name over that of a dead one.
+"""
 _LOOK_S: Final = 0.01
 _TEXT_BYTES: Final = 48
 
@@ -53,7 +55,7 @@ def take_run_dir_lock(path: Path) -> int | None:
     try:
         until_s = time.monotonic() + LOCK_RETRY_S
         while not _try_both(fd):
-            if look_at_lock(path) is not None or time.monotonic() > until_s:
+            if _lives(look_at_lock(path)) or time.monotonic() > until_s:
                 os.close(fd)
                 return None
             time.sleep(_LOOK_S)  # flock has no timeout
@@ -91,8 +93,11 @@ def look_at_lock(path: Path) -> Holder | None:
     finally:
         os.close(fd)
     # An older version holds only the flock, and writes its pid.
-    is_there = holder is not None and process_start_time(holder.pid, alive=True) == holder.start_time
-    return holder if is_there else None
+    return holder if _lives(holder) else None
+
+
+def _lives(holder: Holder | None) -> bool:
+    return holder is not None and process_start_time(holder.pid, alive=True) == holder.start_time
 
 
 def _holder(text: bytes) -> Holder | None:

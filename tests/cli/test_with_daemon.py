@@ -263,10 +263,9 @@ def ends_in_time(daemon: SidecarDaemon) -> None:
         )
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
-        assert (
-            process.stderr.read()
-            == b"Stopped: 0 of 1 record was delivered; the daemon may still deliver it.\n"
-        )
+        # On a busy machine 2 s may pass, and the reason of the wait comes first.
+        *_, end = process.stderr.read().decode().splitlines()
+        assert end == "Stopped: 0 of 1 record was delivered; the daemon may still deliver it."
     assert time.monotonic() - began < 55, "max.block.ms of the daemon is 60 s"
 
 

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from sidecar.controller import run_dir_lock
 from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.controller.run_dir_lock import (
     LOCK_RETRY_S,
@@ -87,7 +89,10 @@ def test_looking_never_makes_a_start_refuse(short_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"12", b"12 ", b"x y", b"-", b"\xff\xfe 7", b"1 2 3"])
-def test_a_lock_file_half_written_is_no_error(lock: Path, text: bytes) -> None:
+def test_a_lock_file_half_written_is_no_error(
+    lock: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_dir_lock, "LOCK_RETRY_S", 0.0)
     fd = take_run_dir_lock(lock)
     assert fd is not None
     os.ftruncate(fd, 0)
@@ -98,6 +103,22 @@ def test_a_lock_file_half_written_is_no_error(lock: Path, text: bytes) -> None:
         RunDir(lock.parent).acquire()
     os.close(fd)
     assert look_at_lock(lock) is None
+
+
+@pytest.mark.parametrize("left", [b"", b"999999999 1\n"], ids=["a new file", "the name of a dead daemon"])
+def test_the_holder_is_named_though_it_has_only_just_taken_the_lock(
+    lock: Path, left: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two daemons that start at once, one took the lock and has not written its name when the other looks."""
+    fd = take_run_dir_lock(lock)
+    assert fd is not None
+    named = os.pread(fd, 100, 0)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, left, 0)
+    monkeypatch.setattr(time, "sleep", lambda _: os.pwrite(fd, named, 0))
+    with pytest.raises(RunDirError, match=f"held by a daemon with pid {os.getpid()}"):
+        RunDir(lock.parent).acquire()
+    os.close(fd)
 
 
 @pytest.mark.process
