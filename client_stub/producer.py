@@ -215,7 +215,7 @@ class Producer(ProducerCore):
         return (
             not outbox.closed
             and outbox.fatal is None
-            and all(stream.refusal is None for stream in tuple(outbox.streams.values()))
+            and all(stream.refusal is None for stream in list(outbox.streams.values()))
         )
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:

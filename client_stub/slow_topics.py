@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from client_stub.topic_lookup import NOT_IN_METADATA, TopicQuestion
@@ -34,8 +34,6 @@ STEP_MS: Final = 10.0
 """How often it checks for the daemon's answer."""
 TOPICS_ASKED_MAX: Final = 8
 """How many topics it asks about in one round."""
-LOOKED_AT_FIRST: Final = 64
-"""How many of the oldest pending submissions it checks first. It goes on to twice as many while all are slow."""
 
 
 class SlowTopics:
@@ -91,13 +89,10 @@ class SlowTopics:
         """
         if self._outbox.last_word:
             return []  # the daemon is away, and AwayLog warns about that
-        pending, count, young_ms = self._outbox.pending, LOOKED_AT_FIRST, now_ms - SLOW_MS
-        while True:
-            oldest = list(islice(pending, count))  # one step under the GIL, while callers add to it
-            slow = list(takewhile(lambda each: each.queued_ms <= young_ms, oldest))
-            if len(slow) < count:
-                return [each for each in slow if each.queued_ms and not each.completed]
-            count *= 2
+        young_ms = now_ms - SLOW_MS
+        # Callers add to the pending ones meanwhile. Copying all is one step under the GIL, copying a part would be two.
+        slow = takewhile(lambda each: each.queued_ms <= young_ms, list(self._outbox.pending))
+        return [each for each in slow if each.queued_ms and not each.completed]
 
     def _sort(self, slow: list[Submission]) -> None:
         """Find the reasons of held topics, which are known here, and list the topics to ask the daemon about, which
