@@ -61,7 +61,8 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         failed += submission.failed_count
     return ProducerStats(
         sent=completed + waiting,
-        accepted=outbox.accepted_count,
+        # A delivered record was accepted, even if the io thread has not counted that yet.
+        accepted=max(outbox.accepted_count, completed - failed),
         delivered=completed - failed,
         failed=failed,
         waiting=waiting,
