@@ -61,8 +61,8 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch
 
     \b
-    Parts: kernel steps throughput tls crash-safety callers java spark sync fleet
-           open-loop interference first-ack memory idle adoption scrape scale
+    Parts: kernel steps throughput tls tcp crash-safety callers java spark sync
+           open-loop interference fleet first-ack memory idle adoption scrape scale
     """
     need_packages("The bench", "demo", "sidecar.bench")
     from sidecar.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench

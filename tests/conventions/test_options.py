@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
+from sidecar.bench.main import PARTS
+from sidecar.cli.bench import bench
 from sidecar.cli.main import cli
 from sidecar.cli.options import RenamedOption
 
@@ -93,3 +97,11 @@ def test_an_old_name_still_works_and_is_not_shown() -> None:
     assert "--new-name TEXT" in text and "--old" not in text
     renamed = {shown(option)[0]: option.opts[1:] for _, option in OPTIONS if len(option.opts) > 1}
     assert renamed["--bootstrap-servers"] == ["--bootstrap"] and renamed["--json-file"] == ["--json"]
+
+
+def test_help_and_page_name_each_part_of_the_bench() -> None:
+    shown_parts = re.search(r"Parts:((?:\s+[a-z-]+)+)", bench.help or "")
+    assert shown_parts is not None and sorted(shown_parts[1].split()) == sorted(PARTS)
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    described = re.findall(r"^\*\*(`[a-z-]+`(?:, `[a-z-]+`)*)\*\*:", page, re.MULTILINE)
+    assert sorted(re.findall(r"[a-z-]+", " ".join(described))) == sorted(PARTS)
