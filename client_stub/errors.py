@@ -190,7 +190,7 @@ class DeliveryAborted(DeliveryFailed):
 
 
 class DeliveryCancelled(DeliveryFailed):
-    """This producer was closed by ``close(0)`` before the record's outcome was known."""
+    """This producer was closed before the record's outcome was known: by close() with a timeout that ended, or 0."""
 
 
 class DaemonLost(DeliveryFailed):

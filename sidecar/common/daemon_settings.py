@@ -65,8 +65,8 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         2,
         1,
         2,
-        "Connections of one worker to one broker. A second one is made and used only while the first is full, as a "
-        "broker takes one request of a connection after the other; 1: never.",
+        "Connections of one worker to one broker. A second one is used only while the first is full, or while a "
+        "backlog waits beside small batches. A broker takes one request of a connection after the other. 1: never.",
     ),
     integer(
         "daemon.request_buffers_bytes",

@@ -1,8 +1,8 @@
 """BrokerDrain: builds requests from the batches that are ready for a broker, within the limits of its connections,
 request buffers and descriptors.
 
-A broker has one connection. It gets a second one while the first is full and more records wait than a short pause of
-the broker explains.
+A broker has one connection. It gets a second one while more records wait than a short pause of the broker explains,
+and the first is full or has quick batches, too.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ FAILED_RECORDS: Final = MetricRow(
     PREFIX + "topic_records_failed_total",
     "counter",
     "records",
-    "Records that failed, by topic and error; the 200 topics that failed first, the rest as `other`. Counted when "
+    "Records that failed, by topic and error; 200 topics with most failures, the rest as `other`. Counted when "
     "the failure is decided, since the daemon's start.",
     ("topic", "error"),
     "Any growth: `kafka-sidecar status` and the log have the reason and what to do.",
