@@ -133,6 +133,8 @@ def test_the_pages_have_rows_and_none_twice() -> None:
     assert limits() and edges()
     bounds = [row.bound for row in limits()]
     assert len(bounds) == len(set(bounds)), {bound for bound in bounds if bounds.count(bound) > 1}
+    constants = [row.set_by for row in limits() if row.set_by.startswith(("`sidecar.", "`client_stub."))]
+    assert len(constants) == len(set(constants)), {each for each in constants if constants.count(each) > 1}
 
 
 def test_every_bound_in_the_code_is_on_the_page() -> None:
