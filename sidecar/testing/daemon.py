@@ -106,22 +106,37 @@ class SidecarDaemon:
         self.wait_ready()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until ``kafka-sidecar status`` exits 0. Raises DaemonFailed when the daemon ends first."""
+        """Wait until daemon.json says what ``status`` exits 0 for, and each worker is ready. Raises DaemonFailed when
+        the daemon ends first.
+        """
 
+        # Read here and not by the command: a Python start for each question would slow down the start it waits for.
         def ready() -> bool:
-            assert self.process is not None
-            if self.process.poll() is not None:
-                raise DaemonFailed(f"the daemon ended with {self.process.returncode}:\n{self.log_tail()}")
-            # Only once its own daemon.json exists (not that of a killed one): each question costs a Python start.
-            with contextlib.suppress(OSError, ValueError):
-                return self.info()["pid"] == self.process.pid and self.command("status").returncode == 0
-            return False
+            info = self._own_info()
+            return bool(info.get("takes_records")) and len(self.ready_pids()) == len(info["workers"])
 
         try:
             wait_until(ready, "the daemon to take records", timeout_s=timeout_s, interval_s=0.02)
         except ConditionTimeout as error:
             raise DaemonFailed(f"{error}\n{self.command('status').stderr}{self.log_tail()}") from None
         self._segment = Path(self.info()["segment"])
+
+    def wait_published(self) -> None:
+        """Wait until it has written its own daemon.json: clients reach it, with or without Kafka. Raises DaemonFailed
+        when the daemon ends first.
+        """
+        wait_until(lambda: bool(self._own_info()), "the daemon's own daemon.json", describe=self.log_tail)
+
+    def _own_info(self) -> dict[str, Any]:
+        """daemon.json of the process that was spawned last, not that of a killed one; empty before it is written."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise DaemonFailed(f"the daemon ended with {self.process.returncode}:\n{self.log_tail()}")
+        with contextlib.suppress(OSError, ValueError):
+            info = self.info()
+            if info["pid"] == self.process.pid:
+                return info
+        return {}
 
     def command(
         self, *words: str, timeout_s: float = 60.0, stdin: bytes = b""

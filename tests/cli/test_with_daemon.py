@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +27,17 @@ from sidecar.testing.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture
-def daemon(start_daemon: StartDaemon, mock_broker: MockBroker) -> SidecarDaemon:
-    return start_daemon(mock_broker.bootstrap_servers)
+@pytest.fixture(scope="module")
+def daemon(mock_broker: MockBroker) -> Iterator[SidecarDaemon]:
+    """One for all tests that leave it as it is."""
+    with SidecarDaemon(mock_broker.bootstrap_servers) as daemon:
+        yield daemon
 
 
 def test_status_and_page_tell_the_same(daemon: SidecarDaemon) -> None:
     # It takes records with the first worker; with the last one it is not degraded any more.
-    shown = wait_until(
-        lambda: each if (each := daemon.status())["state"] == "running" else None, "all workers"
-    )
+    wait_until(lambda: daemon.info()["state"] == "running", "all workers")
+    shown = daemon.status()
     assert shown["takes_records"] is True
     assert [worker["state"] for worker in shown["workers"]] == ["ready", "ready"]
     text = daemon.command("status")
@@ -121,10 +124,11 @@ def test_topics(daemon: SidecarDaemon) -> None:
 def test_produce(daemon: SidecarDaemon, tmp_path: Path) -> None:
     file = tmp_path / "flights.csv"
     file.write_text("carrier,flight\n" + "".join(f"UA,{n}\n" for n in range(500)))
+    before = metric(daemon, "kafka_sidecar_records_delivered_total")
     sent = daemon.command("produce", "smoke", str(file), "--key", "carrier")
     assert sent.returncode == 0, sent.stderr
     assert sent.stderr.startswith("500 records delivered to smoke in ")
-    assert metric(daemon, "kafka_sidecar_records_delivered_total") == 500
+    assert metric(daemon, "kafka_sidecar_records_delivered_total") == before + 500
 
 
 def test_produce_says_what_failed_and_keeps_what_was_sent(daemon: SidecarDaemon) -> None:
@@ -285,13 +289,14 @@ def test_top_shows_totals(daemon: SidecarDaemon) -> None:
     assert "records delivered" in shown.stdout
 
 
-def test_a_killed_worker_is_replaced_and_clients_are_served(daemon: SidecarDaemon) -> None:
-    import os
-
+def test_a_killed_worker_is_replaced_and_clients_are_served(
+    start_daemon: StartDaemon, mock_broker: MockBroker
+) -> None:
+    daemon = start_daemon(mock_broker.bootstrap_servers)
     before = daemon.worker_pids()
     os.kill(before[0], signal.SIGKILL)
     wait_until(
-        lambda: set(daemon.worker_pids()) != set(before) and daemon.status()["state"] == "running",
+        lambda: set(daemon.worker_pids()) != set(before) and daemon.info()["state"] == "running",
         "the worker to be replaced",
         describe=daemon.log_tail,
     )
@@ -326,7 +331,10 @@ def test_status_has_an_exit_for_each_state(start_daemon: StartDaemon, mock_broke
     assert len(set(STATE_EXITS.values())) == len(STATE_EXITS)
 
 
-def test_status_watch_shows_it_again_until_the_daemon_ends(daemon: SidecarDaemon) -> None:
+def test_status_watch_shows_it_again_until_the_daemon_ends(
+    start_daemon: StartDaemon, mock_broker: MockBroker
+) -> None:
+    daemon = start_daemon(mock_broker.bootstrap_servers)
     with subprocess.Popen(
         [*cli("status"), "--run-dir", str(daemon.run_dir), "--watch"],
         stdout=subprocess.PIPE,

@@ -90,7 +90,7 @@ def test_everything_is_down_at_first(brokers: KafkaCluster, start_daemon: StartD
     for index in (A, B):
         brokers.kill_node(index)
     daemon = start_daemon(brokers.bootstrap_servers, settings={"reconnect.backoff.max.ms": 500}, wait=False)
-    wait_until(lambda: daemon.run_dir.joinpath("daemon.json").exists(), "the daemon to be there")
+    daemon.wait_published()
     with Producer(run_dir=str(daemon.run_dir)) as producer:
         delivery = producer.send("u", value=b"early")
         wait_until(lambda: "not reachable" in daemon.info()["sentence"], "it to say so", timeout_s=60)

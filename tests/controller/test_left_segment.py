@@ -150,7 +150,7 @@ def test_describe() -> None:
 def test_accepted_records_survive(start_daemon: StartDaemon, victims: str) -> None:
     """Kafka is not there; records are accepted; the daemon or its worker dies by SIGKILL: they are still there."""
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     producer = Producer(run_dir=str(daemon.run_dir))
     try:
         for _ in range(3):

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 def test_a_signal_at_any_moment_of_its_end_changes_no_exit_status(start_daemon: StartDaemon) -> None:
     """SIGTERM each millisecond until it is gone, the interpreter's own end included."""
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     process = daemon.process
     assert process is not None
 
@@ -44,7 +44,7 @@ def test_a_signal_at_any_moment_of_its_end_changes_no_exit_status(start_daemon: 
 def test_the_second_signal_fails_what_is_left_to_its_sender(start_daemon: StartDaemon) -> None:
     """Kafka is not there, so the drain of the first SIGTERM cannot end by itself."""
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     producer = Producer(run_dir=str(daemon.run_dir))
     try:
         delivery = producer.send("orders", value=b"paid")

@@ -176,7 +176,7 @@ def test_a_token_that_is_not_to_be_had_or_not_taken(
             "sasl.login.retry.backoff.max.ms": 2_000,
         }
         daemon = start_daemon(kafka.servers("SHORT"), settings=settings, wait=False)
-        wait_until((daemon.run_dir / "daemon.json").exists, "the daemon")
+        daemon.wait_published()
         with Producer(run_dir=str(daemon.run_dir), client_name="token") as producer:
             error = producer.send(topic, value=b"x").exception(timeout=10)
             assert isinstance(error, AuthenticationFailed), error

@@ -78,7 +78,7 @@ def test_a_crash_of_the_host_loses_nothing(
     # Accepted while no broker can be reached: nothing but the disk has these.
     daemon.use(**{"bootstrap.servers": NOWHERE})
     daemon.spawn()
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     producer = Producer(run_dir=str(daemon.run_dir), client_name="late", connect_timeout_ms=30_000)
     try:
         for number in range(kept):
@@ -149,7 +149,7 @@ def test_what_is_doubled_is_counted(
 def test_a_killed_worker_goes_on_with_the_same_log(start_daemon: StartDaemon, pool: Path) -> None:
     """Process death is not a crash of the host: the segment says everything, the log is begun anew from it."""
     daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"daemon.workers": 1}))
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     with_producer = Producer(run_dir=str(daemon.run_dir), connect_timeout_ms=30_000)
     try:
         for round_ in range(3):
@@ -186,7 +186,7 @@ def test_a_disk_that_fails_is_said_and_nothing_is_accepted_on_it(
 ) -> None:
     """The kernel refuses the worker's writes (RLIMIT_FSIZE): a real error of a real file, in a running daemon."""
     daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"daemon.workers": 1}))
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     producer = Producer(run_dir=str(daemon.run_dir), connect_timeout_ms=30_000)
     try:
         producer.send("orders", b"early")

@@ -53,7 +53,7 @@ def test_records_that_nobody_waits_for_are_seen_everywhere(daemon: SidecarDaemon
         ("METADATA_TIMEOUT", "missing", 3),
     ]
 
-    wait_until(lambda: len(daemon.status()["failures"]) == 2, "both failures in status")
+    wait_until(lambda: len(daemon.info()["failures"]) == 2, "both failures in daemon.json")
     shown = {each["topic"]: each for each in daemon.status()["failures"]}
     assert (shown["missing"]["records"], shown["missing"]["client"]) == (3, "billing")
     assert shown["missing"]["error"] == "METADATA_TIMEOUT"
@@ -80,7 +80,7 @@ def test_the_counts_outlive_the_worker_and_are_not_doubled_by_its_successor(daem
         for _ in range(5):
             producer.send("missing", b"x")
         assert producer.flush(30) == 5
-        wait_until(lambda: daemon.status()["failures"], "the failure in status")
+        wait_until(lambda: daemon.info()["failures"], "the failure in daemon.json")
         for pid in daemon.worker_pids():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: is_delivered(producer), "a worker that delivers")

@@ -28,15 +28,8 @@ def test_whatever_the_umask_only_sockets_and_daemon_json_are_for_the_group(
         settings={"pool.path": disk / "pool", "dead_letters.path": short_dir / "spool" / "letters"},
         prefix=["sh", "-c", f'umask {umask}; exec "$@"', "sh"],
     )
-    wait_until(
-        lambda: (
-            len([each for each in daemon.info()["workers"] if each["state"] == "ready"]) == 2
-            if (run_dir / "daemon.json").exists()
-            else False
-        ),
-        "both workers",
-        describe=daemon.log_tail,
-    )
+    daemon.wait_published()
+    wait_until(lambda: len(daemon.ready_pids()) == 2, "both workers", describe=daemon.log_tail)
     # Names with a dot are of files that are about to be renamed: they come and go.
     stay = [path for path in run_dir.iterdir() if not path.name.startswith(".")]
     for path in [*stay, *disk.iterdir(), *(short_dir / "spool" / "letters").iterdir()]:
@@ -62,11 +55,7 @@ def test_files_of_an_earlier_version_are_taken_over_and_closed(
     for path in (*(run_dir / name for name in opened), letters / "w-1.jsonl"):
         path.chmod(0o660)
     daemon.spawn()
-    wait_until(
-        lambda: (run_dir / "daemon.json").exists() and daemon.info()["pid"] == daemon.process.pid,  # type: ignore[union-attr]
-        "the next daemon",
-        describe=daemon.log_tail,
-    )
+    daemon.wait_published()
     assert stat.S_IMODE(Path(daemon.info()["segment"]).stat().st_mode) == 0o600
     assert {(run_dir / name).stat().st_mode & 0o7777 for name in opened if name != "daemon.json"} == {0o600}
     assert (letters / "w-1.jsonl").stat().st_mode & 0o7777 == 0o600

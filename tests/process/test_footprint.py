@@ -47,7 +47,7 @@ def processes(daemon: SidecarDaemon) -> dict[str, psutil.Process]:
 
 def wait_for_standby(daemon: SidecarDaemon) -> None:
     """It starts a moment after the workers, and brings the controller a channel and a pidfd that stay."""
-    wait_until(lambda: daemon.status()["standby"], "the standby worker", timeout_s=TIMEOUT_S)
+    wait_until(lambda: daemon.info()["standby"], "the standby worker", timeout_s=TIMEOUT_S)
 
 
 def footprint(process: psutil.Process) -> Footprint:

@@ -30,14 +30,8 @@ for pid in sys.argv[1:]:
 
 def looked_at(daemon: SidecarDaemon) -> list[str]:
     """The sight that another process of the same user has of the controller and of its worker."""
-    wait_until(
-        lambda: (
-            (daemon.run_dir / "daemon.json").exists()
-            and [worker["state"] for worker in daemon.info()["workers"]] == ["ready"]
-        ),
-        "the worker",
-        describe=daemon.log_tail,
-    )
+    daemon.wait_published()
+    wait_until(daemon.ready_pids, "the worker", describe=daemon.log_tail)
     pids = map(str, [daemon.info()["pid"], *daemon.worker_pids()])
     words = [*WITHOUT_RIGHTS, sys.executable, "-c", LOOK, *pids]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
@@ -49,25 +43,10 @@ def test_processes_with_a_secret_hide_their_memory(start_daemon: StartDaemon, wi
     if with_secret:
         settings["clients.billing.token"] = "s3cret"
     daemon = start_daemon("127.0.0.1:1", wait=False, settings=settings, prefix=WITHOUT_RIGHTS)
-    wait_until(
-        lambda: (
-            (daemon.run_dir / "daemon.json").exists()
-            and [worker["state"] for worker in daemon.info()["workers"]] == ["ready"]
-        ),
-        "the worker",
-        describe=daemon.log_tail,
-    )
-    processes = [daemon.info()["pid"], *daemon.worker_pids()]
-    done = subprocess.run(
-        [*WITHOUT_RIGHTS, sys.executable, "-c", LOOK, *map(str, processes)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["hidden" if with_secret else "shown"] * 2
+    assert looked_at(daemon) == ["hidden" if with_secret else "shown"] * 2
     # Others still see that it lives, and the next daemon can end it.
     shown = daemon.command("status", "--json")
-    assert f'"pid": {processes[0]}' in shown.stdout
+    assert f'"pid": {daemon.info()["pid"]}' in shown.stdout
     assert daemon.stop() in {0, 1}
 
 

@@ -6,7 +6,6 @@ crashes on the same day.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import time
@@ -26,7 +25,7 @@ from sidecar.testing.reading import read_topic
 from sidecar.testing.waiting import wait_until
 from tests.process.test_durability import NOWHERE, crash, settings_of
 
-pytestmark = [pytest.mark.process, pytest.mark.kafka]
+pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 
 CLIENTS, RECORDS = 5, 3
 ALL = CLIENTS * RECORDS
@@ -67,17 +66,8 @@ def accept(daemon: SidecarDaemon, topic: str, name: str, then: Callable[[], None
 def spawn(daemon: SidecarDaemon, **settings: object) -> None:
     """Start it where no Kafka is; clients can reach it."""
     daemon.use(**{"bootstrap.servers": NOWHERE, **settings})
-    (daemon.run_dir / "control.sock").unlink(missing_ok=True)
     daemon.spawn()
-
-    def is_reachable() -> bool:
-        """Its own daemon.json comes after the socket; later steps read it."""
-        with contextlib.suppress(OSError, ValueError):
-            return daemon.process is not None and daemon.info()["pid"] == daemon.process.pid
-        return False
-
-    wait_until(is_reachable, "the daemon's control socket", describe=daemon.log_tail)
-    assert (daemon.run_dir / "control.sock").exists()
+    daemon.wait_published()  # which comes after the socket
 
 
 def check_replay(daemon: SidecarDaemon, kafka: KafkaCluster, topic: str, letters: Path, *names: str) -> None:
@@ -104,7 +94,7 @@ def test_letters_of_two_crashes_on_one_day_are_all_delivered_once(
     """The first records live through two crashes, before they fail; the others through one."""
     topic, pool, letters = new_topic(partitions=3), place / "pool", place / "letters"
     daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"dead_letters.path": letters}))
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     accept(daemon, topic, "first", lambda: crash(daemon, pool, "whole"))
     spawn(daemon)
     assert f"{ALL} accepted records" in daemon.log_tail()
@@ -132,7 +122,7 @@ def test_what_is_recovered_after_two_crashes_is_all_delivered_once(
     """Twice the host crashes, and the segment that was made again is taken out of the next daemon's hands."""
     topic, pool, letters = new_topic(partitions=3), place / "pool", place / "letters"
     daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"dead_letters.path": letters}))
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     for name in ("first", "second"):
         accept(daemon, topic, name, lambda: crash(daemon, pool, "whole"))
         spawn(daemon)

@@ -59,12 +59,9 @@ def test_sigterm_drains(
 def test_unreachable_bootstrap_stays_up_and_says_so(start_daemon: StartDaemon) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     daemon = start_daemon(address, wait=False)
-    wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json")
-    status = wait_until(
-        lambda: (found := daemon.command("status")).returncode == ExitStatus.FAILED and found,
-        "status to answer",
-        describe=daemon.log_tail,
-    )
+    daemon.wait_published()
+    status = daemon.command("status")
+    assert status.returncode == ExitStatus.FAILED
     assert address in status.stdout + status.stderr
     with pytest.raises(HTTPError) as refused:
         http_get(daemon, "/healthz")

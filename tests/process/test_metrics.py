@@ -78,9 +78,9 @@ def test_counts_are_right_and_go_on(daemon: SidecarDaemon) -> None:
     assert answered == metric(daemon, "kafka_sidecar_requests_total") > 0
     before = {name: metric(daemon, f"kafka_sidecar_{name}_total") for name in ("bytes_sent", "requests")}
 
-    (worker,) = daemon.status()["workers"]
-    os.kill(worker["pid"], signal.SIGKILL)
-    wait_until(lambda: daemon.status()["workers"][0]["pid"] != worker["pid"], "another worker")
+    (worker,) = daemon.worker_pids()
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: daemon.worker_pids()[0] != worker, "another worker")
     send(daemon)
     check(daemon, 2 * RECORDS)
 

@@ -136,7 +136,7 @@ def test_the_clock_went_back(kafka: KafkaCluster, start_daemon: StartDaemon, new
     """The dead daemon's stamps lie in the future of the next one, its epochs too."""
     topic = new_topic(partitions=1)
     daemon = start_daemon("127.0.0.1:1", wait=False, settings={"daemon.workers": 1})
-    wait_until((daemon.run_dir / "control.sock").exists, "the control socket", describe=daemon.log_tail)
+    daemon.wait_published()
     with Producer(run_dir=str(daemon.run_dir)) as producer:
         deliveries = [producer.send(topic, value=b"%d" % number) for number in range(3)]
         wait_until(lambda: metric(daemon, "kafka_sidecar_records_accepted_total") == 3, "records")

@@ -131,7 +131,8 @@ def test_a_drained_daemon_holds_its_clients(kafka: FakeBroker, start_daemon: Sta
         ]
         wait_until(lambda: metric(daemon, "kafka_sidecar_holds_total") >= 2, "both clients to be held")
         wait_until(
-            lambda: "paused" in {each["reason"] for each in daemon.status().get("holds", ())}, "it in status"
+            lambda: "paused" in {each["reason"] for each in daemon.info().get("holds", ())},
+            "it in daemon.json",
         )
         with pytest.raises(TimeoutError, match=r"kafka-sidecar drain"):
             deliveries[0].result(0.1)

@@ -9,16 +9,10 @@ from pathlib import Path
 import pytest
 
 from sidecar.deadletter.spool_files import spool_files, writer_of
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process]
-
-
-def is_up(daemon: SidecarDaemon) -> bool:
-    """Its own daemon.json is there, not only that of the previous daemon."""
-    assert daemon.process is not None
-    return (daemon.run_dir / "daemon.json").exists() and daemon.info()["pid"] == daemon.process.pid
 
 
 def test_fewer_workers_and_a_link_to_the_run_dir_leave_no_file_open(
@@ -39,7 +33,7 @@ def test_fewer_workers_and_a_link_to_the_run_dir_leave_no_file_open(
                 run_dir=run_dir,
                 settings={"dead_letters.path": letters, "daemon.workers": workers},
             )
-            wait_until(lambda daemon=daemon: is_up(daemon), "the daemon", describe=daemon.log_tail)  # type: ignore[misc]
+            daemon.wait_published()
             wait_until(
                 lambda: [path for path in spool_files(letters) if path.suffix == ".open"] == [other],
                 "all that is not another daemon's to be closed",

@@ -22,7 +22,6 @@ from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_listeners import Listener
-from sidecar.testing.waiting import wait_until
 
 from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene, privately, silent_dns
 from .failures import Failure, Stage, broker, wait_shown
@@ -86,7 +85,7 @@ def test_a_name_that_no_dns_knows_is_seen(reader: PageReader) -> None:
         closing.callback(daemon.remove)
         daemon.spawn()
         stage = Stage(nobody, daemon, closing)
-        wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json", describe=daemon.log_tail)
+        daemon.wait_published()
         seen = wait_shown(stage, failure, reader=reader, timeout_s=SEEN_S)
         print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
         assert daemon.command("status", "--alive").returncode == 0, "a restart would not help"
@@ -108,7 +107,7 @@ def test_a_name_server_that_says_nothing_is_seen_from_the_start(reader: PageRead
         daemon = SidecarDaemon("broker-of-nobody.example:9092", settings=SETTINGS, prefix=prefix)
         closing.callback(daemon.remove)
         daemon.spawn()
-        wait_until((daemon.run_dir / "daemon.json").exists, "daemon.json", describe=daemon.log_tail)
+        daemon.wait_published()
         seen = wait_shown(Stage(nobody, daemon, closing), failure, reader=reader, timeout_s=SEEN_S)
         print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
 

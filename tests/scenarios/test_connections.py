@@ -153,7 +153,7 @@ def test_er_05_no_broker_at_all(start_daemon: StartDaemon) -> None:
         daemon = start_daemon(
             f"127.0.0.1:1,{kafka.address(1)}", wait=False, settings={**FAST, "max.block.ms": 1_500}
         )
-        wait_until((daemon.run_dir / "control.sock").exists, "the control socket")
+        daemon.wait_published()
 
         def is_unhealthy() -> bool:
             try:

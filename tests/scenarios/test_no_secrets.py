@@ -111,7 +111,7 @@ def running(file: Path, servers: str, *, is_ready: bool = True) -> Iterator[Side
         if is_ready:
             daemon.wait_ready()
         else:
-            wait_until(lambda: daemon.command("status").returncode == 1, "a daemon without Kafka")
+            daemon.wait_published()
         yield daemon
     finally:
         daemon.remove()

@@ -77,7 +77,7 @@ def test_se_01_a_user_that_is_not_there(secure_kafka: KafkaCluster, start_daemon
     kafka, password = secure_kafka, "carol's password"
     settings = settings_of(kafka, "carol", password) | SHORT_WAIT | {"daemon.workers": 2}
     daemon = start_daemon(kafka.servers("SASL_PLAINTEXT"), settings=settings, wait=False)
-    wait_until(lambda: daemon.command("status").returncode == 1, "a daemon without Kafka")
+    daemon.wait_published()
     costs, began_s = Costs(kafka.relay("SASL_PLAINTEXT"), daemon), time.monotonic()
     with Sender(daemon, new_topic(kafka)) as sender:
         error = refused_without_a_user(sender)

@@ -145,7 +145,7 @@ def test_se_04_bad_ones_fail_with_the_reason(
     clients = [opened(servers, settings) for _, servers, settings in cases]
     daemons = [(words, daemon) for (words, _, _), daemon in zip(cases, opened.started, strict=True)]
     for _, daemon in daemons:
-        wait_until(lambda daemon=daemon: daemon.command("status").returncode == 1, "a daemon without Kafka")  # type: ignore[misc]
+        daemon.wait_published()
     costs = [
         Costs(kafka.relay(name), daemon)
         for (words, daemon) in daemons

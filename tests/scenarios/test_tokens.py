@@ -128,7 +128,7 @@ def test_se_05_no_good_token(
     issuer.fault = fault
     settings = oidc(kafka, issuer) | NO_TOKEN
     daemon = start_daemon(kafka.servers("TOKENS"), settings=settings, wait=False)
-    wait_until(lambda: daemon.command("status").returncode == 1, "a daemon without Kafka")
+    daemon.wait_published()
     costs = Costs(kafka.relay("TOKENS"), daemon)
     with Sender(daemon, new_topic(kafka)) as sender:
         error = no_good_token(kafka, issuer, sender, costs.check)
