@@ -51,7 +51,7 @@ MEASURED_BY: Final = "COVERAGE_PROCESS_CONFIG"
 """coverage.py sets this variable, and a child process that finds it measures itself."""
 UNMEASURED: Final = frozenset({"cluster", "integration", "scenarios"})
 """Folders whose daemons do not measure themselves: they run what other folders' tests have measured, and measuring is
-a third of a process's CPU time."""
+a third of a process's CPU time. Elsewhere the marker ``unmeasured`` says so of single tests."""
 MEASURED_STILL: Final = frozenset({"test_doctor_walks.py"})
 _measured_by = os.environ.get(MEASURED_BY)
 
@@ -60,7 +60,8 @@ _measured_by = os.environ.get(MEASURED_BY)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Coverage of child processes, decided before the first fixture of a test starts one."""
     folder = item.path.relative_to(Path(__file__).parent).parts[0]
-    if folder in UNMEASURED and item.path.name not in MEASURED_STILL:
+    is_of_folder = folder in UNMEASURED and item.path.name not in MEASURED_STILL
+    if is_of_folder or item.get_closest_marker("unmeasured"):
         os.environ.pop(MEASURED_BY, None)
     elif _measured_by is not None:
         os.environ[MEASURED_BY] = _measured_by

@@ -27,7 +27,7 @@ from sidecar.testing.reading import read_topic
 from sidecar.testing.steady_load import SteadyLoad
 from sidecar.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.kafka]
+pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 
 
 def kill(pid: int) -> None:

@@ -37,6 +37,7 @@ def check(found: dict[str, Any], kills: int) -> None:
     assert records["told_delivered"] + records["untold_found"] == records["found"]
 
 
+@pytest.mark.unmeasured
 def test_a_hundred_kills(kafka: KafkaCluster) -> None:
     seed = random.randrange(1 << 30)
     found = chaos(kafka, "--kills", "100", "--rate", "5000", "--seed", str(seed), timeout_s=900)

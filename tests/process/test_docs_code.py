@@ -62,6 +62,7 @@ def served() -> Iterator[SidecarDaemon]:
 
 
 @pytest.mark.process
+@pytest.mark.unmeasured
 @pytest.mark.parametrize(("place", "text"), PROGRAMS, ids=[place for place, _ in PROGRAMS])
 def test_a_program_on_a_page_runs(served: SidecarDaemon, tmp_path: Path, place: str, text: str) -> None:
     run = subprocess.run(

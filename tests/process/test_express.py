@@ -26,7 +26,7 @@ from sidecar.testing.reading import read_topic
 from sidecar.testing.steady_load import SteadyLoad
 from sidecar.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.kafka]
+pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 
 KILLS, KILLS_LONG = 3, 12
 CALL_RECORDS = 1_000

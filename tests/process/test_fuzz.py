@@ -20,7 +20,7 @@ from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import metric
 from tests.process.test_hostile_clients import Good, private_bytes
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 20_000

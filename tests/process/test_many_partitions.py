@@ -28,7 +28,7 @@ from sidecar.testing.metrics import metric
 from sidecar.testing.reading import read_topic
 from sidecar.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.process]
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 WIDE = "wide"
 PARTITIONS = 4_300

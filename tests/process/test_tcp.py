@@ -43,7 +43,7 @@ from tests.process.test_adoption import run_kills
 from tests.process.test_hostile_frames import nonsense
 from tests.process.test_takeover import flowing, take_over
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 NAMES = ["billing", "parent", *(f"steady-{i}" for i in range(3)), *(f"client-{i}" for i in range(8))]
 

@@ -32,7 +32,7 @@ from sidecar.testing.waiting import wait_until
 from tests.process.test_adoption import kill, ready_workers, replaced
 from tests.process.test_takeover import flowing
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 WORKERS = 2
 DAEMON_HOST = "127.0.0.2"
