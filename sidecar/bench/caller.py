@@ -37,10 +37,6 @@ class CallerResult:
     cpu_s: float
     rss_mb: float
 
-    @property
-    def cpu_us_per_record(self) -> float:
-        return self.cpu_s * 1e6 / self.records
-
 
 def main() -> int:
     words: dict[str, Any] = json.loads(sys.argv[1])

@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from sidecar.kernel.atomics cimport compare_and_swap, fetch_add, load_acquire, store_release
-from sidecar.kernel.checksum cimport crc32c_of, crc32c_soft, crc_hardware, crc_init
+from sidecar.kernel.checksum cimport crc32c_of, crc32c_soft, crc_init
 from sidecar.kernel.msgpack_record cimport (
     PARSE_MALFORMED,
     PARSE_NEED_MORE,
@@ -69,7 +69,6 @@ PAGE_TAKEN = TAKEN
 PAGE_LINKED = LINKED
 ENTRY_INDEX_BYTES = INDEX_ENTRY
 RECORD_INDEX_BYTES = INDEX_RECORD
-HAS_HARDWARE_CRC32C = bool(crc_hardware)
 
 cdef uint64_t WORK_NUMBER = (1 << 50) - 1     # sidecar/shm/in_work.py
 

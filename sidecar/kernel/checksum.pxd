@@ -27,7 +27,6 @@ cdef extern from *:
     }
 
     static uint32_t (*ks_crc_function)(uint32_t, const uint8_t *, size_t) = ks_crc_soft;
-    static int ks_crc_hardware = 0;
 
     #if defined(__x86_64__)
     #include <immintrin.h>
@@ -116,10 +115,9 @@ cdef extern from *:
             ks_fold_long[0] = ks_x_power(KS_LONG * 8 - 33); ks_fold_long[1] = ks_x_power(2 * KS_LONG * 8 - 33);
             ks_fold_short[0] = ks_x_power(KS_SHORT * 8 - 33); ks_fold_short[1] = ks_x_power(2 * KS_SHORT * 8 - 33);
             ks_crc_function = ks_crc_sse;
-            ks_crc_hardware = 1;
         }
     #elif defined(__aarch64__)
-        if (getauxval(AT_HWCAP) & (1 << 7)) { ks_crc_function = ks_crc_arm; ks_crc_hardware = 1; }
+        if (getauxval(AT_HWCAP) & (1 << 7)) ks_crc_function = ks_crc_arm;
     #endif
     }
 
@@ -133,4 +131,3 @@ cdef extern from *:
     void crc_init "ks_crc_init"() noexcept nogil
     uint32_t crc32c_of "ks_crc32c"(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil
     uint32_t crc32c_soft "ks_crc32c_soft"(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil
-    bint crc_hardware "ks_crc_hardware"

@@ -38,7 +38,6 @@ from sidecar.kernel.reference_hook import (
     AT_FAILED_WORD,
     AT_PAGE_GIVEN,
     AT_PAGE_TAKEN,
-    STORE_POINTS,
     set_store_hook,
     stored,
 )
@@ -46,7 +45,6 @@ from sidecar.kernel.reference_meters import Histogram, SendMeter
 from sidecar.kernel.reference_partitioner import PARTITIONERS, StickyPartitioner
 from sidecar.kernel.reference_records import Record, RecordBlock, index, index_run
 
-HAS_HARDWARE_CRC32C: Final = False
 WANT_INDEXES: Final = 1
 SHAPE_RANGE: Final = 0
 SHAPE_BITMAP: Final = 1
@@ -60,14 +58,12 @@ __all__ = [
     "BATCH_HEADER_BYTES",
     "ENTRY_HEADER_BYTES",
     "ENTRY_INDEX_BYTES",
-    "HAS_HARDWARE_CRC32C",
     "PAGE_HEADER_BYTES",
     "PAGE_LINKED",
     "PAGE_TAKEN",
     "PARTITIONERS",
     "RECORDS_PER_ENTRY_MAX",
     "RECORD_INDEX_BYTES",
-    "STORE_POINTS",
     "BatchRecords",
     "Chain",
     "Entry",

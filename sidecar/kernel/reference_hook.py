@@ -17,7 +17,6 @@ AT_FAILED_WORD: Final = 8
 AT_DONE_WORD: Final = 9
 AT_PAGE_TAKEN: Final = 10
 AT_PAGE_GIVEN: Final = 11
-STORE_POINTS: Final = 12
 
 _hooks: list[Callable[[int], object]] = []
 

@@ -15,8 +15,6 @@ cdef enum:
     AT_PAGE_TAKEN = 10
     AT_PAGE_GIVEN = 11
 
-STORE_POINTS = 12
-
 cdef extern from *:
     """
     #define ks_unlikely(x) __builtin_expect(!!(x), 0)

@@ -47,7 +47,6 @@ class World:
         self.workers = [Worker() for _ in range(3)]
         self.ids = dict.fromkeys(NAMES, 1)
         """Topics that are there, with their ids."""
-        self.gone_since: dict[str, float] = {}
         self.made = 1
         self.wrongly: list[str] = []
         self.seen = {"expired": 0, "gone": 0, "full": 0}

@@ -26,7 +26,6 @@ pytestmark = [
 
 SENDERS = 12_345
 NOBODY = 65_534
-FOR_MEMBERS = {"daemon.json"}
 
 
 @pytest.fixture

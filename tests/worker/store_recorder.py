@@ -18,7 +18,6 @@ from sidecar.shm import layout
 from sidecar.shm.segment import Segment
 
 SHM_FOLDER: Final = str(Path(layout.__file__).parent)
-TRACER: Final = str(Path(__file__))
 PIECES_MAX: Final = 4
 """Into so many parts one change of more words is taken apart."""
 
