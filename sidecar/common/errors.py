@@ -23,7 +23,9 @@ class Refused(Exception):
 
 
 class Code(IntEnum):
-    """Codes that the daemon treats specially. Every other code is handled by its row alone."""
+    """Codes that the daemon treats specially, or that tests let brokers answer. Each other is handled by its row
+    alone.
+    """
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -36,8 +38,6 @@ class Code(IntEnum):
     MESSAGE_TOO_LARGE = 10
     NETWORK_EXCEPTION = 13
     COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
@@ -53,7 +53,6 @@ class Code(IntEnum):
     UNKNOWN_PRODUCER_ID = 59
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
     INVALID_RECORD = 87
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
@@ -67,7 +66,6 @@ class ErrorRow(NamedTuple):
     name: str
     retriable: bool
     stale_metadata: bool
-    fatal: bool
     persistence: Persistence
     text: str
 
@@ -100,7 +98,6 @@ _MAYBE_APPENDED: Final = frozenset(
         Code.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-_FATAL: Final = frozenset({Code.CLUSTER_AUTHORIZATION_FAILED})
 
 
 def _row(code: int, name: str, retriable: bool, text: str) -> ErrorRow:
@@ -110,7 +107,7 @@ def _row(code: int, name: str, retriable: bool, text: str) -> ErrorRow:
         persistence = Persistence.POSSIBLY_PERSISTED
     else:
         persistence = Persistence.NOT_PERSISTED
-    return ErrorRow(code, name, retriable, code in _STALE_METADATA, code in _FATAL, persistence, text)
+    return ErrorRow(code, name, retriable, code in _STALE_METADATA, persistence, text)
 
 
 ERROR_ROWS: Final[dict[int, ErrorRow]] = {
@@ -123,7 +120,5 @@ def classify(code: int) -> ErrorRow:
     row = ERROR_ROWS.get(code)
     if row is None:
         text = f"The broker answered with error code {code}, which this version does not know."
-        row = ErrorRow(
-            code, f"UNKNOWN_ERROR_{code}", False, False, False, Persistence.POSSIBLY_PERSISTED, text
-        )
+        row = ErrorRow(code, f"UNKNOWN_ERROR_{code}", False, False, Persistence.POSSIBLY_PERSISTED, text)
     return row

@@ -37,7 +37,6 @@ class TopicAnswer(NamedTuple):
 class MetadataAnswer(NamedTuple):
     brokers: tuple[Node, ...]
     cluster_id: str | None
-    controller_id: int
     topics: tuple[TopicAnswer, ...]
     throttle_ms: int
     error_code: int
@@ -53,7 +52,6 @@ def parse_metadata(entity: Any) -> MetadataAnswer:
     return MetadataAnswer(
         brokers,
         entity.cluster_id,
-        int(entity.controller_id),
         topics,
         entity.throttle_time // timedelta(milliseconds=1),
         int(getattr(entity, "error_code", 0)),

@@ -108,11 +108,6 @@ class MetadataSnapshot:
         state = found.partitions[partition]
         return None if state is None else self.nodes.get(state.leader)
 
-    def leader_epoch(self, topic: str, partition: int) -> int:
-        """Leader epoch of the partition; NO_LEADER_EPOCH if unknown."""
-        state = self.partition(topic, partition)
-        return NO_LEADER_EPOCH if state is None else state.leader_epoch
-
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         """The partition's state, or None when it is not known."""
         found = self.topics.get(topic)

@@ -176,11 +176,6 @@ class ProducerBatch:
         return self.base_sequence != NO_SEQUENCE
 
     @property
-    def next_sequence(self) -> int:
-        """The sequence after the batch's last record."""
-        return (self.base_sequence + self.records.count) & SEQUENCE_MASK
-
-    @property
     def last_sequence(self) -> int:
         """The sequence of the batch's last record."""
         return (self.base_sequence + self.records.count - 1) & SEQUENCE_MASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.protocol.messages import ApiKey, RequestMessage, milliseconds, request_module
+from sidecar.protocol.messages import ApiKey, RequestMessage, request_module
 
 INT32_MAX = (1 << 31) - 1
 
@@ -15,7 +15,6 @@ class InitProducerIdResult(NamedTuple):
 
     error_code: int
     identity: ProducerIdAndEpoch
-    throttle_ms: int
 
 
 def init_producer_id_request(
@@ -46,6 +45,4 @@ def parse_init_producer_id(entity: Any) -> InitProducerIdResult:
     identity = ProducerIdAndEpoch(int(entity.producer_id), int(entity.producer_epoch))
     if code == 0 and not identity.is_valid:
         code = -1  # Kafka: UNKNOWN_SERVER_ERROR
-    return InitProducerIdResult(
-        code, NO_PRODUCER_ID if code else identity, milliseconds(entity.throttle_time)
-    )
+    return InitProducerIdResult(code, NO_PRODUCER_ID if code else identity)

@@ -23,7 +23,7 @@ def topic(name: str, *partitions: PartitionAnswer, error: int = 0, id: UUID | No
 
 
 def answer(*topics: TopicAnswer, nodes: tuple[Node, ...] = NODES) -> MetadataAnswer:
-    return MetadataAnswer(nodes, "cluster-1", 1, topics, 0, 0)
+    return MetadataAnswer(nodes, "cluster-1", topics, 0, 0)
 
 
 def good(name: str, count: int = 2, id: UUID | None = None) -> TopicAnswer:

@@ -21,8 +21,6 @@ def test_a_partition_number_that_cannot_be_is_left_out() -> None:
     topic = SimpleNamespace(
         name="orders", error_code=0, is_internal=False, partitions=[_partition(index) for index in indexes]
     )
-    entity = SimpleNamespace(
-        brokers=(), cluster_id=None, controller_id=1, topics=(topic,), throttle_time=timedelta()
-    )
+    entity = SimpleNamespace(brokers=(), cluster_id=None, topics=(topic,), throttle_time=timedelta())
     (found,) = parse_metadata(entity).topics
     assert [each.partition for each in found.partitions] == [0, 1, PARTITIONS_MAX - 1]

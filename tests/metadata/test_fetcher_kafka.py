@@ -60,7 +60,8 @@ def test_topics_of_a_real_cluster(kafka: KafkaCluster, new_topic: NewTopic) -> N
             assert len((await fetcher.awaitable.wait_on_metadata(name, 30_000)).partitions) == 3
             assert fetcher.snapshot.available_partitions(name) == (0, 1, 2)
             assert fetcher.snapshot.topic_id(name) is not None
-            assert fetcher.snapshot.leader_epoch(name, 0) >= 0
+            state = fetcher.snapshot.partition(name, 0)
+            assert state is not None and state.leader_epoch >= 0
             assert fetcher.snapshot.cluster_id
             with pytest.raises(InvalidTopicError, match="not a valid topic name"):
                 await fetcher.awaitable.wait_on_metadata("no/such name", 30_000)
