@@ -226,8 +226,10 @@ class Cluster:
         )
 
     def look(self) -> None:
-        """Called once a second: logs a start that takes long."""
+        """Called once a second: logs a start that takes long, and notices a token that is due by the wall clock."""
         self._fetcher.say_slow_start()
+        if self._tokens is not None:
+            self._tokens.look(time.time() * 1e3)
 
     def refresh(self) -> None:
         """Ask the cluster again as soon as that is allowed."""

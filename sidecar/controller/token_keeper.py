@@ -8,6 +8,7 @@ import random as random_module
 import threading
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 from sidecar.common.backoff import ExponentialBackoff
@@ -54,6 +55,8 @@ class TokenKeeper:
             config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms, random
         )
         self._wanted = asyncio.Event()
+        self._due_ms = inf
+        """When the next token is due by the wall clock (Unix time in ms); inf if the last try failed."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -68,6 +71,13 @@ class TokenKeeper:
         if self.message.token and token_fingerprint(self.message.token) == fingerprint:
             self._wanted.set()
 
+    def look(self, wall_ms: float) -> None:
+        """Fetch the next token if it is due by the wall clock, by which tokens end. Timers run behind it when it has
+        stepped, or the machine was suspended. Called once a second.
+        """
+        if wall_ms >= self._due_ms:
+            self._wanted.set()
+
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -79,14 +89,15 @@ class TokenKeeper:
                 token = await self._in_thread()
             except TokenError as error:
                 self._failed(str(error))
+                self._due_ms = inf
                 delay_ms = self._backoff.backoff_ms(failures)
                 failures += 1
             else:
                 failures = 0
                 self._got(token)
                 now_ms = time.time() * 1000
-                due_ms = refresh_at_ms(self._config, now_ms, token.expires_at_ms, self._random)
-                delay_ms = max(self._config.sasl_login_retry_backoff_ms, due_ms - now_ms)
+                self._due_ms = refresh_at_ms(self._config, now_ms, token.expires_at_ms, self._random)
+                delay_ms = max(self._config.sasl_login_retry_backoff_ms, self._due_ms - now_ms)
             least_ms = min(delay_ms, self._config.sasl_login_retry_backoff_max_ms)
             self._wanted.clear()
             await asyncio.sleep(least_ms / 1000)

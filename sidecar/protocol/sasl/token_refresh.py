@@ -29,7 +29,7 @@ class TokenRefreshConfig:
 def refresh_at_ms(
     config: TokenRefreshConfig, now_ms: float, expires_at_ms: float | None, random: Callable[[], float]
 ) -> float:
-    """When to fetch the next token, for one obtained now, monotonic ms; ``inf`` if it does not end.
+    """When to fetch the next token, for one obtained now, by the clock of ``now_ms``; ``inf`` if it does not end.
 
     It is fetched after a part of its life, plus jitter. The buffer before its end and the minimum period count only
     for a token that lives longer than both together; of the two, the period takes precedence. REFRESH_MS_MIN always
