@@ -231,7 +231,7 @@ class BatchFates:
         elif retry and tries_left:
             self._try_again(batch, now_ms)
         else:
-            self.fail(batch, code, text or _own_text(batch, code) or row.text, now_ms)
+            self.fail(batch, code, text or _own_text(batch, code), now_ms)
 
     def _try_again(self, batch: ProducerBatch, now_ms: float) -> None:
         """Queue the batch again, unchanged, after its backoff. If it may be in the log and is so old that the broker
@@ -312,7 +312,7 @@ class BatchFates:
         Allowed only if no earlier attempt may be in the log, because a broker validates records before it looks for
         duplicates. (Kafka's own producer fails the other records too, with a general text: KIP-467.)
         """
-        text = result.error_message or classify(result.error_code).text
+        text = result.error_message or _own_text(batch, result.error_code)
         texts = {index: each or text for index, each in result.record_errors if 0 <= index < batch.count}
         if not texts:  # no index is inside the batch: fail it as a whole
             self.error(batch, result.error_code, text, now_ms)
@@ -418,7 +418,7 @@ class BatchFates:
 
 
 def _own_text(batch: ProducerBatch, code: int) -> str:
-    """Error text with topic and size for codes whose general text names neither; "" for all other codes."""
+    """The text of a broker's error that came without one. Kafka's general texts name neither topic nor size."""
     if code == Code.TOPIC_AUTHORIZATION_FAILED:
         return f"Not authorized to write to topic {batch.topic}."
     if code == Code.MESSAGE_TOO_LARGE:
@@ -426,4 +426,10 @@ def _own_text(batch: ProducerBatch, code: int) -> str:
             f"The record for topic {batch.topic} ({batch.size_bytes:,} bytes with its batch, before compression) is "
             "larger than the topic's max.message.bytes."
         )
-    return ""
+    where = f"{batch.topic}-{batch.partition}"
+    if code == Code.RECORD_LIST_TOO_LARGE:
+        return (
+            f"The batch for {where} ({batch.size_bytes:,} bytes before compression) is larger than the topic's "
+            "segment.bytes."
+        )
+    return f"{where}: {classify(code).text}"

@@ -235,6 +235,8 @@ class PartitionQueue:
 
     def waiting_for(self) -> str:
         """Why a batch that was never sent is still here, as part of an error text."""
+        if self.settings.is_paused:
+            return "not sent, as an operator has paused the topic (`kafka-sidecar resume` lets it go on)"
         sequences = self.sequences
         if sequences is not None and (sequences.unresolved or sequences.renumber):
             return "not sent, behind an earlier batch of the partition whose fate is not known yet"

@@ -60,7 +60,11 @@ def test_records_that_nobody_waits_for_are_seen_everywhere(daemon: SidecarDaemon
     log = daemon.log_path.read_text()
     assert "3 records of topic missing failed: METADATA_TIMEOUT: Topic missing not present in metadata" in log
     assert "the last one from client billing). Create the topic, or correct its name." in log
-    assert "1 record of topic orders failed: INVALID_PARTITION" in log
+    assert (
+        "1 record of topic orders failed: INVALID_PARTITION: Invalid partition given with record: 99 is not in the "
+        "range [0...3) of topic orders (not persisted; the last one from client billing). Send to a partition that "
+        "the topic has, or give it more of them."
+    ) in log
     metrics = http_get(daemon, "/metrics")
     assert 'kafka_sidecar_topic_records_failed_total{error="METADATA_TIMEOUT",topic="missing"} 3.0' in metrics
     assert 'kafka_sidecar_topic_records_failed_total{error="INVALID_PARTITION",topic="orders"} 1.0' in metrics

@@ -97,7 +97,7 @@ def test_the_time_of_a_paused_record_goes_on(kafka: FakeBroker, start_daemon: St
     daemon = start_daemon(kafka.bootstrap_servers, settings=settings)
     done(daemon, "pause", "orders")
     with Producer(run_dir=str(daemon.run_dir)) as producer:
-        with pytest.raises(DeliveryTimeout):
+        with pytest.raises(DeliveryTimeout, match="an operator has paused the topic"):
             producer.send("orders", value=b"1").result(20)
         producer.send("other", value=b"1").result(20)
     assert values(kafka, "orders") == []

@@ -63,7 +63,7 @@ def test_er_04_a_partition_that_is_not_there(scene: Scene) -> None:
         sender.send()
         error = lost.exception(10)
         assert isinstance(error, errors.InvalidPartition)
-        assert f"not in the range [0...1) of topic {topic}" in str(error)
+        assert f" is not in the range [0...1) of topic {topic}" in str(error)
         assert error.persistence == 0
         assert sender.offsets() == [0, 1]
         scene.balance(sender)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, OutcomeKind, Persistence
 from sidecar.deadletter.letters import persistence_of
-from sidecar.kernel import fail_remaining
+from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.descriptor_states import DescriptorEvent
 from sidecar.worker.fates.completions import RecordsCompletion, WordsThenCounted, batch_undelivered
 from sidecar.worker.fates.failure_tally import FailureTally
-from sidecar.worker.fates.failure_texts import local_failure_text
+from sidecar.worker.fates.failure_texts import invalid_partition_text, local_failure_text
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered
@@ -226,7 +226,7 @@ class Settlement:
         ``is_repeat``: a worker that has died may have counted these failures already.
         """
         if text is None:
-            text = local_failure_text(failures[0][1], queue.topic, queue.partition_count, self._config)
+            text = self._text_of(queue, entry, failures)
             if failures[0][1] in _BY_CLUSTER and self.cluster_error:
                 text += f" {self.cluster_error}"
         if not is_repeat:
@@ -235,6 +235,15 @@ class Settlement:
                 self.failures.note(queue.topic, code, text, persistence_of(code), records, client)
         completion = RecordsCompletion(self, queue.chain, entry, failures, text, queue.topic)
         self._hand_over((completion,), now_ms)
+
+    def _text_of(self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]]) -> str:
+        code = failures[0][1]
+        if code != LocalCode.INVALID_PARTITION:
+            return local_failure_text(code, queue.topic, self._config)
+        indexes = [index for index, each in failures if each == code]
+        return invalid_partition_text(
+            queue.topic, queue.partition_count, entry_payload(queue.chain, entry), indexes
+        )
 
     def refuse(self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float) -> None:
         """Fail an entry as a whole whose records were refused. Its payload is not stored, so a successor cannot read
