@@ -220,7 +220,10 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
             yield Finding("ok", f"No daemon runs on run dir {run_dir.path}; it can be used.")
         segment = read_json(run_dir.segment_json)
         if segment and Path(str(segment.get("path"))).exists():
-            yield Finding("warn", f"A segment of a daemon before is still there: {segment['path']}.")
+            yield Finding(
+                "warn",
+                f"The segment of an earlier daemon is still there, and the next one takes it over: {segment['path']}.",
+            )
         return
     info = read_json(run_dir.daemon_json) or {}
     if process_state(holder) in {"T", "t"}:

@@ -28,8 +28,6 @@ FAILURES_SHOWN = 5
 """How many of the latest pairs of topic and error are shown; --json has more."""
 POOL_NAMED = 3
 """How many topics and how many clients with most of the pool are named."""
-DISCARDS_SHOWN = 5
-"""How many of the topics with the most discarded records are shown."""
 WATCH_S = 1.0
 STATE_EXITS = {
     **{"running": 0, "degraded": 10, "starting": 11, "unreachable": 12},
@@ -271,13 +269,4 @@ def describe(info: dict[str, Any]) -> str:
         )
         if dead:
             lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")
-    for each in info.get("discards", [])[:DISCARDS_SHOWN]:
-        first, last = (
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each[key] / 1000))
-            for key in ("first_ms", "last_ms")
-        )
-        lines.append(
-            f"  discards  {each['records']:,} records of topic {ascii(each['topic'])[1:-1]} were discarded "
-            f"by the rates of their clients, from {first} to {last}"
-        )
     return "\n".join(lines)

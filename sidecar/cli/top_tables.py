@@ -191,15 +191,6 @@ def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
             ],
         ),
         Table(
-            "discarded",
-            "Discarded by rates",
-            ("topic", "records", "last"),
-            [
-                [each["topic"], each["records"], f"{duration(now_s - each['last_ms'] / 1000.0)} ago"]
-                for each in info.get("discards", ())
-            ],
-        ),
-        Table(
             "worker",
             f"Workers ({info.get('restarts', 0)} restarts)",
             ("worker", "state", "pid", "slot", "restarts", "last death"),

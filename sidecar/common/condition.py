@@ -48,11 +48,16 @@ class WaitCause(StrEnum):
     REFUSED = "refused"
     THROTTLED = "throttled"
     UNKNOWN_TOPIC = "unknown_topic"
+    OUT_OF_RANGE = "out_of_range"
     METADATA = "metadata"
     UNANSWERED = "unanswered"
     LINGER = "linger"
     PAUSED = "paused"
     QUEUED = "queued"
+
+
+DELIBERATE: Final = frozenset({WaitCause.PAUSED, WaitCause.LINGER})
+"""Waits that an operator or linger.ms has asked for. They must not hide others, which began later."""
 
 
 class BrokerRow(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
 from sidecar.common.explanation import EVERY_USER, ClientAccount, WaitingRow
@@ -30,7 +30,7 @@ class ControlKind(IntEnum):
     LOGIN_TOKEN = 30
     TOKEN_REFUSED = 31
     FAILED_RECORDS = 20
-    DISCARDED = 13
+    LISTEN_AGAIN = 13
     CONDITION = 14
     EXPLAIN = 15
     EXPLAINED = 16
@@ -72,19 +72,6 @@ class FailureRow(NamedTuple):
     persistence: int
     count: int  # type: ignore[assignment]  # shadows tuple.count
     client: str
-
-
-DISCARD_TOPICS_MAX: Final = 200
-"""Limit of topics with a discard count of their own; the others are counted under OTHER_TOPICS."""
-OTHER_TOPICS: Final = "(other topics)"
-
-
-class Discard(NamedTuple):
-    """Discarded records of one topic, and the time of the first and the last (Unix epoch)."""
-
-    records: int
-    first_ms: int
-    last_ms: int
 
 
 class TopicError(NamedTuple):
@@ -247,21 +234,14 @@ class FailedRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Discarded:
-    """worker → controller: discards by topic since the last such message."""
-
-    kind: ClassVar[ControlKind] = ControlKind.DISCARDED
-    topics: Mapping[str, Discard] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Condition:
     """worker → controller, at most once a second and only after a change: brokers, pool, and held streams of this
     worker.
 
     It replaces the previous one. ``topics`` and ``clients`` are those that hold most of the pool. ``waits``: the
     oldest record with a partition, and the oldest one that waits for its topic. ``letters``: empty while the spool
-    takes all.
+    takes all. Without ``knows_cluster`` the worker has just begun and has no metadata yet: its predecessor's brokers,
+    waits and letters still hold.
     """
 
     kind: ClassVar[ControlKind] = ControlKind.CONDITION
@@ -271,6 +251,7 @@ class Condition:
     holds: tuple[HoldRow, ...] = ()
     waits: tuple[WaitRow, ...] = ()
     letters: tuple[LettersRow, ...] = ()
+    knows_cluster: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +301,13 @@ class LoginToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenAgain:
+    """controller → worker: the run directory was removed and made again. Lock the slot's byte there, and listen."""
+
+    kind: ClassVar[ControlKind] = ControlKind.LISTEN_AGAIN
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRefused:
     """worker → controller: a broker has refused the token with this fingerprint."""
 
@@ -341,10 +329,10 @@ ControlMessage: TypeAlias = (
     | Configure
     | Configured
     | FailedRecords
-    | Discarded
     | Condition
     | Explain
     | Explained
     | LoginToken
     | TokenRefused
+    | ListenAgain
 )

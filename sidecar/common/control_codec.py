@@ -19,7 +19,6 @@ from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, W
 from sidecar.common.control import (
     ControlKind,
     ControlMessage,
-    Discard,
     FailureRow,
     PartitionUpdate,
     TopicError,
@@ -64,7 +63,6 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.UPDATE_METADATA, "brokers"): _rows(Node),
     (ControlKind.UPDATE_METADATA, "partitions"): _partitions,
     (ControlKind.TOPIC_ERRORS, "errors"): _rows_by_name(TopicError),
-    (ControlKind.DISCARDED, "topics"): _rows_by_name(Discard),
     (ControlKind.NEED_TOPICS, "topics"): tuple,
     (ControlKind.NEED_TOPICS, "used"): tuple,
     (ControlKind.START, "wake_fds"): tuple,

@@ -18,7 +18,6 @@ NAME_CHARACTERS_MAX: Final = 300
 class OwnCause(StrEnum):
     """Causes other than those of WaitCause and HoldCause."""
 
-    OUT_OF_RANGE = "out_of_range"
     DISK_SYNC = "disk_sync"
     SPOOL = "spool"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from sidecar.common.condition import (
+    DELIBERATE,
     SPOOL_ADVICE,
     TROUBLE_MS,
     HoldCause,
@@ -37,6 +39,8 @@ BROKER_LINE_MS: Final = TROUBLE_MS + 2_000.0
 """By then a broker that does not answer, or cannot be connected to, has its own log line."""
 PASSING_MS: Final = 3_000.0
 """A worker that has just begun has no metadata, and a broker that is back is connected to: for less than this."""
+_OF_TOPICS: Final = frozenset({WaitCause.UNKNOWN_TOPIC, WaitCause.OUT_OF_RANGE})
+"""Causes that lie with the topic that a record names."""
 _TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
 """Causes that lie with Kafka, which make the daemon degraded."""
 _ADVICE: Final = {
@@ -45,9 +49,9 @@ _ADVICE: Final = {
     WaitCause.REFUSED: "The broker refuses for now: look at its log, at its replicas and min.insync.replicas.",
     WaitCause.THROTTLED: "A quota is used up: send less, or raise that of the daemon's user or client.id.",
     WaitCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
+    WaitCause.OUT_OF_RANGE: "Send to a partition that the topic has, or give it more of them.",
     WaitCause.METADATA: "Another broker is asked when request.timeout.ms is over: look at the one that is silent.",
     WaitCause.UNANSWERED: "Look at that broker's process and disk.",
-    WaitCause.PAUSED: "`kafka-sidecar resume` lets it go on.",
     WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
 }
 _HOLD_WORDS: Final = {
@@ -90,9 +94,19 @@ class Trouble(NamedTuple):
 class ConditionBook:
     """Belongs to the controller's loop. All times are monotonic."""
 
-    def __init__(self, *, page_count: int, page_bytes: int, held_records: Callable[[], int]) -> None:
-        """``held_records``: the number of records that are held now; the reports are up to a second older."""
+    def __init__(
+        self,
+        *,
+        page_count: int,
+        page_bytes: int,
+        held_records: Callable[[], int],
+        paused: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
+        """``held_records``: the number of records that are held now; the reports are up to a second older. ``paused``:
+        the topics that an operator has paused.
+        """
         self._held_records = held_records
+        self._paused = paused
         self._page_count = page_count
         self._page_bytes = page_bytes
         self._conditions: dict[int, Condition] = {}
@@ -119,7 +133,16 @@ class ConditionBook:
 
     def report(self, worker: int, condition: Condition) -> None:
         """Replace a worker's report."""
-        if condition == self._conditions.get(worker):
+        last = self._conditions.get(worker, Condition())
+        if not condition.knows_cluster:
+            condition = replace(
+                condition,
+                brokers=last.brokers,
+                waits=last.waits,
+                letters=condition.letters or last.letters,
+                knows_cluster=True,
+            )
+        if condition == last and worker in self._conditions:
             return
         self._is_calm = False
         self._conditions[worker] = condition
@@ -166,7 +189,7 @@ class ConditionBook:
                     hold["topic"] and f" with records for topic {hold['topic']}",
                     duration(hold["since_seconds"]),
                     self._why_held(hold),
-                    _HOLD_ADVICE[cause],
+                    self._hold_advice(hold),
                 )
         for broker_id, throttle_ms in self.brokers.throttles.items():
             if now_ms >= self._throttled.get(broker_id, 0.0):
@@ -198,12 +221,18 @@ class ConditionBook:
             row
             for each in self._conditions.values()
             for row in each.waits
-            if (row.cause == WaitCause.UNKNOWN_TOPIC) is is_unknown
+            if (row.cause in _OF_TOPICS) is is_unknown
         ]
         oldest = min(rows, key=lambda row: row.accepted_ms, default=None)
-        if oldest is not None and is_unknown and self._answered_ms < oldest.accepted_ms:
+        if oldest is None:
+            return None
+        if is_unknown and self._answered_ms < oldest.accepted_ms:
             # Kafka has not said that the topic is missing.
             return oldest._replace(cause=str(WaitCause.METADATA))
+        if oldest.cause in DELIBERATE:
+            late_ms = self._now_ms - TROUBLE_MS
+            late = [row for row in rows if row.cause not in DELIBERATE and row.accepted_ms <= late_ms]
+            return min(late, key=lambda row: row.accepted_ms, default=oldest)
         return oldest
 
     def _log_wait(self, is_unknown: bool, now_ms: float) -> None:
@@ -215,7 +244,7 @@ class ConditionBook:
                 return  # while Kafka is away the line about the cluster says it
         else:
             self._passing_ms.pop(is_unknown, None)
-        if row is None or row.cause == WaitCause.LINGER or now_ms - row.accepted_ms < TROUBLE_MS:
+        if row is None or row.cause in DELIBERATE or now_ms - row.accepted_ms < TROUBLE_MS:
             if logged is not None and (row is None or now_ms - row.accepted_ms < TROUBLE_MS):
                 del self._wait_lines[is_unknown]
                 if not is_unknown:
@@ -254,6 +283,7 @@ class ConditionBook:
             WaitCause.THROTTLED: f"{broker} throttles",
             WaitCause.METADATA: self.brokers.why_no_metadata(),
             WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
+            WaitCause.OUT_OF_RANGE: "it names a partition that the topic does not have",
             WaitCause.UNANSWERED: f"{broker} has not answered yet",
             WaitCause.LINGER: "linger.ms is not over",
             WaitCause.PAUSED: "paused by an operator",
@@ -288,7 +318,7 @@ class ConditionBook:
             found.append(self._hold_words(holds, pages_used))
         for is_unknown in (False, True):
             row = self._oldest(is_unknown)
-            if row is None or row.cause in (_TROUBLE | {WaitCause.LINGER}):
+            if row is None or row.cause in _TROUBLE | DELIBERATE:  # an order to pause has its own notice
                 continue
             if now_ms - row.accepted_ms >= TROUBLE_MS:
                 found.append(f"{self._wait_words(row, now_ms)}. {_ADVICE[WaitCause(row.cause)]}")
@@ -321,7 +351,13 @@ class ConditionBook:
         if len(by_reason) > WAITS_NAMED:
             more = {each["client"] for held in [*by_reason.values()][WAITS_NAMED:] for each in held}
             words.append(f"and {counted(len(more), 'more client waits', 'more clients wait')}")
-        return f"{', '.join(words)}. {_HOLD_ADVICE[HoldCause(holds[0]['reason'])]}"
+        return f"{', '.join(words)}. {self._hold_advice(holds[0])}"
+
+    def _hold_advice(self, hold: dict[str, Any]) -> str:
+        cause = HoldCause(hold["reason"])
+        if cause in _OF_THE_POOL and hold["topic"] in self._paused():
+            return f"Topic {hold['topic']} is paused: `kafka-sidecar resume` lets it go on."
+        return _HOLD_ADVICE[cause]
 
     def _why_held(self, hold: dict[str, Any]) -> str:
         if hold["text"]:

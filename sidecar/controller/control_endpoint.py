@@ -68,7 +68,8 @@ class ControlEndpoint:
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
         self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
-        temporary = path.with_name(f".control.{os.getpid()}")
+        self._path = path
+        self._temporary = temporary = path.with_name(f".control.{os.getpid()}")
         # Clients do not attach here, so every connection keeps the limits of an unattached one.
         self._endpoint = Endpoint(
             self._loop,
@@ -102,6 +103,11 @@ class ControlEndpoint:
     def public_keys(self) -> list[str]:
         """The public keys by which clients over TCP know this daemon; none without ``listen``."""
         return [] if self._door is None else self._door.public_keys
+
+    def listen_again(self) -> None:
+        """Make the socket again, whose folder was removed. Raises OSError."""
+        self._endpoint.listen_again()
+        self._temporary.rename(self._path)
 
     def look_at_keys(self) -> None:
         """Check whether the key file has changed, even when no client connects."""

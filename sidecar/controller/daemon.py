@@ -8,12 +8,12 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sidecar.common.client_rules import Caller, ClientRules
-from sidecar.common.control import Condition, Configure, Discard, FailedRecords, Start
+from sidecar.common.control import Condition, Configure, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory
 from sidecar.common.settings import SidecarConfig
@@ -25,8 +25,8 @@ from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, open_control
 from sidecar.controller.daemon_status import DaemonStatus
-from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
+from sidecar.controller.lost_run_dir import mend_run_dir
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import LOOK_S, Overview
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
@@ -90,8 +90,7 @@ class Daemon:
         self._failures = FailureBook()
         self.orders = Orders(run_dir, use=self._configure_workers)
         self._rules = ClientRules.from_mapping(config.to_mapping())
-        self._discards = Discards()
-        self._overview = Overview(cluster, store)
+        self._overview = Overview(cluster, store, lambda: self.orders.pauses.topics)
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
         self._farewell: Farewell | None = None
@@ -123,7 +122,6 @@ class Daemon:
             orders=self.orders,
             overview=self._overview,
             failures=self._failures,
-            discards=self._discards,
             stop_requests=self._stop_requests,
             systemd=self._systemd,
             constant={
@@ -281,6 +279,19 @@ class Daemon:
             await asyncio.sleep(LOOK_S)
             if self._overview.tick():
                 self.changed()
+            mend_run_dir(
+                self.run_dir,
+                self._publish_all,
+                control=self._control,
+                exporter=self.status.exporter,
+                workers=self.supervisor.alive,
+            )
+
+    def _publish_all(self) -> None:
+        self.run_dir.publish_segment(self.store.path)
+        self.run_dir.store_epoch(self.supervisor.last_epoch)
+        self.run_dir.publish_pauses(self.orders.pauses.to_mapping())
+        self.status.publish()
 
     async def _feed_watchdog(self, interval_s: float) -> None:
         while True:
@@ -360,11 +371,6 @@ class Daemon:
         self.cluster.worker_joined(worker)
         if self._control is not None:
             self._control.ask_again()
-
-    def discarded(self, topics: Mapping[str, Discard]) -> None:
-        """Count the records that a worker discarded, as clients exceeded their rates."""
-        self._discards.add(topics)
-        self.changed()
 
     def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
         """Take a worker's report on its brokers, pool and streams."""

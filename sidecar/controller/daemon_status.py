@@ -15,7 +15,6 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.common.sparse_log import SparseLog
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
-from sidecar.controller.discards import Discards
 from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import Health, disk_sentence, workers_missing
 from sidecar.controller.orders import Orders
@@ -45,7 +44,6 @@ class DaemonStatus:
         orders: Orders,
         overview: Overview,
         failures: FailureBook,
-        discards: Discards,
         stop_requests: StopRequests,
         systemd: Systemd,
         constant: Mapping[str, Any],
@@ -64,7 +62,6 @@ class DaemonStatus:
         self._orders = orders
         self._overview = overview
         self._failures = failures
-        self._discards = discards
         self._stop_requests = stop_requests
         self._systemd = systemd
         self._constant = constant
@@ -150,7 +147,6 @@ class DaemonStatus:
             "held_slots": sorted(self._supervisor.held_slots),
             "failures": self._failures.last(),
             "standby": self._supervisor.standbys.pid,
-            "discards": self._discards.to_list(),
             **self._orders.shown(),
             "workers": [
                 {

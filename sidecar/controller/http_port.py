@@ -52,7 +52,7 @@ class HttpPort:
         """Open the address. Raises PlaceTaken or another RunDirError."""
         try:
             if self._path is not None:
-                return Exporter(_bind_path(str(self._path)), allows=self._token)
+                return Exporter(bind_path(str(self._path)), allows=self._token)
             address = parse_address(self._listen)
             assert address is not None, "checked with the configuration"
             return Exporter(_bind_port(*address), tls=self._tls, allows=self._token)
@@ -79,7 +79,7 @@ def _bind_port(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _bind_path(path: str) -> socket.socket:
+def bind_path(path: str) -> socket.socket:
     """A socket of mode 0660. A stale socket at the path is replaced; anything else there is left alone."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -84,8 +84,8 @@ class Orders:
             named += f" and {counted(len(topics) - TOPICS_NAMED, 'more topic')}"
         what = "topic" if len(topics) == 1 else "topics"
         return [
-            f"paused by an operator since {moment(min(topics.values()))}: {what} {named}. Records are accepted and "
-            "not sent. `kafka-sidecar resume` lets them go on."
+            f"paused by an operator since {moment(min(topics.values()))}: {what} {named}. Records are accepted, "
+            "not sent, and fail after delivery.timeout.ms. `kafka-sidecar resume` lets them go on."
         ]
 
     def shown(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +33,8 @@ REFRESH_MS: Final = 5_000.0
 class Overview:
     """Combines the books. Belongs to the controller's loop."""
 
-    def __init__(self, cluster: Cluster, store: SegmentStore) -> None:
+    def __init__(self, cluster: Cluster, store: SegmentStore, paused: Callable[[], Collection[str]]) -> None:
+        """``paused``: the topics that an operator has paused."""
         self._cluster = cluster
         self._store = store
         self._clock = MonotonicClock()
@@ -40,6 +42,7 @@ class Overview:
             page_count=store.segment.page_count,
             page_bytes=store.segment.page_bytes,
             held_records=partial(store.total, "records_held"),
+            paused=paused,
         )
         self._certificates = CertificateBook()
         self._clock_watch = ClockWatch(self._clock.now_ms(), self._clock.timestamp_ms())

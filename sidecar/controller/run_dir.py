@@ -210,9 +210,26 @@ class RunDir:
             self._is_loss_logged = True
             log.error(
                 "Run dir %s was removed under this daemon, as systemd-logind does with /run/user at the last logout. "
-                "Clients that are connected go on, and no other finds this daemon. Restart it in a run dir that stays.",
+                "Clients that are connected go on, and no other finds this daemon until it is there again: that needs "
+                "the folder above it, and no other daemon in its place.",
                 self.path,
             )
+        return True
+
+    def make_again(self) -> bool:
+        """Make and hold the folder that was removed. False if that is not possible now, or another daemon holds it."""
+        lost, self._lock_fd = self._lock_fd, None
+        try:
+            # Its parents are somebody else's to make: root would make /run/user/UID where a mount belongs.
+            is_held = self.path.parent.is_dir() and self.try_acquire()
+        except RunDirError:
+            is_held = False
+        if not is_held:
+            self._lock_fd = lost
+            return False
+        if lost is not None:
+            os.close(lost)
+        self._is_loss_logged = False
         return True
 
     def _close_to_others(self) -> None:
@@ -435,6 +452,6 @@ def kill_and_wait(pidfd: int, pid: int) -> None:
     poller.register(pidfd, select.POLLIN)
     if not poller.poll(_KILL_WAIT_MS):
         raise RunDirError(
-            f"Worker process {pid} of the daemon before does not die (state {process_state(pid)}): "
+            f"Worker process {pid} of the earlier daemon does not die (state {process_state(pid)}): "
             "it may still write to the segment, so nothing is started."
         )

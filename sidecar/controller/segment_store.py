@@ -306,7 +306,7 @@ def _remove_overruled(path: Path) -> None:
         _check_name(path, fd)
         path.unlink(missing_ok=True)
     except SegmentError:
-        log.warning("%s was the segment of the daemon before and cannot be read. It stays there.", path)
+        log.warning("%s was the segment of the earlier daemon and cannot be read. It stays there.", path)
     finally:
         os.close(fd)
 
@@ -358,7 +358,7 @@ def open_ours(path: Path) -> int:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise RunDirError(f"The segment {path} of the daemon before cannot be opened: {why}.") from None
+        raise RunDirError(f"The segment {path} of the earlier daemon cannot be opened: {why}.") from None
     try:
         check_file(fd, path)
     except NotOurs as error:

@@ -16,7 +16,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sidecar.common.control import (
@@ -24,8 +24,6 @@ from sidecar.common.control import (
     Configure,
     Configured,
     ControlMessage,
-    Discard,
-    Discarded,
     Drain,
     Drained,
     Explained,
@@ -112,10 +110,6 @@ class WorkerOwner(Protocol):
 
     def records_failed(self, message: FailedRecords) -> None:
         """Records of a worker's clients have failed."""
-        ...
-
-    def discarded(self, topics: Mapping[str, Discard]) -> None:
-        """A worker has discarded records of clients that exceeded their rates, by topic."""
         ...
 
     def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
@@ -305,9 +299,6 @@ class Supervisor:
         """Pass a worker's control message to the part of the daemon that handles it."""
         if isinstance(message, NeedTopics):
             self._cluster.topics_needed(message)
-            return
-        if isinstance(message, Discarded):
-            self._owner.discarded(message.topics)
             return
         if isinstance(message, TokenRefused):
             self._cluster.token_refused(message.fingerprint)

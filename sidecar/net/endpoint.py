@@ -128,6 +128,9 @@ class Endpoint:
         """Accept clients over TCP as well."""
         self._listener.add_door(door)
 
+    def listen_again(self) -> None:
+        self._listener.listen_again()
+
     def has_attached(self, routing_id: bytes) -> None:
         """Note that the client has attached: it may send whole messages as long as the connection lasts."""
         connection = self._by_id.get(routing_id)

@@ -77,13 +77,7 @@ class Listener:
         self._shut: dict[int, asyncio.TimerHandle] = {}
         """By descriptor: doors that are shut for a moment, with the timer that opens them."""
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
-        Path(path).unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        # The path gets the socket's own mode, less the umask. Set here: umask() would affect all threads.
-        os.fchmod(self._socket.fileno(), 0o600)
-        self._socket.bind(path)
-        Path(path).chmod(0o660)
-        self._socket.listen(BACKLOG)
+        self._socket = _listening(path)
         # Closed for a moment if descriptors run out, to accept and close a connection, which would otherwise wake the
         # loop for ever.
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -94,6 +88,17 @@ class Listener:
     def add_door(self, door: CurveDoor) -> None:
         """Accept connections over TCP as well."""
         self._add(door.socket, door)
+
+    def listen_again(self) -> None:
+        """Make the Unix socket again, whose path was removed with its folder. Raises OSError."""
+        old, self._socket = self._socket, _listening(self._path)
+        if old.fileno() in self._shut:
+            self._shut.pop(old.fileno()).cancel()
+        else:
+            self._epoll.unregister(old)
+        del self._doors[old.fileno()]
+        old.close()
+        self._add(self._socket, None)
 
     def _add(self, listening: socket.socket, door: CurveDoor | None) -> None:
         self._doors[listening.fileno()] = listening, door
@@ -224,6 +229,22 @@ class Listener:
         except OSError:
             log.debug("A connection that was to be closed was closed by its peer.")
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _listening(path: str) -> socket.socket:
+    """A Unix socket of mode 0660 that listens at the path, in place of an earlier one."""
+    Path(path).unlink(missing_ok=True)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        # The path gets the socket's own mode, less the umask. Set here: umask() would affect all threads.
+        os.fchmod(made.fileno(), 0o600)
+        made.bind(path)
+        Path(path).chmod(0o660)
+        made.listen(BACKLOG)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _take_one(counts: dict[Any, int], key: int | str) -> None:

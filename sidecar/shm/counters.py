@@ -337,7 +337,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "counter",
         "records",
         "Records that were discarded on arrival because their client was over its rate (`over.limit = discard`).",
-        "Any growth: `status` names the topics, the log the clients.",
+        "Any growth: `status` and the log name topic, client and rate among the failed records.",
     ),
     CounterRow(
         "requests_saved_total",

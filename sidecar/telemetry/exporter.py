@@ -128,6 +128,24 @@ class Exporter:
         self._accepting = loop.create_task(self._accept())
         self._sampling = loop.create_task(self._sample())
 
+    def listen_at(self, sock: socket.socket) -> None:
+        """Serve this socket in place of the one whose path was removed."""
+        assert self._path is not None and self._accepting is not None
+        self._accepting.cancel()
+        self._sock.close()
+        sock.setblocking(False)
+        self._sock, self._inode = sock, _inode(self._path)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    @property
+    def lost_path(self) -> Path | None:
+        """The path of its Unix socket, if that socket is no longer there."""
+        try:
+            is_there = self._path is None or _inode(self._path) == self._inode
+        except OSError:
+            is_there = False
+        return None if is_there else self._path
+
     def close(self) -> None:
         """Stop listening; the segment is not read after this. A socket's path is removed first, unless another daemon
         has it now. May be called again.

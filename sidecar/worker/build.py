@@ -118,7 +118,6 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         segment=memory.segment,
         workers=settings.workers,
         counters=memory.counters,
-        timestamp_ms=clock.timestamp_ms,
     )
     sessions = Sessions(
         limits=limits,

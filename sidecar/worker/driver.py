@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
 from sidecar.common.control import (
-    Discarded,
     Drained,
     NeedTopics,
     TopicErrors,
@@ -102,7 +101,6 @@ class Driver:
         self._topics = topics
         self._waiting = topics.waiting
         self._sessions = stubs.sessions
-        self._client_limits = stubs.limits
         self._outboxes = stubs.outboxes
         self._shares = stubs.shares
         self._openings = stubs.intake.openings
@@ -421,9 +419,6 @@ class Driver:
             if used:
                 self._host.send_control(NeedTopics(used=tuple(used)))
             self._report_failed()
-            discards = self._client_limits.take_discards()
-            if discards:
-                self._host.send_control(Discarded(discards))
             self._gauges.publish(self._wakeups, now_ms)
             self._reporter.step(now_ms)
             if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():

@@ -113,7 +113,11 @@ class Explainer:
                 continue
             for line, cause, text in (
                 (queue.waiting, WaitCause.UNKNOWN_TOPIC, "the topic is not in the cluster's metadata yet"),
-                (queue.out_of_range, OwnCause.OUT_OF_RANGE, "the topic has no such partition yet"),
+                (
+                    queue.out_of_range,
+                    WaitCause.OUT_OF_RANGE,
+                    f"they name a partition that the topic, which has {queue.partition_count}, does not have yet",
+                ),
             ):
                 if line:
                     yield WaitingRow(

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import dataclasses
 import faulthandler
-import fcntl
 import gc
 import logging
 import os
@@ -26,7 +25,6 @@ from sidecar.protocol.kio_guard import hide_hypothesis
 
 hide_hypothesis()
 
-from sidecar.common.byte_locks import ByteLock  # noqa: E402
 from sidecar.common.control import ControlMessage, Start, Warm  # noqa: E402 (kio must be imported after the guard)
 from sidecar.common.control_codec import LENGTH, START_FD_BYTE, decode_message, encode_message  # noqa: E402
 from sidecar.common.log_lines import log_to_stderr  # noqa: E402
@@ -34,7 +32,7 @@ from sidecar.common.model import ExitStatus  # noqa: E402
 from sidecar.common.own_process import hide_memory, raise_limit, set_title  # noqa: E402
 from sidecar.kill_points import ENVIRONMENT  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
-from sidecar.shm.private_files import open_private  # noqa: E402
+from sidecar.worker.slot_lock import take_slot_byte  # noqa: E402
 
 if TYPE_CHECKING:
     from sidecar.worker.worker import Worker
@@ -79,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         str(start.config["log.level"]), str(start.config["log.format"]), f"worker {start.worker_index}"
     )
     try:
-        lock_fd = _take_slot_byte(start)
+        lock_fd = take_slot_byte(start)
     except OSError as error:
         log.error("This worker ends before it serves clients: its lock cannot be taken (%s).", error)
         return ExitStatus.FAILED
@@ -189,20 +187,3 @@ def _read_exactly(control: socket.socket, count: int) -> bytes | None:
             return None
         data += part
     return bytes(data)
-
-
-def _take_slot_byte(start: Start) -> int | None:
-    """Lock the slot's byte in workers.lock for the life of the process, or return None. Only the kernel drops the
-    lock, so it proves that the owner lives.
-
-    A POSIX lock, because it belongs to the process and ends with it, in whatever state that was. Raises OSError if the
-    file cannot be opened.
-    """
-    path = start.extra["workers_lock"]
-    fd = open_private(path, os.O_RDWR, make=True)
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETLK, ByteLock(fcntl.F_WRLCK, start.slot, 1).pack())
-    except OSError:
-        os.close(fd)
-        return None
-    return fd

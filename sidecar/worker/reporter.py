@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.condition import (
+    DELIBERATE,
     SILENT_MS,
     BrokerRow,
     BrokerState,
@@ -91,23 +92,21 @@ class Reporter:
         self._topic_share_bytes = TOPIC_SHARE * page_count * page_bytes
         self._client_share_bytes = CLIENT_SHARE * page_count * page_bytes
         self._next_ms = 0.0
-        self._ignorant_since_ms = 0.0
-        """When it first found no metadata (monotonic ms); 0 before."""
+        self._ignorant_since_ms: float | None = None
+        """When it first found no metadata (monotonic ms)."""
+        self._had_metadata = False
         self._states: dict[int, tuple[BrokerState, float]] = {}
         """By broker: its state, and since when (monotonic ms)."""
         self._last: Condition | None = None
 
     def step(self, now_ms: float) -> None:
         """Send a report if it is time and something has changed."""
-        if now_ms < self._next_ms:
+        has_metadata = bool(self._cache.current.nodes)
+        if now_ms < self._next_ms and has_metadata is self._had_metadata:
             return
-        if not self._cache.current.nodes:
-            # A worker that has just begun knows nothing yet, and its predecessor's last report still holds. It reports
-            # in the turn in which metadata comes.
-            self._ignorant_since_ms = self._ignorant_since_ms or now_ms
-            if now_ms - self._ignorant_since_ms < SILENT_MS:
-                return
-        self._next_ms = now_ms + REPORT_MS
+        self._next_ms, self._had_metadata = now_ms + REPORT_MS, has_metadata
+        if not has_metadata and self._ignorant_since_ms is None:
+            self._ignorant_since_ms = now_ms
         condition = self._look(now_ms)
         if condition != self._last:
             self._last = condition
@@ -137,13 +136,15 @@ class Reporter:
             key = place.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
             holds.setdefault(key, (wait.since_ms, 1, ""))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
+        knows_cluster = bool(snapshot.nodes) or now_ms - (self._ignorant_since_ms or 0.0) >= SILENT_MS
         return Condition(
             brokers=brokers,
             topics=self._topic_shares(full),
             clients=self._client_shares(full),
             holds=tuple(HoldRow(*key, *row) for key, row in longest),
-            waits=self._waits(snapshot, {row.id: row for row in brokers}),
+            waits=self._waits(snapshot, {row.id: row for row in brokers}) if knows_cluster else (),
             letters=self._letters(),
+            knows_cluster=knows_cluster,
         )
 
     # ---- brokers
@@ -209,7 +210,7 @@ class Reporter:
         found: dict[int, _Held] = {}
         for batch in islice(self._incomplete, BATCHES_SEEN_MAX):
             leader = snapshot.leader(batch.topic, batch.partition)
-            if leader is None:
+            if leader is None or _is_paused(batch):
                 continue
             held = found.get(leader.id)
             if held is None:
@@ -223,27 +224,40 @@ class Reporter:
 
     def _waits(self, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow]) -> tuple[WaitRow, ...]:
         found: list[WaitRow] = []
-        batch = self._incomplete.oldest()
-        if batch is not None:
-            leader = snapshot.leader(batch.topic, batch.partition)
-            broker = -1 if leader is None else leader.id
-            cause, error = self.why(batch, broker, brokers.get(broker))
-            found.append(WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error))
+        oldest = self._incomplete.oldest()
+        if oldest is not None:
+            found.append(self._wait_of(oldest, snapshot, brokers))
+            if found[0].cause in DELIBERATE:
+                seen = islice(self._incomplete, BATCHES_SEEN_MAX)
+                rows = (self._wait_of(batch, snapshot, brokers) for batch in seen)
+                others = [row for row in rows if row.cause not in DELIBERATE]
+                found += sorted(others, key=lambda row: row.accepted_ms)[:1]
         unknown = [
-            (line.first_ms, queue.topic)
+            (line.first_ms, queue.topic, cause)
             for queue in self._topics.waiting.queues
-            for line in (queue.waiting, queue.out_of_range)
+            for line, cause in (
+                (queue.waiting, WaitCause.UNKNOWN_TOPIC),
+                (queue.out_of_range, WaitCause.OUT_OF_RANGE),
+            )
             if line
         ]
         if unknown:
-            first_ms, topic = min(unknown)
-            found.append(WaitRow(topic, -1, -1, first_ms, str(WaitCause.UNKNOWN_TOPIC)))
+            first_ms, topic, cause = min(unknown)
+            found.append(WaitRow(topic, -1, -1, first_ms, str(cause)))
         return tuple(found)
+
+    def _wait_of(
+        self, batch: ProducerBatch, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow]
+    ) -> WaitRow:
+        leader = snapshot.leader(batch.topic, batch.partition)
+        broker = -1 if leader is None else leader.id
+        cause, error = self.why(batch, broker, brokers.get(broker))
+        return WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error)
 
     def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
         """Why a batch is still here, and the matching error text. ``broker``: its leader's id, -1 if none."""
         error = batch.last_error or ""
-        if batch.queue.settings.is_paused and batch.order == NOT_DRAINED:
+        if _is_paused(batch):
             return WaitCause.PAUSED, ""
         if broker < 0:
             is_known = batch.topic in self._cache.current.topics
@@ -293,3 +307,8 @@ class Reporter:
             for name, size_bytes in held.items()
         ]
         return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share)) if rows else ()
+
+
+def _is_paused(batch: ProducerBatch) -> bool:
+    """Whether it waits for an operator alone. A batch that was sent before its topic was paused is sent again."""
+    return batch.queue.settings.is_paused and batch.order == NOT_DRAINED

@@ -22,6 +22,7 @@ from sidecar.common.control import (
     ControlMessage,
     Drain,
     Explain,
+    ListenAgain,
     LoginToken,
     Ready,
     Start,
@@ -47,6 +48,7 @@ from sidecar.shm.disk import Folder
 from sidecar.worker.build import Outside, build
 from sidecar.worker.live_settings import use_settings
 from sidecar.worker.settings import WorkerSettings
+from sidecar.worker.slot_lock import take_slot_byte
 from sidecar.worker.slot_memory import SlotMemory
 from sidecar.worker.turn_timer import TurnTimer
 
@@ -274,6 +276,8 @@ class Worker:
             self._configure(message)
         elif isinstance(message, Explain):
             self._channel.send(self._rooms.explainer.explain(message, self._clock.now_ms()))
+        elif isinstance(message, ListenAgain):
+            self._listen_again()
         elif isinstance(message, Stop):
             self._stop(ExitStatus.OK)
         else:
@@ -298,6 +302,18 @@ class Worker:
             return
         self._channel.send(Configured(message.serial))
         self._rooms.turns.wake()
+
+    def _listen_again(self) -> None:
+        """The clients that are connected stay. After an error this worker ends, and its successor listens there."""
+        assert self._endpoint is not None
+        try:
+            is_ours = take_slot_byte(self._start) is not None
+            self._endpoint.listen_again()
+        except OSError as error:
+            self.give_up(f"its socket cannot be made again ({error.strerror})")
+            return
+        if not is_ours:
+            self.give_up("another process holds its slot's lock in the new run directory")
 
     def _on_controller_gone(self, error: str | None) -> None:
         # Accept nothing more and end: the next controller adopts the segment only after this worker's death.

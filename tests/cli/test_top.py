@@ -128,12 +128,6 @@ def test_a_line_names_the_columns_of_plain_rows() -> None:
     assert "#rate" in {line.split()[0] for line in shown if line}
 
 
-def test_records_that_rates_discarded_are_counted_by_topic() -> None:
-    discards = [{"topic": "clicks", "records": 1640, "first_ms": 1, "last_ms": 2}]
-    shown = plain(look(discards=discards), "rate", 10)
-    assert rows(shown, "discarded")[0][:3] == ["discarded", "clicks", "1640"]
-
-
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[SidecarDaemon]:
     with (

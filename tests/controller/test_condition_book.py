@@ -21,7 +21,10 @@ class Stage:
 
     def __init__(self) -> None:
         self.held = 1
-        self.book = ConditionBook(page_count=100, page_bytes=16384, held_records=lambda: self.held)
+        self.paused: set[str] = set()
+        self.book = ConditionBook(
+            page_count=100, page_bytes=16384, held_records=lambda: self.held, paused=lambda: self.paused
+        )
         self.now_ms = NOW_MS
         self.answered_ms = NOW_MS
         self.nodes = dict(NODES)
@@ -302,13 +305,86 @@ def test_records_that_linger_are_no_trouble(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
+def test_a_paused_topic_has_no_second_note_and_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The order to pause has its own note and its own line."""
+    stage = Stage()
+    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 20_000.0, "paused"),))
+    assert stage.book.notices(0, stage.now_ms) == []
+    assert stage.book.trouble(stage.now_ms) is None
+    oldest = stage.book.status(0, 5, stage.now_ms)["oldest_held"]
+    assert (oldest["seconds"], oldest["reason"]) == (20.0, "paused by an operator")
+    assert not caplog.records
+
+
+def test_a_client_that_waits_for_a_paused_topic_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    hold = HoldRow("bulk", "share", "orders", NOW_MS - 6_000.0, 1)
+    stage.paused.add("orders")
+    stage.hear(0, holds=(hold,), topics=(ShareRow("orders", 1.0, 50, is_full=True),))
+    advice = "Topic orders is paused: `kafka-sidecar resume` lets it go on."
+    (notice,) = stage.book.notices(50, stage.now_ms)
+    assert notice == f"pool 50 %, topic orders at its share, client bulk waits for 6 s. {advice}"
+    assert caplog.messages[-1].endswith(f"topic orders holds its share of the buffer pool. {advice}")
+    stage.paused.clear()
+    (notice,) = stage.book.notices(50, stage.now_ms)
+    assert "paused" not in notice
+
+
+@pytest.mark.parametrize("deliberate", ["paused", "linger"])
+def test_a_deliberate_wait_hides_no_trouble(deliberate: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The paused record was the oldest one, so that nobody saw the refusal of another topic."""
+    stage = Stage()
+    paused = WaitRow("paused", 0, 1, NOW_MS - 60_000.0, deliberate)
+    refused = WaitRow("orders", 1, 2, NOW_MS - 6_000.0, "refused", "NOT_ENOUGH_REPLICAS")
+    stage.hear(0, waits=(paused, WaitRow("orders", 0, 1, NOW_MS - 100.0, "unanswered")))
+    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["topic"] == "paused", "the other one is young"
+    stage.hear(1, waits=(paused, refused))
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == "Oldest held record 6 s, orders-1, broker 2 refuses: NOT_ENOUGH_REPLICAS."
+    assert caplog.messages == [f"{trouble.sentence} {trouble.advice}"]
+
+
+def test_a_worker_without_metadata_says_who_waits_and_leaves_the_rest_to_its_predecessor() -> None:
+    """For 5 s nothing of it was shown: neither its held clients nor what they hold of the pool."""
+    stage = Stage()
+    wait = WaitRow("orders", 1, 1, NOW_MS - 8_000.0, "broker")
+    stage.hear(0, stage.down(), waits=(wait,))
+    stage.book.worker_left(0)
+    hold = HoldRow("bulk", "pool", "orders", stage.now_ms - 2_000.0, 1)
+    stage.hear(0, holds=(hold,), topics=(ShareRow("orders", 0.5, 50),), knows_cluster=False, after_ms=6_000.0)
+    shown = stage.book.status(50, 5, stage.now_ms)
+    assert [each["client"] for each in shown["holds"]] == ["bulk"]
+    assert [each["topic"] for each in shown["pool"]["by_topic"]] == ["orders"]
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence.startswith(
+        "Broker 1 (kafka1:9092) has been down for 6 s and 5 records wait for it"
+    )
+    stage.hear(0, up())
+    assert stage.book.trouble(stage.now_ms) is None
+    fresh = Stage()
+    fresh.hear(0, knows_cluster=False)
+    assert fresh.book.trouble(fresh.now_ms) is None
+
+
+def test_a_partition_that_the_topic_lacks_is_not_an_unknown_topic() -> None:
+    stage = Stage()
+    stage.hear(0, waits=(WaitRow("orders", -1, -1, NOW_MS - 6_000.0, "out_of_range"),))
+    (notice,) = stage.book.notices(0, stage.now_ms)
+    assert notice == (
+        "oldest held record 6 s, topic orders, it names a partition that the topic does not have. "
+        "Send to a partition that the topic has, or give it more of them."
+    )
+
+
 def test_with_nothing_held_no_oldest_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     """The worker's report is up to a second old, the count of held records is of now."""
     stage = Stage()
-    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 6_000.0, "paused"),))
+    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 8_000.0, "queued"),))
     (notice,) = stage.book.notices(0, stage.now_ms)
-    assert notice.startswith("oldest held record 6 s, orders-2, paused by an operator.")
-    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["seconds"] == 6.0
+    assert notice.startswith("oldest held record 8 s, orders-2, in line for broker 1.")
+    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["seconds"] == 8.0
     stage.held = 0
     assert stage.book.notices(0, stage.now_ms) == []
     assert stage.book.status(0, 5, stage.now_ms)["oldest_held"] is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from client_stub import Producer
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
 from tests.process.failure_scenes import privately
@@ -37,8 +40,11 @@ def test_the_end_of_a_daemon_without_its_run_dir_leaves_the_next_one_alone(
     first = start_daemon(mock_broker.bootstrap_servers, run_dir=short_dir / "run", settings=HTTP)
     with Producer(first.run_dir) as producer:
         producer.send("smoke", b"1").result(20)
+        assert first.process is not None
+        first.process.send_signal(signal.SIGSTOP)  # otherwise it makes its run dir again
         first.run_dir.rename(short_dir / "gone")
         second.start()
+        first.process.send_signal(signal.SIGCONT)
         assert second.process is not None
         # Its workers change, so it has something to publish.
         os.kill(first_worker(short_dir / "gone"), signal.SIGKILL)
@@ -61,6 +67,57 @@ def test_the_end_of_a_daemon_without_its_run_dir_leaves_the_next_one_alone(
     assert second.stop() == ExitStatus.OK
 
 
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_run_dir_that_was_removed_is_made_again(
+    short_dir: Path, start_daemon: StartDaemon, how: str
+) -> None:
+    """A worker that died then was never replaced, and the next daemon did not find the records."""
+    with FakeBroker({"orders": 1, "later": 1}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers, run_dir=short_dir / "run", settings=HTTP)
+        with Producer(daemon.run_dir, client_name="old") as old:
+            old.send("orders", b"1").result(20)
+            assert daemon.command("pause", "later").returncode == 0
+            old.send("later", b"kept")
+            old.flush(20, until="accepted")
+            before = daemon.info()
+            if how == "removed":
+                shutil.rmtree(daemon.run_dir)
+            else:
+                for each in daemon.run_dir.iterdir():
+                    each.unlink(missing_ok=True)
+            wait_until((daemon.run_dir / "http.sock").exists, "the sockets", describe=daemon.log_tail)
+            assert old.send("orders", b"2").result(20).offset == 1, "its connection has lasted"
+            with Producer(daemon.run_dir, client_name="new") as new:
+                assert new.send("orders", b"3").result(20).offset == 2
+            assert b" 200 OK" in answer_of(daemon.run_dir / "http.sock")
+            for pid in daemon.worker_pids():
+                os.kill(pid, signal.SIGKILL)
+            wait_until(
+                lambda: len(set(daemon.ready_pids()) - {each["pid"] for each in before["workers"]}) == 2,
+                "both replacements",
+                describe=daemon.log_tail,
+            )
+            assert old.send("orders", b"4").result(20).offset == 3
+            assert daemon.status()["pauses"]["topics"].keys() == {"later"}
+            daemon.kill_all()
+            daemon.start()
+            assert daemon.info()["segment"] == before["segment"], "the next daemon finds the records"
+            assert daemon.command("resume").returncode == 0
+            wait_until(lambda: len(kafka.records("later")) == 1, "the record", describe=daemon.log_tail)
+            assert daemon.stop() == ExitStatus.OK
+        log = daemon.log_path.read_text()
+        assert "Traceback" not in log
+        assert (log.count("was removed under this daemon"), log.count("is made again")) == (1, 1)
+
+
+def answer_of(path: Path) -> bytes:
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(10)
+        asking.connect(str(path))
+        asking.sendall(b"GET /livez HTTP/1.1\r\nHost: daemon\r\n\r\n")
+        return asking.recv(4096)
+
+
 def first_worker(run_dir: Path) -> int:
     daemon = SidecarDaemon(None, run_dir=run_dir)
     return daemon.worker_pids()[0]
@@ -72,16 +129,16 @@ def test_a_socket_that_cannot_be_removed_does_not_hold_up_a_replacement(
     daemon = start_daemon(mock_broker.bootstrap_servers)
     wait_until(lambda: len(daemon.ready_pids()) == 2, "both workers, with their sockets")
     victim = daemon.info()["workers"][0]
-    socket = Path(victim["endpoint"].removeprefix("ipc://"))
-    socket.unlink()
-    socket.mkdir()
+    path = Path(victim["endpoint"].removeprefix("ipc://"))
+    path.unlink()
+    path.mkdir()
     os.kill(victim["pid"], signal.SIGKILL)
     wait_until(
         lambda: len(set(daemon.ready_pids()) - {victim["pid"]}) == 2,
         "a replacement",
         describe=daemon.log_tail,
     )
-    assert f"{socket} of a dead worker cannot be removed" in daemon.log_path.read_text()
+    assert f"{path} of a dead worker cannot be removed" in daemon.log_path.read_text()
     assert daemon.stop() == ExitStatus.OK
     assert f"{daemon.run_dir} cannot be cleared" in daemon.log_path.read_text()
     assert "Traceback" not in daemon.log_path.read_text()

@@ -243,13 +243,14 @@ def test_discards_are_seen(start_daemon: StartDaemon, mock_broker: MockBroker, f
     assert set(names) == {"THROTTLING_QUOTA_EXCEEDED"}
 
     def reported() -> int:
-        return sum(each["records"] for each in daemon.info()["discards"])
+        return sum(each["records"] for each in daemon.info()["failures"])
 
     wait_until(lambda: reported() == len(names), "the worker's reports")
-    (shown,) = daemon.info()["discards"]
-    assert shown["topic"] == "smoke"
+    (shown,) = daemon.info()["failures"]
+    assert (shown["topic"], shown["client"]) == ("smoke", "app")
     assert shown["first_ms"] <= shown["last_ms"]
-    assert f"{len(names)} records of topic smoke were discarded" in daemon.command("status").stdout
+    (row,) = [each for each in daemon.command("status").stdout.splitlines() if "discard" in each]
+    assert row.startswith(f"  failed    {len(names)} of topic smoke: THROTTLING_QUOTA_EXCEEDED, last ")
     (line,) = [each for each in daemon.log_path.read_text().splitlines() if "discarded" in each]
     assert (
         "topic smoke failed: THROTTLING_QUOTA_EXCEEDED: The record was discarded: client app is at its"

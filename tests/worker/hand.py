@@ -237,6 +237,5 @@ def no_limits() -> ClientLimits:
         ClientRules({}),
         segment=None,
         workers=1,
-        counters=None,
-        timestamp_ms=lambda: 0,  # type: ignore[arg-type]
+        counters=None,  # type: ignore[arg-type]
     )

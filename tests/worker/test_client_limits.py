@@ -9,8 +9,6 @@ import pytest
 
 from client_stub.wire import Kind, LocalCode, Persistence, SubmitFlag
 from sidecar.common.client_rules import ClientRule, ClientRules, digest_of
-from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS
-from sidecar.controller.discards import Discards
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import Scene
 from tests.worker.test_topics import snapshot
@@ -195,30 +193,11 @@ def test_discards_fail_with_a_name_and_are_counted_by_topic(stage: PortStage) ->
     found = failures(peer)
     assert {code for _, code, _ in found} == {LocalCode.QUOTA_EXCEEDED}
     assert "client app is at its records.per.second of 10 (over.limit = discard)" in found[0][2]
-    taken = stage.scene.rooms.stubs.limits.take_discards()
-    assert taken["t"].records == len(found) == stage.counted("records_discarded_total")
-    assert taken["t"].first_ms <= taken["t"].last_ms
-    assert stage.scene.rooms.stubs.limits.take_discards() == {}
-
-
-def test_discards_are_bounded_by_topics(stage: PortStage) -> None:
-    use(stage, ClientRule("app", records_per_second=1, discards=True))
-    stage.client("app").submit()
-    stage.client("app").submit(topic="t-0")
-    for begin in (0, DISCARD_TOPICS_MAX // 2, DISCARD_TOPICS_MAX):
-        peer = stage.client("app")
-        for number in range(begin, min(begin + DISCARD_TOPICS_MAX // 2, DISCARD_TOPICS_MAX + 5)):
-            peer.submit(stream=number + 1, topic=f"t-{number}")
-    taken = stage.scene.rooms.stubs.limits.take_discards()
-    assert len(taken) == DISCARD_TOPICS_MAX + 1
-    assert taken[OTHER_TOPICS].records == 5
-    found = Discards()
-    for _ in range(2):
-        found.add(taken)
-    shown = found.to_list()
-    assert len(shown) == DISCARD_TOPICS_MAX + 1
-    assert shown[0]["topic"] == OTHER_TOPICS
-    assert shown[0]["records"] == 10
+    reported = stage.scene.rooms.settlement.failures.take()
+    assert reported is not None
+    (row,) = reported.rows
+    assert (row.topic, row.client, row.text) == ("t", "app", found[0][2])
+    assert row.count == len(found) == stage.counted("records_discarded_total")
 
 
 def test_a_rate_that_is_raised_lets_held_streams_go(stage: PortStage) -> None:

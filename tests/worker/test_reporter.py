@@ -13,6 +13,7 @@ from sidecar.common.condition import SILENT_MS, BrokerRow, HoldRow, WaitRow
 from sidecar.common.control import Condition, PartitionUpdate, UpdateMetadata
 from sidecar.common.control_codec import decode_message, encode_message
 from sidecar.common.model import Node
+from sidecar.producer.topic_settings import TopicRules
 from sidecar.worker.reporter import BATCHES_SEEN_MAX, REPORT_MS
 from tests.configs import producer_config
 
@@ -49,8 +50,8 @@ class ScriptedLinks(NoLinks):
 class Stage(PortStage):
     def __init__(self, path: Path, linger_ms: float = LINGER_MS, partitions: int = 1) -> None:
         self.links = ScriptedLinks()
-        config = producer_config(linger_ms=linger_ms, enable_idempotence=False, acks=1)
-        self.scene = Scene(path, config, patterns={"slow": {"records.per.second": 1}}, links=self.links)
+        self.config = producer_config(linger_ms=linger_ms, enable_idempotence=False, acks=1)
+        self.scene = Scene(path, self.config, patterns={"slow": {"records.per.second": 1}}, links=self.links)
         super().__init__(self.scene)
         self.worker = self.scene.worker
         self.driver = self.scene.rooms.driver
@@ -63,8 +64,10 @@ class Stage(PortStage):
         self.scene.rooms.turns.run_now()
         self.worker.loop.run()
 
-    def know(self, topic: str, leader: int = 1) -> None:
-        states = tuple(PartitionUpdate(topic, None, each, leader) for each in range(self.partitions))
+    def know(self, *topics: str, leader: int = 1) -> None:
+        states = tuple(
+            PartitionUpdate(topic, None, each, leader) for topic in topics for each in range(self.partitions)
+        )
         update = UpdateMetadata(1, 1, EPOCH, (Node(1, "broker", 9092),), states, version=1)
         self.driver.on_update_metadata(update)
         self.worker.loop.run()
@@ -173,6 +176,34 @@ def test_a_topic_without_leader_and_one_that_is_not_known(stage: Stage) -> None:
     ]
 
 
+def test_a_paused_topic_neither_needs_a_broker_nor_hides_another_topic(stage: Stage) -> None:
+    rooms = stage.scene.rooms
+    rooms.core.accumulator.use_rules(TopicRules(stage.config, paused={"later"}), stage.clock.now_ms())
+    stage.know("later", "t")
+    peer = stage.client()
+    paused_ms = stage.clock.now_ms()
+    stage.submit(peer, topic="later")
+    condition = stage.report()
+    assert condition is not None
+    paused = WaitRow("later", 0, 1, paused_ms, "paused")
+    assert (condition.brokers, condition.waits) == ((), (paused,))
+
+    accepted_ms = stage.clock.now_ms()
+    stage.submit(stage.client("other"), topic="t")
+    condition = stage.report()
+    assert condition is not None
+    assert condition.waits == (paused, WaitRow("t", 0, 1, accepted_ms, "broker"))
+    assert [(row.state, row.held_records) for row in condition.brokers] == [("connecting", 1)]
+
+
+def test_a_record_for_a_partition_that_its_topic_lacks_does_not_wait_for_the_topic(stage: Stage) -> None:
+    stage.know("t")
+    stage.submit(stage.client(), payload=msgpack.packb([None, b"v", None, 7]))
+    condition = stage.report()
+    assert condition is not None
+    assert [(each.topic, each.cause) for each in condition.waits] == [("t", "out_of_range")]
+
+
 RATE_TEXT = "topic slow is at its records.per.second of 1"
 
 
@@ -252,14 +283,17 @@ def test_held_records_of_so_many_batches_are_counted_by_broker(tmp_path: Path) -
     stage.scene.close()
 
 
-def test_a_worker_that_has_just_begun_says_nothing_before_it_has_metadata(stage: Stage) -> None:
+def test_a_worker_that_has_just_begun_judges_no_broker_before_it_has_metadata(stage: Stage) -> None:
     """It said that adopted records have no leader, and that no broker is bad; its predecessor knew better."""
-    peer = stage.client()
-    stage.submit(peer)
-    assert stage.report() is None
+    stage.submit(stage.client("web"))
+    first = stage.report(0.0)
+    assert first is not None, "its clients are seen at once"
+    assert (first.knows_cluster, first.brokers, first.waits) == (False, (), ())
+    assert [each.name for each in first.clients] == ["web"]
     stage.know("t")
-    condition = stage.report()
-    assert condition is not None
+    condition = stage.report(0.0)
+    assert condition is not None, "it reports in the turn in which metadata comes"
+    assert condition.knows_cluster
     assert [each.cause for each in condition.waits] == ["broker"]
 
 
@@ -267,8 +301,8 @@ def test_records_without_metadata_do_not_lack_a_leader(stage: Stage) -> None:
     """A daemon that takes over while Kafka is away has adopted them in batches already."""
     session = stage.scene.client("other")
     batch = stage.scene.batch(stage.scene.accept(session, 1, 1), publish=False)
-    assert stage.report() is None
-    assert stage.report(SILENT_MS) == Condition(), "but it does not stay silent"
+    assert stage.report() == Condition(knows_cluster=False)
+    assert stage.report(SILENT_MS) == Condition(), "after a while it counts as cut off"
     assert stage.scene.rooms.reporter.why(batch, -1, None) == ("metadata", "")
     stage.know("t", leader=-1)
     assert stage.scene.rooms.reporter.why(batch, -1, None) == ("no_leader", "")

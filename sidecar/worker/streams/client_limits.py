@@ -1,13 +1,11 @@
-"""ClientLimits: applies the rules for clients: allowed topics by stream, rates by name, discards by topic."""
+"""ClientLimits: applies the rules for clients: allowed topics by stream, and rates by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import LocalCode
-from sidecar.common.control import DISCARD_TOPICS_MAX, OTHER_TOPICS, Discard
 from sidecar.shm.rate_words import find_clock
 from sidecar.worker.streams.rate_limit import RateLimit
 from sidecar.worker.streams.refusal import Refusal
@@ -33,16 +31,12 @@ class ClientLimits:
         segment: Segment,
         workers: int,
         counters: Counters,
-        timestamp_ms: Callable[[], int],
     ) -> None:
-        """``timestamp_ms``: the wall clock, Unix epoch."""
         self.rules = rules
         self._segment = segment
         self._workers = workers
         self._counters = counters
-        self._timestamp_ms = timestamp_ms
         self._rates: dict[str, RateLimit | None] = {}
-        self._discards: dict[str, Discard] = {}
 
     def use(self, rules: ClientRules) -> None:
         """Use new rules for later calls. :meth:`apply` brings them to sessions that exist."""
@@ -65,25 +59,13 @@ class ClientLimits:
 
     def discard(self, stream: StreamState, count: int, why: str) -> Refusal | None:
         """Discard records over the limit, if the client's rule says so, and count them. None: the client waits
-        instead. The controller logs them with all failed records.
+        instead. Log and status show them with all failed records.
         """
         rule = self.rules.of(stream.session.name)
         if rule is None or not rule.discards:
             return None
-        topic = stream.topic_queue.topic
-        now_ms = self._timestamp_ms()
-        if topic not in self._discards and len(self._discards) >= DISCARD_TOPICS_MAX:
-            topic = OTHER_TOPICS
-        before = self._discards.get(topic)
-        first_ms, counted = (now_ms, 0) if before is None else (before.first_ms, before.records)
-        self._discards[topic] = Discard(counted + count, first_ms, now_ms)
         self._counters.inc("records_discarded_total", count)
         return Refusal(LocalCode.QUOTA_EXCEEDED, DISCARD_TEXT.format(why))
-
-    def take_discards(self) -> dict[str, Discard]:
-        """Remove and return the discards since the last call, by topic."""
-        taken, self._discards = self._discards, {}
-        return taken
 
     def _rate_of(self, name: str) -> RateLimit | None:
         """The rate limit that all clients of that name share. Its clocks are shared by all workers."""
