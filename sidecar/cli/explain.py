@@ -56,6 +56,8 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
         if is_stopped:
             click.echo(info["sentence"], err=True)
         raise SystemExit(int(ExitStatus.TIMED_OUT))
+    if found.get("workers_asked") == 0:  # missing in earlier versions
+        fail(f"No worker is ready, and only workers know what waits. {info['sentence']}".rstrip())
     if not found["is_known"]:
         fail(
             f"No worker knows a topic, a partition or a client named {name}: no record for it has come. "
@@ -135,7 +137,8 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
         lines.append(f"and {more:,} more that wait for less long")
     if found.get("unread_batches"):
         lines.append(f"and {found['unread_batches']:,} batches that were not looked at")
-    if not found["waiting"] and found["is_known"]:
+    has_asked_all = found.get("workers_asked") != 0 and not found["silent_workers"]
+    if not found["waiting"] and found["is_known"] and has_asked_all:
         lines.append(f"Nothing of {name} waits." if name else "Nothing waits.")
     clients = [each for each in found["clients"] if name or each["records"] or each["held_streams"]]
     lines += [client_line(each) for each in clients]

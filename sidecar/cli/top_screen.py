@@ -18,6 +18,8 @@ _ALWAYS: Final = ("records accepted", "records delivered")
 """Shown on a screen even if nothing was counted."""
 _TEXTS: Final = frozenset({"last error", "text", "last death"})
 """Columns whose cells may wrap to several lines."""
+_NAMES: Final = frozenset({"topic", "client"})
+"""Columns that are cut to a third of the screen: a name may have 249 characters, and numbers must stay whole."""
 _BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
 _BESIDE: Final = frozenset({"rate", "now"})
 """Tables of few rows, which stand beside each other at the top and are shown whole."""
@@ -33,7 +35,10 @@ def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Cons
     missing = sum(map(_length, tables))
 
     def fits(tables: Sequence[Table], rows: int) -> bool:
-        return len(console.render_lines(_group(look, tables, rows, 0), pad=False)) <= console.height
+        return (
+            len(console.render_lines(_group(look, tables, rows, 0, console.width), pad=False))
+            <= console.height
+        )
 
     while tables and not fits(tables, 1):
         tables.pop()
@@ -42,14 +47,14 @@ def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Cons
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(tables, middle) else (low, middle - 1)
     missing -= sum(min(_length(table), low) for table in tables)
-    return _group(look, tables, low, missing)
+    return _group(look, tables, low, missing, console.width)
 
 
 def _length(table: Table) -> int:
     return 0 if table.word in _BESIDE else len(table.rows)
 
 
-def _group(look: Look, tables: Sequence[Table], rows: int, missing: int) -> Group:
+def _group(look: Look, tables: Sequence[Table], rows: int, missing: int, width: int) -> Group:
     colour = "green" if look.info["state"] == "running" else "red" if look.info["state"] in _BAD else "yellow"
     state, *more = head(look)
     above = [
@@ -57,15 +62,15 @@ def _group(look: Look, tables: Sequence[Table], rows: int, missing: int) -> Grou
         Text(state, style=f"bold {colour}"),
         *map(Text, more),
     ]
-    beside = [_table(each, each.rows) for each in tables if each.word in _BESIDE]
-    below = [_table(each, each.rows[:rows]) for each in tables if each.word not in _BESIDE]
+    beside = [_table(each, each.rows, width) for each in tables if each.word in _BESIDE]
+    below = [_table(each, each.rows[:rows], width) for each in tables if each.word not in _BESIDE]
     keys = "s sorts, r reverses, q ends"
     if missing:
         keys = f"… {counted(missing, 'more row')}: make the window taller. {keys}"
     return Group(*above, Columns(beside, padding=(1, 4)), *below, Text(keys, style="dim", no_wrap=True))
 
 
-def _table(table: Table, rows: Sequence[Sequence[str | int | float]]) -> RichTable:
+def _table(table: Table, rows: Sequence[Sequence[str | int | float]], width: int) -> RichTable:
     made = RichTable(
         title=table.title or None, title_justify="left", title_style="bold", box=None, pad_edge=False
     )
@@ -77,6 +82,7 @@ def _table(table: Table, rows: Sequence[Sequence[str | int | float]]) -> RichTab
             justify="right" if isinstance(cell, int | float) else "left",
             header_style="dim",
             no_wrap=title not in _TEXTS,
+            max_width=max(width // 3, 12) if title in _NAMES else None,
         )
     for row in shown:
         style = "red" if any(cell in _BAD for cell in row) else None

@@ -16,7 +16,7 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.failure_book import FailureBook
-from sidecar.controller.health import Health, disk_sentence, workers_missing
+from sidecar.controller.health import ADVICE, Health, disk_sentence, workers_missing
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import Overview
 from sidecar.controller.run_dir import RunDir
@@ -85,7 +85,9 @@ class DaemonStatus:
         if self._cluster.error:
             return Health("unreachable", self._cluster.error)
         if not ready and self._supervisor.last_death:
-            return Health("starting", f"No worker is ready. {self._supervisor.last_death}")
+            return Health(
+                "starting", f"No worker is ready. {self._supervisor.last_death}", ADVICE["degraded"]
+            )
         if not ready or not self._cluster.is_known:
             what = "its first metadata" if ready else "its workers"
             servers = ", ".join(self.config.words("bootstrap.servers"))

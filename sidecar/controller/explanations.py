@@ -138,7 +138,10 @@ class Explanations:
         clients.sort(key=lambda row: (-row["held_streams"], -row["records"]))
         return {
             "is_answered": True,
-            "is_known": any(answer.is_known for answer in answers.values()),
+            # A worker that has not answered may know it.
+            "is_known": not asked
+            or len(answers) < len(asked)
+            or any(answer.is_known for answer in answers.values()),
             "waiting": waiting[:WAITING_ROWS_MAX],
             # Without the rows that this user may not see.
             "waiting_count": sum(answer.row_count for answer in answers.values()) - len(rows) + len(waiting),
@@ -146,6 +149,7 @@ class Explanations:
             "client_count": sum(answer.client_count for answer in answers.values()),
             "unread_batches": sum(answer.unread for answer in answers.values()),
             "silent_workers": sorted(asked.keys() - answers.keys()),
+            "workers_asked": len(asked),
         }
 
 

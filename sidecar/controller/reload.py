@@ -149,8 +149,7 @@ class Reload:
     def _refuse(
         self, began_s: float, sentences: Sequence[str], *, needs_takeover: bool = False
     ) -> ReloadResult:
-        for sentence in sentences:
-            log.error("Reload refused, the earlier configuration goes on: %s", sentence)
+        log.error("Reload refused, the earlier configuration goes on: %s", " ".join(sentences))
         return ReloadResult(
             began_s,
             took_ms=(time.monotonic() - began_s) * 1000,

@@ -40,6 +40,12 @@ def failure(number: int) -> dict[str, Any]:
     return {"topic": f"t{number}", "records": 1, **words}
 
 
+def test_silence_is_not_taken_for_nothing() -> None:
+    assert describe(answer(), "") == ["Nothing waits."]
+    assert describe(answer(workers_asked=0), "") == []
+    assert describe(answer(silent_workers=[0]), "") == ["worker 0 did not answer in time"]
+
+
 @pytest.mark.parametrize("name", ["", "c1", "orders"])
 def test_what_is_left_out_is_counted(name: str) -> None:
     found = answer(

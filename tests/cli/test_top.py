@@ -95,6 +95,16 @@ def test_a_narrow_screen_has_no_empty_columns_and_names_are_whole() -> None:
     assert "records accepted" in shown and "records failed" not in shown, "none ever failed"
 
 
+def test_a_long_name_cuts_no_number() -> None:
+    seen = look(run_dir="/run/x")
+    seen.topics[1]["topic"] = "x" * 249
+    console = Console(width=80, file=io.StringIO())
+    console.print(screen(seen, "rate", 10, is_reversed=False, console=console))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    (row,) = [line.split() for line in shown.splitlines() if line.startswith("xxx")]
+    assert row[0].endswith("x…") and row[1:] == ["7,000", "9", "0", "1"]
+
+
 @pytest.mark.parametrize("height", [24, 17, 12, 8])
 def test_a_low_screen_says_how_many_rows_it_leaves_out(height: int) -> None:
     """The rows at its end were cut off, those of the workers first, without a word."""

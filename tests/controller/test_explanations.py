@@ -76,6 +76,13 @@ def test_a_worker_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sidecar.controller.explanations.ANSWER_S", 0.05)
     found = ask([Worker(0), Worker(3, is_silent=True)])
     assert found["silent_workers"] == [3] and len(found["waiting"]) == 1
+    assert found["is_known"], "the silent one may know it"
+
+
+def test_a_daemon_without_a_ready_worker_knows_of_nothing_that_is_unknown() -> None:
+    """Between a worker's death and its successor `explain` said that no record had ever come."""
+    found = ask([])
+    assert (found["is_known"], found["workers_asked"]) == (True, 0)
 
 
 def test_another_user_sees_the_topics_that_he_may_send_to() -> None:

@@ -381,29 +381,6 @@ def test_a_refused_token_is_replaced_once_for_all_who_say_so() -> None:
     asyncio.run(live())
 
 
-def test_a_token_that_is_due_by_a_stepped_wall_clock_is_fetched() -> None:
-    """The timer ran on for most of an hour after a suspended machine went on, and each login found an expired token."""
-    fetched: list[str] = []
-    handed: list[LoginToken] = []
-
-    def fetch() -> OAuthToken:
-        fetched.append(f"t{len(fetched)}")
-        return OAuthToken(fetched[-1], time.time() * 1000 + 3_600_000)
-
-    async def live() -> None:
-        values = values_of("sasl.oauthbearer.token=x", "sasl.login.retry.backoff.max.ms=10")
-        keeper = TokenKeeper(values, handed.append, fetch=fetch)
-        keeper.start()
-        await until(lambda: len(handed) == 1)
-        keeper.look(time.time() * 1000)
-        assert not keeper._wanted.is_set()
-        keeper.look(time.time() * 1000 + 3_600_000)
-        await until(lambda: [each.token for each in handed] == ["t0", "t1"])
-        keeper.close()
-
-    asyncio.run(live())
-
-
 def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
     release = threading.Event()
 

@@ -133,6 +133,18 @@ def test_names_of_clients_and_topics_are_text(browser: Browser, daemon: SidecarD
     assert not browser.complaints
 
 
+def test_a_long_name_makes_no_page_wider_than_its_window(browser: Browser, daemon: SidecarDaemon) -> None:
+    """The colours of the pool named topics in full: a name of 249 letters without a break made 2,500 pixels."""
+    with Producer(daemon.run_dir, client_name="c" * 64, on_error=lambda *_: None) as producer:
+        for width in (1200, 390):
+            browser.look_like(width=width)
+            browser.open(http_address(daemon))
+            producer.send("m" * 249, b"x")
+            browser.wait_for("m" * 39 + "…", "#pool")
+            assert browser.run("document.documentElement.scrollWidth") <= width
+            producer.flush(30)
+
+
 def test_it_goes_on_showing_when_the_daemon_is_gone_and_says_so(
     browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon
 ) -> None:
