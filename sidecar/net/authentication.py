@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -173,8 +174,8 @@ class RenewingLink(Protocol):
         """Requests sent and not answered."""
         ...
 
-    def request_now(self, message: RequestMessage) -> Awaitable[Any]:
-        """Send a request at once, although others are held."""
+    def request(self, message: RequestMessage, *, may_wait: bool) -> Awaitable[Any]:
+        """Send a request; at once although others are held if it may not wait."""
         ...
 
     def send_held(self, held: Held) -> None:
@@ -252,7 +253,8 @@ class SessionRenewal:
     async def _renew(self) -> None:
         link, used_ms = self._link, self._link.last_used_ms
         try:
-            lifetime_ms = await self._authenticator.log_in(link.request_now, self._versions)
+            exchange = partial(link.request, may_wait=False)
+            lifetime_ms = await self._authenticator.log_in(exchange, self._versions)
         except (LoginFailed, CredentialsMissing) as error:
             self._task = None
             link.refuse(f"{link.node}: {str(error).rstrip('.')}.")

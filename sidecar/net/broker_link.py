@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from math import inf
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ from sidecar.net.connector import (
 )
 from sidecar.net.link_security import LinkSecurity
 from sidecar.net.questions import complete
-from sidecar.net.transport import LinkTransport
+from sidecar.net.transport import LinkTransport, failure_words, take_nothing
 from sidecar.protocol.connection import (
     BrokerConnection,
     InFlightRequest,
@@ -130,7 +131,8 @@ class BrokerLink:
         """
         self._receive_into: Callable[[memoryview], int]
         self._is_writer_set = False
-        self._is_failing = False
+        self._failure: Exception | None = None
+        """Why the transport could not send; the link is about to close."""
         self._progress_ms = 0.0
         self._watched_ms = inf
         """A call of ``check_deadlines`` is requested for this time; no later deadline needs another one."""
@@ -156,29 +158,28 @@ class BrokerLink:
         self.is_ready = False
         if self._setup_task is not None:
             self._setup_task.cancel()
-        unreported_bytes = 0
-        if self._sock is not None and self._transport is not None:
-            fd = self._sock.fileno()
-            self._loop.remove_reader(fd)
-            if self._is_writer_set:
-                self._loop.remove_writer(fd)
-            self._transport.close()
-            unreported_bytes = self._transport.unreported_bytes
         outgoing, self._outgoing = self._outgoing, SendQueue()
+        futures, self._futures = self._futures, {}
         if self._renewal is not None:
             outgoing.extend(each.outgoing for each in self._renewal.held)
             self._renewal.close()
-        self.untouched_at_close = tuple(outgoing.untouched(unreported_bytes))
-        futures, self._futures = self._futures, {}
-        for each in outgoing:
-            each.buffers = []
-            if each.on_taken is not None:
-                each.on_taken(False)
+        if self._transport is not None and isinstance(self._failure, OSError | None):
+            self.untouched_at_close = tuple(outgoing.untouched(self._transport.unreported_bytes))
         error = LinkError(reason or f"The connection to {self.node} was closed.")
-        for future in futures.values():
-            if not future.done():
-                future.set_exception(error)
-        self._on_closed(self, reason)
+        with ExitStack() as ends:  # runs them from the last to the first, even if one of them fails
+            ends.callback(self._on_closed, self, reason)
+            for future in reversed(futures.values()):
+                if not future.done():
+                    ends.callback(future.set_exception, error)
+            for each in reversed(outgoing):
+                each.buffers = []
+                if each.on_taken is not None:
+                    ends.callback(each.on_taken, False)
+            if self._sock is not None and self._transport is not None:
+                self._loop.remove_reader(self._sock.fileno())
+                if self._is_writer_set:
+                    self._loop.remove_writer(self._sock.fileno())
+                ends.callback(self._transport.close)
 
     # Sending
 
@@ -233,8 +234,8 @@ class BrokerLink:
             taken = self._give(buffers)
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError as error:
-            self._fail_soon(f"Sending to {self.node} failed: {error}")
+        except Exception as error:  # whatever it is, the buffers come back
+            self._fail_soon(error)
         # kill point: send.part if 0 < taken < size
         # kill point: send.all if taken == size
         if taken == size and not self._transport.wants_write:
@@ -243,25 +244,18 @@ class BrokerLink:
             outgoing = Outgoing(correlation_id, buffers, on_taken)
             outgoing.advance(taken)
             self._outgoing.append(outgoing)
-        if not self._is_failing:
-            self._write(now_ms)
+        self._write(now_ms)
         return taken == size
 
-    def request(self, message: RequestMessage, *, timeout_ms: float | None = None) -> asyncio.Future[Any]:
+    def request(
+        self, message: RequestMessage, *, timeout_ms: float | None = None, may_wait: bool = True
+    ) -> asyncio.Future[Any]:
         """Send a small request. The future returns the response entity (kio).
 
         It raises LinkError if the link closes first, and ProtocolError if the answer cannot be read. After
-        ``timeout_ms`` (default: request.timeout.ms) without an answer the link closes.
+        ``timeout_ms`` (default: request.timeout.ms) without an answer the link closes. ``may_wait`` False: it passes
+        requests that are held while the login is renewed.
         """
-        return self._request(message, timeout_ms, may_wait=True)
-
-    def request_now(self, message: RequestMessage) -> asyncio.Future[Any]:
-        """The same, ahead of requests held while the login is renewed."""
-        return self._request(message, None, may_wait=False)
-
-    def _request(
-        self, message: RequestMessage, timeout_ms: float | None, *, may_wait: bool
-    ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self.is_ready:
             future.set_exception(LinkError(f"The connection to {self.node} is not ready."))
@@ -416,8 +410,8 @@ class BrokerLink:
                 taken = self._give(self._outgoing.next_buffers(SENDMSG_BUFFERS_MAX))
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError as error:
-                self._fail_soon(f"Sending to {self.node} failed: {error}")
+            except Exception as error:
+                self._fail_soon(error)
                 return
             self._progress_ms = now_ms
             self._outgoing.advance(taken)
@@ -429,8 +423,8 @@ class BrokerLink:
         if self._transport.wants_write and not is_wanted:  # bytes of TLS itself
             try:
                 self._transport.flush()
-            except OSError as error:
-                self._fail_soon(f"Sending to {self.node} failed: {error}")
+            except Exception as error:
+                self._fail_soon(error)
                 return
             is_wanted = self._transport.wants_write
         if is_wanted and not self._is_writer_set:
@@ -460,8 +454,8 @@ class BrokerLink:
                 count = self._receive_into(self._receive_buffer)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError as error:
-                self.close(f"Reading from {self.node} failed: {error}")
+            except Exception as error:
+                self.close(failure_words(f"Reading from {self.node}", error))
                 return
             if count == 0:
                 self.close(f"{self.node} closed the connection.")
@@ -485,14 +479,17 @@ class BrokerLink:
             if count < RECEIVE_BYTES:
                 return
 
-    def _fail_soon(self, reason: str) -> None:
+    def _fail_soon(self, error: Exception) -> None:
         # The failure was found inside a caller's send. Report it from the loop, when the caller's state is consistent.
         # Before that, read the bytes that the broker still sent: it may answer requests that arrived.
-        if not self._is_failing:
-            self._is_failing = True
-            self._loop.call_soon(self._fail, reason)
+        if self._failure is None:
+            self._failure = error
+            self._give = take_nothing
+            self._loop.call_soon(self._fail, error)
 
-    def _fail(self, reason: str) -> None:
-        if not self.is_closed:
-            self._readable()
-        self.close(reason)
+    def _fail(self, error: Exception) -> None:
+        try:
+            if not self.is_closed:
+                self._readable()
+        finally:
+            self.close(failure_words(f"Sending to {self.node}", error))

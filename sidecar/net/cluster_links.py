@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random as random_module
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -163,14 +164,14 @@ class ClusterLinks:
     def update_nodes(self, nodes: Iterable[Node]) -> None:
         """Follow a new list of brokers: close links to brokers that left or have a new address."""
         known = {node.id: node for node in nodes}
-        for node_id, link in list(self._links.items()):
-            node = known.get(broker_of(node_id))
-            # A bootstrap address (negative id) is not in the list of brokers; its user closes it.
-            if node_id >= 0 and (node is None or node[1:3] != link.node[1:3]):
-                link.close(
-                    f"{link.node} is no longer part of the cluster." if node is None else "It has moved."
-                )
-                self._states.forget(node_id)
+        with ExitStack() as ends:  # runs all of them, even if one fails
+            for node_id, link in self._links.items():
+                node = known.get(broker_of(node_id))
+                # A bootstrap address (negative id) is not in the list of brokers; its user closes it.
+                if node_id >= 0 and (node is None or node[1:3] != link.node[1:3]):
+                    ends.callback(self._states.forget, node_id)
+                    left = f"{link.node} is no longer part of the cluster."
+                    ends.callback(link.close, left if node is None else "It has moved.")
 
     def close(self, node_id: int, reason: str | None = None) -> bool:
         """Close that link now, as ``BrokerLink.close``. False if there is none. With a reason, the next connect backs
@@ -187,8 +188,9 @@ class ClusterLinks:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for link in list(self._links.values()):
-            link.close(None)
+        with ExitStack() as ends:  # runs all of them, even if one fails
+            for link in self._links.values():
+                ends.callback(link.close, None)
 
     # Inside
 
@@ -247,9 +249,8 @@ class ClusterLinks:
     def _credentials_changed(self) -> None:
         """Use new credentials: renew sessions that wait for them, and end the backoff of refused logins."""
         self._states.login_changed()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._check()
+        # Not at once: the caller may be the task that fetches tokens, and a link's failure must not end that.
+        self._schedule(self._clock.now_ms())
 
     def last_error(self, node_id: int) -> str | None:
         """Why the node's last link was lost or could not be made; None while it is ready."""
@@ -289,19 +290,27 @@ class ClusterLinks:
         self._timer = None
         self._timer_at_ms = inf
         now_ms = self._clock.now_ms()
-        for link in self.ready_links:
+        with ExitStack() as checks:  # runs all of them, even if one fails
+            for link in self.ready_links:
+                checks.callback(self._check_link, link, now_ms)
+
+    def _check_link(self, link: BrokerLink, now_ms: float) -> None:
+        try:
             link.check_deadlines(now_ms)
-            if link.is_closed:
-                continue
-            deadline_ms = link.next_deadline_ms()
-            if deadline_ms is not None:
-                self._schedule(deadline_ms)
-            max_idle_ms = self._max_idle_ms(link.node.id)
-            # A link that waits for an answer is in use, however long that takes.
-            idle_until_ms = link.last_used_ms + max_idle_ms
-            if link.in_flight_count or link.unsent_count:
-                self._schedule(now_ms + max_idle_ms)
-            elif idle_until_ms <= now_ms:
-                link.close(None)
-            else:
-                self._schedule(idle_until_ms)
+        except Exception as error:
+            link.close(f"Watching {link.node} failed: {type(error).__name__}: {error}")
+            raise
+        if link.is_closed:
+            return
+        deadline_ms = link.next_deadline_ms()
+        if deadline_ms is not None:
+            self._schedule(deadline_ms)
+        max_idle_ms = self._max_idle_ms(link.node.id)
+        # A link that waits for an answer is in use, however long that takes.
+        idle_until_ms = link.last_used_ms + max_idle_ms
+        if link.in_flight_count or link.unsent_count:
+            self._schedule(now_ms + max_idle_ms)
+        elif idle_until_ms <= now_ms:
+            link.close(None)
+        else:
+            self._schedule(idle_until_ms)

@@ -113,5 +113,5 @@ def complete(future: asyncio.Future[Any], request: InFlightRequest, body: bytes)
         return
     try:
         future.set_result(decode_response(request.api_key, request.version, body))
-    except ProtocolError as error:
+    except Exception as error:  # also one that was not foreseen: otherwise the caller would wait for ever
         future.set_exception(error)

@@ -11,12 +11,15 @@ OpenSSL and one of the kernel per 7 records.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from sidecar.protocol.messages import Buffer
+
+log = logging.getLogger(__name__)
 
 TLS_RECORD_BYTES: Final = 16 << 10
 CHUNK_BYTES: Final = 7 * TLS_RECORD_BYTES
@@ -150,11 +153,11 @@ class TlsTransport:
     def send(self, buffers: Sequence[Buffer]) -> int:
         if not self._ciphertext and not self.unreported_bytes:
             chunk = _chunk(buffers)
+            self.unreported_bytes = len(chunk)  # before the write, which may fail after some of its records
             try:
                 self._tls.write(chunk)
             except ssl.SSLError as error:
                 raise ConnectionError(self._explain(error)) from error
-            self.unreported_bytes = len(chunk)
             self._ciphertext = memoryview(self._outgoing.read())
         if self._ciphertext:
             self._ciphertext = self._ciphertext[self._sock.send(self._ciphertext) :]
@@ -247,3 +250,16 @@ def _chunk(buffers: Sequence[Buffer]) -> bytes:
         chosen.append(each)
         left -= count
     return b"".join(chosen)
+
+
+def take_nothing(buffers: Sequence[Buffer]) -> int:
+    """Replaces ``send`` of a transport that has failed: no byte may follow those that may or may not have left."""
+    raise BlockingIOError
+
+
+def failure_words(what: str, error: Exception) -> str:
+    """Sentence about a transport's failure. One that is no OSError was not foreseen, so its stack is logged."""
+    if isinstance(error, OSError):
+        return f"{what} failed: {error}"
+    log.error("%s failed.", what, exc_info=error)
+    return f"{what} failed: {type(error).__name__}: {error}"

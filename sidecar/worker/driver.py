@@ -254,7 +254,9 @@ class Driver:
                 # The core's state has changed already, so the remaining effects must still run.
                 self._counters.inc("sender_exceptions_total")
                 log.exception(f"The effect %r failed. {PLEASE_REPORT}", effect)
-                if isinstance(effect, UNREPEATED):
+                if isinstance(effect, SendProduce):
+                    self._produce_port.abandon(effect.request)
+                elif isinstance(effect, UNREPEATED):
                     self._host.give_up(
                         f"the effect {type(effect).__name__} failed, and nothing would repeat it"
                     )

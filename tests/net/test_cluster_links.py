@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from sidecar.common.condition import SILENT_MS
 from sidecar.common.model import Node, second_of
 from sidecar.net import cluster_links
+from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.name_lookup import AddressInfo
 
 from .conftest import Run
@@ -287,6 +291,50 @@ def test_brokers_that_leave_or_move_lose_their_links(run: Run) -> None:
             noting.links.close_all()
             assert noting.links.connection_count == 0
             assert noting.links.ready(node_of(first.port, id=1)) is None
+
+    run(test)
+
+
+def test_a_link_that_fails_while_it_is_watched_leaves_the_others_watched(run: Run) -> None:
+    """It ends itself, as nobody would watch it any more, and the failure is reported."""
+
+    async def test() -> None:
+        seen: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+
+        def fail(now_ms: float) -> None:
+            raise RuntimeError("a bug")
+
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks(connections_max_idle_ms=80.0)
+            links = [await noting.connect(node_of(broker.port, id=id)) for id in (1, 2, 3)]
+            links[1].check_deadlines = fail  # type: ignore[method-assign]
+            await until(lambda: all(link.is_closed for link in links))
+            assert [str(context["exception"]) for context in seen] == ["a bug"]
+            ends = {node_id: reason for node_id, connected, reason in noting.states if not connected}
+            assert ends == {1: None, 2: f"Watching {links[1].node} failed: RuntimeError: a bug", 3: None}
+            assert (await noting.connect(links[1].node)).is_ready
+            noting.links.close_all()
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", [ClusterLinks.close_all, lambda links: links.update_nodes([])])
+def test_an_owner_that_fails_at_one_link_s_end_leaves_no_other_open(
+    run: Run, end: Callable[[ClusterLinks], None]
+) -> None:
+    async def test() -> None:
+        def fail(node_id: int, connected: bool, error: str | None) -> None:
+            raise RuntimeError("a bug of the owner")
+
+        async with FakeBroker(answer_anything) as broker:
+            noting = NotingLinks()
+            links = [await noting.connect(node_of(broker.port, id=id)) for id in (1, 2, 3)]
+            noting.links.report_to(on_state=fail, on_response=lambda *_: None)
+            with pytest.raises(RuntimeError, match="a bug of the owner"):
+                end(noting.links)
+            assert all(link.is_closed for link in links)
+            assert noting.links.connection_count == 0
 
     run(test)
 

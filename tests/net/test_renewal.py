@@ -159,6 +159,31 @@ def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
     run(test)
 
 
+def test_a_link_that_fails_does_not_end_the_task_that_brings_new_credentials(run: Run) -> None:
+    """The controller's task that fetches tokens would end, and nobody would fetch another one."""
+
+    async def test() -> None:
+        seen: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: seen.append(str(context["exception"]))
+        )
+
+        def fail(now_ms: float) -> None:
+            raise RuntimeError("a bug")
+
+        async with SaslBroker() as broker:
+            authenticator = Authenticator(VALUES)
+            noting = NotingLinks(authenticator=authenticator)
+            link = await noting.connect(node_of(broker.port))
+            link.check_deadlines = fail  # type: ignore[method-assign]
+            authenticator.change(VALUES)
+            await until(lambda: link.is_closed)
+            assert seen == ["a bug"]
+            noting.links.close_all()
+
+    run(test)
+
+
 def test_an_owner_that_sends_from_on_taken_does_not_overtake_what_is_held(run: Run) -> None:
     async def test() -> None:
         async with SaslBroker() as broker:

@@ -24,10 +24,11 @@ from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
-from sidecar.worker.brokers import request_encoder
+from sidecar.worker.brokers import producer_id_port, request_encoder
 from tests.configs import config_with, producer_config, security
 from tests.net.fake_broker import FakeBroker, Peer, Request, api_versions_body
 from tests.net.links import until
+from tests.net.test_broker_link import INIT_BODY_V4
 
 from .hand import EPOCH
 from .port_stage import BASE_TIMESTAMP_MS, PortStage
@@ -235,6 +236,57 @@ def test_a_connection_closed_in_the_middle_of_a_request_sends_it_again_as_it_was
         assert [each.values() for each in arrived] == [[b"a" * LARGE]]
 
     run(tmp_path, body, broker(note, receive_buffer_bytes=4096))
+
+
+@pytest.mark.parametrize("fails", ["socket", "encoder"])
+def test_a_request_that_fails_in_an_unforeseen_way_gives_its_buffer_back(tmp_path: Path, fails: str) -> None:
+    """Only its own connection ends. The record is sent again, long before request.timeout.ms."""
+
+    def fail(*_: object) -> Any:
+        raise MemoryError
+
+    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+        bed.send(b"first")
+        bed.send(b"first", topic="u")
+        await bed.outcomes(2)
+        port, links = bed.rooms.brokers.produce_port, bed.rooms.brokers.links
+        link, other = links.link(1), links.link(2)
+        assert link is not None and other is not None
+        encode = port._encoder.encode
+        if fails == "socket":
+            link._give = fail
+        else:
+            port._encoder.encode = fail  # type: ignore[method-assign]
+        bed.send(b"second")
+        await until(lambda: link.is_closed)
+        port._encoder.encode = encode  # type: ignore[method-assign]
+        assert await bed.outcomes(3) == [(OutcomeKind.DELIVERED, 0)] * 3
+        assert not other.is_closed
+
+    run(tmp_path, body, broker(answer), broker(answer))
+
+
+def test_a_question_for_a_producer_id_that_fails_in_an_unforeseen_way_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's handler ends the worker. Otherwise all its records would wait for ever, and nobody would know why."""
+    failures: list[str] = []
+
+    def fail(entity: object) -> Any:
+        raise RuntimeError("a bug")
+
+    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: failures.append(str(context["exception"]))
+        )
+        monkeypatch.setattr(producer_id_port, "parse_init_producer_id", fail)
+        bed.send(b"a")
+        await until(lambda: failures == ["a bug"])
+
+    async def give_id(peer: Peer, request: Request) -> None:
+        await peer.answer(request, INIT_BODY_V4, flexible=True)
+
+    run(tmp_path, body, broker(give_id), enable_idempotence=True)
 
 
 def test_an_answer_of_a_connection_that_was_closed_is_nobodys(tmp_path: Path) -> None:

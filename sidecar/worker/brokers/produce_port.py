@@ -155,6 +155,14 @@ class ProducePort:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
+    def abandon(self, request: ProduceRequest) -> None:
+        """Handle an exception in :meth:`send`, so that neither buffer nor batches wait for the request's timeout: its
+        connection ends, and it goes back to the core.
+        """
+        if request.buffer is not None and request.buffer.lent and not request.begun:
+            self._buffers.give(request.buffer)
+        self.close_link(request.node_id, "a request to it could not be prepared")
+
     # --- events of the links -----------------------------------------------------------------------------------
 
     def on_response(self, link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:

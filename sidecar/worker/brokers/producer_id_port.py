@@ -110,6 +110,10 @@ class ProducerIdPort:
         except (LinkError, ProtocolError) as error:
             if self._error[0] == Code.NETWORK_EXCEPTION:
                 self._error = (Code.NETWORK_EXCEPTION, str(error))
+        except Exception:
+            # A task in this set is never collected, so asyncio would not report its failure, and no other is asked.
+            self._asking -= {asyncio.current_task()}
+            raise
         else:
             if not result.error_code:
                 self._end()
