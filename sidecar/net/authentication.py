@@ -182,9 +182,19 @@ class RenewingLink(Protocol):
         """Send a held request after all that were sent before."""
         ...
 
+    def close(self, reason: str) -> None:
+        """Close the link."""
+        ...
+
     def refuse(self, reason: str) -> None:
         """Close the link: the login was refused."""
         ...
+
+    @property
+    def deadline_ms(self) -> float:
+        """When its answer is overdue, monotonic ms; infinity if its owner watches the time."""
+        deadline_ms = None if self.expected is None else self.expected.deadline_ms
+        return inf if deadline_ms is None else deadline_ms
 
 
 class Held(NamedTuple):
@@ -227,11 +237,20 @@ class SessionRenewal:
         self.held.append(Held(expected, outgoing))
 
     def next_due_ms(self, now_ms: float) -> float:
-        return self._session.next_due_ms(now_ms)
+        """When :meth:`look` should run without an event, monotonic ms; infinity if an event will follow."""
+        held_ms = min((each.deadline_ms for each in self.held), default=inf)
+        return min(held_ms, self._session.next_due_ms(now_ms))
 
     def look(self, now_ms: float) -> None:
-        """Begin a renewal that is due. Call after time has passed, an answer has come, or credentials have changed."""
+        """Begin a renewal that is due, and close the link if it takes longer than a held request may wait. Call after
+        time has passed, an answer has come, or credentials have changed.
+        """
         session = self._session
+        if any(each.deadline_ms <= now_ms for each in self.held):
+            self._link.close(
+                f"{self._link.node}: the login was not renewed within the timeout of a request that waited for it."
+            )
+            return
         if session.is_over(now_ms):
             self._link.refuse(
                 f"{self._link.node}: the session has ended, and there is no newer token: "

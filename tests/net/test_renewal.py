@@ -159,6 +159,46 @@ def test_a_refused_renewal_closes_the_link_with_the_cause(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kind", [ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE])
+def test_a_held_request_does_not_outlive_its_timeout(run: Run, kind: ApiKey) -> None:
+    """The broker takes the renewal and does not answer it: the login itself may take request.timeout.ms (30 s)."""
+
+    class Slow(SaslBroker):
+        is_renewing = False
+
+        async def _handle(self, peer: Peer, request: Request) -> None:
+            if request.api_key == ApiKey.SASL_HANDSHAKE and self.logins:
+                self.is_renewing = True
+            else:
+                await super()._handle(peer, request)
+
+    async def test() -> None:
+        async with Slow() as broker:
+            noting = NotingLinks(authenticator=Authenticator(VALUES))
+            link = await noting.connect(node_of(broker.port))
+            await until(lambda: broker.is_renewing)
+            taken: list[bool] = []
+            if kind == ApiKey.PRODUCE:
+                now_ms = noting.links._clock.now_ms()
+                link.send_buffers(
+                    link.take_correlation_id(), produce(1), taken.append, deadline_ms=now_ms + 100
+                )
+            else:
+                link.request(init_producer_id_request(4), timeout_ms=100).add_done_callback(
+                    lambda done: taken.append(done.exception() is None)
+                )
+            assert link.in_flight_count > link.awaited_count, "it is held"
+            await until(lambda: taken == [False], 5)
+            assert noting.states[-1] == (
+                1,
+                False,
+                f"{link.node}: the login was not renewed within the timeout of a request that waited for it.",
+            )
+            assert not noting.links.is_refused(1), "it may be connected to again soon"
+
+    run(test)
+
+
 def test_a_link_that_fails_does_not_end_the_task_that_brings_new_credentials(run: Run) -> None:
     """The controller's task that fetches tokens would end, and nobody would fetch another one."""
 
