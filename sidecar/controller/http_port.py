@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import errno
 import hmac
-import logging
 import os
 import socket
 import ssl
 import stat
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sidecar.common.config_rules import parse_address, unix_path
-from sidecar.common.secret_sources import SecretError, read_secret
-from sidecar.common.sparse_log import SparseLog
+from sidecar.common.secret_sources import read_secret
 from sidecar.controller.run_dir import RunDirError
+from sidecar.net.current_secret import CurrentSecret
 from sidecar.telemetry.exporter import BACKLOG, Exporter
-
-log = logging.getLogger(__name__)
 
 
 class PlaceTaken(RunDirError):
@@ -128,14 +124,8 @@ class _TokenFile:
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-        self._token = read_secret(values, "http.token") or ""
-        self._sparse_log = SparseLog(log, lambda: time.monotonic() * 1000)
+        self._token = CurrentSecret(values, "http.token", read_secret(values, "http.token"))
 
-    def allows(self, given: bytes) -> bool:
+    async def allows(self, given: bytes) -> bool:
         """Whether ``given`` is the token, compared in constant time."""
-        try:
-            self._token = read_secret(self._values, "http.token") or ""
-        except SecretError as error:
-            self._sparse_log.warning("token", "%s The token that was read last counts.", error)
-        return hmac.compare_digest(given, self._token.encode())
+        return hmac.compare_digest(given, (await self._token.get()).encode())

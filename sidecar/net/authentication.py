@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from sidecar.common.control import LoginToken
 from sidecar.common.model import Node
 from sidecar.common.sasl_settings import OAUTHBEARER
-from sidecar.common.secret_sources import SecretError, read_secret
+from sidecar.common.secret_sources import SecretError
+from sidecar.net.current_secret import CurrentSecret
 from sidecar.protocol.connection import InFlightRequest
 from sidecar.protocol.messages import ProtocolError, RequestMessage
 from sidecar.protocol.sasl.authentication import Authentication
@@ -51,8 +52,7 @@ class Authenticator:
         self.mechanism = str(values["sasl.mechanism"])
         self._token: OAuthToken | None = None
         self._why_no_token = ""
-        self._good_password: str | None = None
-        self._said = ""
+        self._password = CurrentSecret(values, "sasl.password")
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self.on_token_refused: Callable[[bytes], None] = lambda fingerprint: None
@@ -82,7 +82,7 @@ class Authenticator:
         """Use changed settings from the next login on."""
         self._values = values
         self.mechanism = str(values["sasl.mechanism"])
-        self._good_password = None
+        self._password = CurrentSecret(values, "sasl.password")
         self._notify()
 
     def _notify(self) -> None:
@@ -91,7 +91,12 @@ class Authenticator:
         for listener in self._listeners:
             listener()
 
-    def credentials(self) -> Credentials:
+    @property
+    def missing(self) -> str:
+        """Phrase that says what :meth:`ready` waits for."""
+        return "no OAuth token" if self.mechanism == OAUTHBEARER else "no password of sasl.password.file"
+
+    async def credentials(self) -> Credentials:
         """Credentials for a login that begins now. Raises CredentialsMissing."""
         if self.mechanism == OAUTHBEARER:
             token = self._token
@@ -99,25 +104,11 @@ class Authenticator:
                 what = "there is no token" if token is None else "the token has expired"
                 raise CredentialsMissing(f"{what}{f': {self._why_no_token}' if self._why_no_token else ''}")
             return token
-        return PasswordCredentials(str(self._values["sasl.username"]), self._password())
-
-    def _password(self) -> str:
-        """Read the password again for each login. A file that cannot be used is logged once, and the old password
-        stays in use.
-        """
+        username = str(self._values["sasl.username"])
         try:
-            password = read_secret(self._values, "sasl.password")
+            return PasswordCredentials(username, await self._password.get())
         except SecretError as error:
-            if self._good_password is None:
-                raise CredentialsMissing(str(error)) from None
-            if self._said != str(error):
-                log.warning("%s The old password stays in use.", error)
-            self._said = str(error)
-            return self._good_password
-        assert password is not None, "checked with the configuration"
-        self._said = ""
-        self._good_password = password
-        return password
+            raise CredentialsMissing(str(error)) from None
 
     def lives_longer_than(self, session_left_ms: float) -> bool:
         """Whether a login now gives a session that lasts beyond the present one, which ends in ``session_left_ms``."""
@@ -130,7 +121,7 @@ class Authenticator:
         while True:
             changed = self._changed
             try:
-                self.credentials()
+                await self.credentials()
                 return
             except CredentialsMissing:
                 if self.mechanism != OAUTHBEARER or self._why_no_token:
@@ -142,7 +133,7 @@ class Authenticator:
 
         Raises LoginFailed, CredentialsMissing, and any exception of ``exchange``.
         """
-        credentials = self.credentials()
+        credentials = await self.credentials()
         authentication = Authentication(self.mechanism, credentials, versions)
         while (request := authentication.next_request()) is not None:
             try:
@@ -190,18 +181,18 @@ class RenewingLink(Protocol):
         """Close the link: the login was refused."""
         ...
 
-    @property
-    def deadline_ms(self) -> float:
-        """When its answer is overdue, monotonic ms; infinity if its owner watches the time."""
-        deadline_ms = None if self.expected is None else self.expected.deadline_ms
-        return inf if deadline_ms is None else deadline_ms
-
 
 class Held(NamedTuple):
     """A request that waits for a renewal: the answer it expects (None for acks=0), and its bytes."""
 
     expected: InFlightRequest | None
     outgoing: Any
+
+    @property
+    def deadline_ms(self) -> float:
+        """When its answer is overdue, monotonic ms; infinity if its owner watches the time."""
+        deadline_ms = None if self.expected is None else self.expected.deadline_ms
+        return inf if deadline_ms is None else deadline_ms
 
 
 class SessionRenewal:

@@ -98,7 +98,7 @@ async def open_connection(
     ``on_step`` gets a phrase for each wait that begins.
     """
     if authenticator is not None:
-        on_step("no OAuth token has come yet")
+        on_step(f"{authenticator.missing} has come yet")
         await _credentials(node, authenticator, timeout_ms)
     on_step(f"the name {node.host} has not been resolved yet")
     try:
@@ -177,7 +177,7 @@ async def _credentials(node: Node, authenticator: Authenticator, timeout_ms: flo
         async with asyncio.timeout(timeout_ms / 1000):
             await authenticator.ready()
     except TimeoutError:
-        raise SaslFailed(f"{node}: no OAuth token came within {timeout_ms:.0f} ms.") from None
+        raise SaslFailed(f"{node}: {authenticator.missing} came within {timeout_ms:.0f} ms.") from None
     except CredentialsMissing as error:
         raise SaslFailed(f"{node}: {str(error).rstrip('.')}.") from None
 

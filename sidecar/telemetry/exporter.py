@@ -14,7 +14,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class Exporter:
         sock: socket.socket,
         *,
         tls: ssl.SSLContext | None = None,
-        allows: Callable[[bytes], bool] | None = None,
+        allows: Callable[[bytes], Awaitable[bool]] | None = None,
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
@@ -202,7 +202,7 @@ class Exporter:
                 assert task is not None
                 self._silent.pop(task, None)
                 self._answered[task] = 0
-                response = self._respond(head)
+                response = await self._respond(head)
                 self._answered[task] = sum(map(len, response))
                 self._shed(task)
                 writer.writelines(response)  # not joined: connections share the body
@@ -251,7 +251,7 @@ class Exporter:
         self._ended(task)
         task.cancel()
 
-    def _respond(self, head: bytes) -> list[bytes]:
+    async def _respond(self, head: bytes) -> list[bytes]:
         """Head and body."""
         words = head.split(b"\r\n", 1)[0].split(b" ")
         more = ""
@@ -266,7 +266,7 @@ class Exporter:
             more = "Allow: GET, HEAD\r\n"
         else:
             path = words[1].split(b"?", 1)[0].decode("latin-1")
-            if self._allows is not None and path not in OPEN_PATHS and not self._allows(_bearer(head)):
+            if self._allows and path not in OPEN_PATHS and not await self._allows(_bearer(head)):
                 status, kind, body = HTTPStatus.UNAUTHORIZED, "text/plain", b"A bearer token is needed.\n"
                 more = "WWW-Authenticate: Bearer\r\n"
             else:

@@ -1,0 +1,127 @@
+"""Goal: the file of a secret on a mount that is away stops neither the loop nor a login nor a request."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.controller.http_port import _TokenFile
+from sidecar.net.authentication import Authenticator
+from sidecar.protocol.sasl.credentials import PasswordCredentials
+from tests.configs import DEFAULTS
+
+from .conftest import Run
+from .fake_broker import FakeBroker
+from .links import NotingLinks, node_of, until
+
+
+class Mount:
+    """The directory of one file. ``is_back`` clear: open() of that file does not return."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.is_back = threading.Event()
+        real = os.open
+
+        def away(place: Any, *flags: Any, **more: Any) -> int:
+            if place == str(path):
+                assert self.is_back.wait(20)
+            return real(place, *flags, **more)
+
+        monkeypatch.setattr("sidecar.common.secret_sources.os.open", away)
+
+    @property
+    def threads(self) -> int:
+        """How many wait for it."""
+        return sum(each.name == "secret" for each in threading.enumerate())
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mount:
+    path = tmp_path / "secret"
+    path.write_text("old\n")
+    return Mount(path, monkeypatch)
+
+
+def login_password(path: Path) -> Callable[[], Awaitable[str]]:
+    """The password of a login."""
+    values = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password.file": str(path)}
+    authenticator = Authenticator(DEFAULTS | values)
+
+    async def use() -> str:
+        credentials = await authenticator.credentials()
+        assert isinstance(credentials, PasswordCredentials)
+        return credentials.password
+
+    return use
+
+
+def request_token(path: Path) -> Callable[[], Awaitable[str]]:
+    """The token that a request must bear."""
+    token = _TokenFile(DEFAULTS | {"http.token.file": str(path)})
+
+    async def use() -> str:
+        return "new" if await token.allows(b"new") else "old" if await token.allows(b"old") else ""
+
+    return use
+
+
+@pytest.mark.parametrize("user", [login_password, request_token])
+def test_a_mount_that_is_away_leaves_the_last_secret_in_use(
+    run: Run,
+    mount: Mount,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    user: Callable[[Path], Callable[[], Awaitable[str]]],
+) -> None:
+    monkeypatch.setattr("sidecar.net.current_secret.READ_S", 0.05)
+    mount.is_back.set()
+
+    async def test() -> None:
+        use = user(mount.path)
+        assert await use() == "old"
+        mount.is_back.clear()
+        assert [await use() for _ in range(3)] == ["old"] * 3
+        assert mount.threads == 1
+        assert len(caplog.messages) == 1 and str(mount.path) in caplog.messages[0]
+        new = mount.path.with_name("new")
+        new.write_text("new\n")
+        new.replace(mount.path)
+        mount.is_back.set()
+        async with asyncio.timeout(20):
+            while await use() != "new":  # noqa: ASYNC110 - each use reads again
+                await asyncio.sleep(0.01)
+
+    run(test)
+
+
+def test_a_first_login_waits_as_long_as_its_connection_may(run: Run, mount: Mount) -> None:
+    """Then the sentence names the file. Its late failure is nobody's any more, and no unhandled error."""
+    values = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password.file": str(mount.path)}
+
+    async def test() -> None:
+        async with FakeBroker() as broker:
+            noting = NotingLinks(
+                authenticator=Authenticator(DEFAULTS | values), socket_connection_setup_timeout_ms=100.0
+            )
+            node = node_of(broker.port)
+            noting.links.ready(node)
+            await until(lambda: len(noting.states) == 1)
+            ((_, connected, error),) = noting.states
+            assert not connected and error is not None
+            assert error.startswith(f"{node}: no password of sasl.password.file came within ")
+            mount.path.unlink()
+            mount.is_back.set()
+            await until(lambda: not mount.threads)
+            noting.links.close_all()
+            gc.collect()
+            await asyncio.sleep(0)
+
+    run(test)
