@@ -26,7 +26,9 @@ _CONTENT_OFFSET: Final = 8
 _PUBLISHED: Final = struct.Struct("<IHHIIQIIQqii qqiI QQQQ")
 """Layout of a whole descriptor: content, empty result, serial and counters."""
 _RESULT: Final = struct.Struct("<qqiI")
+_U32: Final = struct.Struct("<I")
 _RESULT_OFFSET: Final = 64
+_PERSISTENCE_OFFSET: Final = 84
 _SERIAL_OFFSET: Final = 88
 _COUNTED_OFFSET: Final = 104
 _DEAD_COUNTED_OFFSET: Final = 112
@@ -40,8 +42,10 @@ WHOLE_IN_DOUBT: Final = 1
 """Bit of a published batch's persistence: the batch is half of one that may be in the log as a whole."""
 WAS_IN_DOUBT: Final = 2
 """Bit of a published batch's persistence: an attempt under an earlier number may be in the log."""
+WITHDRAWN: Final = 4
+"""Bit of a free descriptor's persistence: its batch was in doubt when it lost its number (:meth:`withdraw`)."""
 assert _CONTENT_OFFSET + _CONTENT.size == _RESULT_OFFSET
-assert _RESULT_OFFSET + _RESULT.size == _SERIAL_OFFSET
+assert _RESULT_OFFSET + _RESULT.size == _PERSISTENCE_OFFSET + 4 == _SERIAL_OFFSET
 assert _CONTENT_OFFSET + _PUBLISHED.size == _DEAD_COUNTED_OFFSET + 8
 
 
@@ -86,7 +90,7 @@ class Descriptor:
     append_time_ms: int
     code: int
     persistence: int
-    """Persistence of a failure. While SENT_UNDER: WHOLE_IN_DOUBT and WAS_IN_DOUBT."""
+    """Persistence of a failure. While SENT_UNDER: WHOLE_IN_DOUBT and WAS_IN_DOUBT. While FREE: WITHDRAWN."""
     serial: int
     published_ms: int
     """Wall-clock ms of the publication, 0 if not known."""
@@ -196,6 +200,21 @@ class DescriptorTable:
         self.step(DescriptorEvent.SWITCH, parent)
         self.step(DescriptorEvent.RAISE, *children)
         self.step(DescriptorEvent.FREE, parent)
+
+    def withdraw(self, index: int) -> None:
+        """Free the descriptor of a batch that was in doubt and loses its number. A note of that stays with its range,
+        for a successor, until the descriptor is used again; those that have no note are used first.
+        """
+        position = index * layout.DESCRIPTOR_BYTES + _PERSISTENCE_OFFSET
+        (persistence,) = _U32.unpack_from(self._table, position)
+        _U32.pack_into(self._table, position, persistence | WITHDRAWN)
+        self.step(DescriptorEvent.FREE, index)
+        self.free_indexes.insert(0, self.free_indexes.pop())
+
+    def withdrawn(self) -> list[Descriptor]:
+        """Copies of the free descriptors that still have the note of :meth:`withdraw`."""
+        notes = self._words[_PERSISTENCE_OFFSET // 8 :: _WORDS].tolist()  # code and persistence in one word
+        return [self.read(index) for index in self.free_indexes if notes[index] >> 32 & WITHDRAWN]
 
     def finish_splits(self) -> None:
         """Finish a dead owner's splits: halves of a switched parent become valid, other halves are freed. Can be

@@ -8,7 +8,7 @@ import pytest
 
 from client_stub.wire import OutcomeKind, Persistence, unpack_outcomes
 from sidecar.common.errors import Code
-from sidecar.producer.effects import Completed, Split
+from sidecar.producer.effects import Completed, Renumbered, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
@@ -374,9 +374,45 @@ def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
     broker.is_silent, broker.records_max = False, 0
     second = heir(first)
     second.run()
+    assert persistences(second, 2) == {(Code.MESSAGE_TOO_LARGE, Persistence.POSSIBLY_PERSISTED)}
+
+
+def test_a_refuted_doubt_outlives_the_worker_before_the_batch_is_sent_again(segment: Segment) -> None:
+    """Its descriptor is free by then. The next successor knows it too; records behind it were in no doubt."""
+    broker = MemoryBroker()
+    first = SlotStage(segment, broker, 1)
+    session, _ = first.attach()
+    first.know_topic()
+    first.accept(session, [b"known"], [0])
+    while broker.log != {0: [b"known"]}:
+        first.turn()
+    broker.is_silent = True
+    first.accept(session, [b"a", b"b"], [0, 0])
+    first.turn()
+    assert broker.log == {0: [b"known", b"a", b"b"]}
+    broker.is_silent, broker.refuse_once = False, {0: Code.OUT_OF_ORDER_SEQUENCE_NUMBER}
+    first.cut()
+    while list(first.descriptors):
+        first.turn(stop_after=Renumbered)
+    broker.records_max = 0
+    third = heir(heir(first))
+    third.run()
+    assert persistences(third, 2) == {(Code.MESSAGE_TOO_LARGE, Persistence.POSSIBLY_PERSISTED)}
     row = row_of(ClientTable(segment), CLIENT_ID)
     assert row is not None
-    outcomes = row.ring_slice_from(2)
+    number = row.next_number
+    session, _ = third.attach(row.secret)
+    third.acknowledge(session)
+    third.accept(session, [b"c"], [0])
+    fourth = heir(third)
+    fourth.run()
+    assert persistences(fourth, number) == {(Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED)}
+
+
+def persistences(stage: SlotStage, number: int) -> set[tuple[int, int]]:
+    """(code, persistence) of the failures that its client was told from this outcome on."""
+    row = row_of(ClientTable(stage.segment), CLIENT_ID)
+    assert row is not None
+    outcomes = row.ring_slice_from(number)
     assert outcomes is not None
-    failed = {(each.code, each.persistence) for each in unpack_outcomes(outcomes[2])}
-    assert failed == {(Code.MESSAGE_TOO_LARGE, Persistence.POSSIBLY_PERSISTED)}
+    return {(each.code, each.persistence) for each in unpack_outcomes(outcomes[2])}

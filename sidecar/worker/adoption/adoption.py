@@ -115,6 +115,7 @@ class Adoption:
         open_records = sum(chain.live_records for chain in chains)
         for chain in chains:
             self._index(names[chain.chain_id], chain, now_ms)
+        self._ranges.mark_withdrawn(names)
         # kill point: adopt.indexed
         balance_counters(self._memory, self._ranges, open_records)
         # kill point: adopt.balanced

@@ -10,7 +10,7 @@ from sidecar.kernel import BatchRecords
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import give_orders
-from sidecar.producer.producer_batch import ProducerBatch
+from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.descriptors import WAS_IN_DOUBT, WHOLE_IN_DOUBT
 
@@ -100,6 +100,22 @@ class Ranges:
                     self._bulk_lanes[each.batch.topic, each.batch.partition] = each.batch.lane
         for batches in sent.values():
             give_orders(batches)
+
+    def mark_withdrawn(self, names: dict[int, ChainName]) -> None:
+        """Mark indexed batches without a descriptor that hold records of a withdrawn one. Their doubt was refuted
+        before their worker died, so they never fail as surely not persisted.
+        """
+        for each in self._descriptors.withdrawn():
+            name = names.get(each.chain_id)
+            for batch in () if name is None else self._accumulator.batches_of(name.topic, (each.partition,)):
+                if (
+                    batch.descriptor == NO_DESCRIPTOR
+                    and batch.chain is not None
+                    and batch.chain.chain_id == each.chain_id
+                    and batch.records.first_cursor <= each.last_cursor
+                    and each.first_cursor <= batch.records.last_cursor
+                ):
+                    batch.was_in_doubt = True
 
     def lane_of_unsent(self, queue: TopicQueue, partition: int) -> int:
         """The lane of records that have no descriptor and follow all that have one in their chain.

@@ -46,7 +46,15 @@ def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> No
 
 
 def free_descriptor(descriptors: DescriptorTable, batch: ProducerBatch) -> None:
-    """Free the descriptor of a batch that loses its identity: it is renumbered, or was split without its sequences."""
-    if batch.descriptor != NO_DESCRIPTOR:
+    """Free the descriptor of a batch that loses its identity: it is renumbered, or was split without its sequences.
+
+    Its records have no descriptor until they are sent again. If the worker dies before that, only the note of a
+    withdrawn one tells the successor that they may be in the log.
+    """
+    if batch.descriptor == NO_DESCRIPTOR:
+        return
+    if batch.was_in_doubt:
+        descriptors.withdraw(batch.descriptor)
+    else:
         descriptors.step(DescriptorEvent.FREE, batch.descriptor)
-        batch.descriptor = NO_DESCRIPTOR
+    batch.descriptor = NO_DESCRIPTOR
