@@ -102,6 +102,23 @@ def test_a_broker_that_does_not_answer_leaves_descriptors_to_the_others() -> Non
     assert len(told) == 60, "both others got all of theirs through"
 
 
+@pytest.mark.rule("S1")
+def test_descriptors_that_come_back_while_as_many_are_taken_are_used_at_once() -> None:
+    """A poll frees four and promises four, so that as many are free as before it. The batches that found none may go:
+    nothing else would wake the sender while the socket takes no byte."""
+    core = Core(leaders=[1] * 12, descriptors=8)
+    everywhere(core, "a", 4)
+    (first,) = core.poll()
+    core.links.stalled_since[1] = core.now_ms
+    for partition in range(4, 12):
+        core.append(f"a{partition}", partition=partition)
+    core.acknowledge(first)
+    (second,) = core.poll()
+    assert (count([second]), core.descriptors.free_count) == (4, 4 + DESCRIPTORS_RESERVED)
+    assert core.sender.next_wakeup_ms <= core.now_ms
+    assert count(core.poll()) == 4
+
+
 def pause(core: Core, *topics: str) -> None:
     core.accumulator.use_rules(TopicRules(core.config, paused=topics), core.now_ms)
     core.sender.wake()
