@@ -99,6 +99,8 @@ class Worker:
         )
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
+        # Off the loop: a mount that is away keeps no worker from its records.
+        self._spooling.submit(_close_leftovers, self._spool.folder, Path(start.extra["run_dir"]))
         self._authenticator = authenticator_of(values)
         if self._authenticator is not None:
             self._authenticator.on_token_refused = lambda print_: self.send_control(TokenRefused(print_))
@@ -263,6 +265,15 @@ class Worker:
     # --- events --------------------------------------------------------------------------------------------
 
     def _on_control(self, message: ControlMessage) -> None:
+        try:
+            self._handle(message)
+        except Exception:
+            # Otherwise the channel would go on with the next message, and this worker with half of what this one says.
+            log.exception(f"A message of the controller could not be handled. {PLEASE_REPORT}")
+            if not isinstance(message, Explain):
+                self.give_up(f"it has handled a part of {message.kind.name}")
+
+    def _handle(self, message: ControlMessage) -> None:
         if isinstance(message, UpdateMetadata):
             self._driver.on_update_metadata(message)
         elif isinstance(message, TopicErrors):
@@ -284,22 +295,15 @@ class Worker:
             log.warning("A control message of kind %s is not for a worker.", type(message).__name__)
 
     def _configure(self, message: Configure) -> None:
-        """Apply changed settings. After an error this worker ends, and its successor starts with the new ones."""
-        try:
-            use_settings(
-                message.config,
-                self._rooms,
-                self._links,
-                self._authenticator,
-                self._security,
-                self._spool,
-                self._clock.now_ms(),
-            )
-        except Exception:
-            # Otherwise the channel would continue with the next message, and this worker with half of the settings.
-            log.exception(f"New settings could not be applied. {PLEASE_REPORT}")
-            self.give_up("it has half of the new settings")
-            return
+        use_settings(
+            message.config,
+            self._rooms,
+            self._links,
+            self._authenticator,
+            self._security,
+            self._spool,
+            self._clock.now_ms(),
+        )
         self._channel.send(Configured(message.serial))
         self._rooms.turns.wake()
 
@@ -364,18 +368,20 @@ def _say_not_spooled(error: BaseException | None) -> None:
         log.error("Poison records could not be written to the dead-letter spool: %s", error)
 
 
-def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
-    """Spool writer of this slot. Closes files left open by dead workers of this run dir, including unused slots."""
-    folder = Path(settings["dead_letters.path"])
-    run_dir = Path(start.extra["run_dir"])
+def _close_leftovers(folder: Path, run_dir: Path) -> None:
+    """Close files of dead letters that dead workers of this run dir left open, including those of unused slots."""
     try:
         close_leftovers(folder, writers_of(run_dir))
     except OSError as error:
         # The disk has become read-only. The pool, which is elsewhere, is still delivered.
         log.warning("Dead letters in %s that dead workers had open cannot be closed: %s.", folder, error)
+
+
+def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
+    """Spool writer of this slot."""
     return SpoolWriter(
-        folder,
-        writer_of(run_dir, start.slot),
+        Path(settings["dead_letters.path"]),
+        writer_of(Path(start.extra["run_dir"]), start.slot),
         max_bytes=int(settings["dead_letters.max_bytes"]),
         drop_oldest=settings["dead_letters.when_full"] == "drop_oldest",
     )

@@ -1,4 +1,4 @@
-"""CONFIGURE at a worker: what cannot be taken on whole ends it, and its successor starts with the new settings."""
+"""Messages of the controller: a worker that could handle one only in part ends, and its successor starts whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.control import Configure, Start
+from sidecar.common.control import Configure, ControlMessage, Start, UpdateMetadata
 from sidecar.common.control_codec import encode_message
 from sidecar.common.model import ExitStatus
 from sidecar.shm.segment import Segment
@@ -30,8 +30,12 @@ def segment(tmp_path: Path) -> Segment:
     return made
 
 
-def test_settings_that_cannot_be_taken_on_end_the_worker(segment: Segment, short_dir: Path) -> None:
-    """One that goes on with half of them would keep rules that the daemon has withdrawn."""
+@pytest.mark.parametrize("kind", [Configure, UpdateMetadata])
+def test_a_message_that_is_handled_only_in_part_ends_the_worker(
+    segment: Segment, short_dir: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ControlMessage]
+) -> None:
+    """One that goes on with half of the settings would keep rules that the daemon has withdrawn. With half of the
+    metadata, the topics behind the one that failed would wait for their partitions for ever."""
     values = DEFAULTS | {"topics": {}, "clients": {}, "dead_letters.path": str(short_dir / "letters")}
     start = Start(
         worker_index=0,
@@ -46,13 +50,18 @@ def test_settings_that_cannot_be_taken_on_end_the_worker(segment: Segment, short
     )
     ours, theirs = socket.socketpair()
 
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
     async def run() -> int:
         worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
         worker.adopt()
         worker.open()
-        ours.sendall(
-            encode_message(Configure(2, {name: values[name] for name in values if name != "clients"}))
-        )
+        monkeypatch.setattr(worker._rooms.topics, "on_snapshot", fail)
+        message: ControlMessage = UpdateMetadata(1, 1, EPOCH, (), (), version=1, is_full=True)
+        if kind is Configure:
+            message = Configure(2, {name: values[name] for name in values if name != "clients"})
+        ours.sendall(encode_message(message))
         return await asyncio.wait_for(worker.run(), 10)
 
     with ours:

@@ -244,6 +244,8 @@ def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, of
     office.letters.step(IDLE_CLOSE_MS - 1)
     assert [path.suffix for path in spool_files(office.folder)] == [".open"]
     office.letters.step(IDLE_CLOSE_MS + 1)
+    assert [path.suffix for path in spool_files(office.folder)] == [".open"], "not on the loop"
+    office.run()
     assert [path.suffix for path in spool_files(office.folder)] == [".jsonl"]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 
-from sidecar.common.control import Start, Stop
-from sidecar.common.control_codec import encode_message
+from sidecar.common.control import Ready, Start, Stop
+from sidecar.common.control_codec import ControlDecoder, encode_message
 from sidecar.common.model import ExitStatus
 from sidecar.deadletter.spool_files import OPEN_SUFFIX, SUFFIX, writer_of
 from sidecar.shm.accept_log import accept_log_folder
@@ -70,6 +71,39 @@ def test_a_log_of_accepted_records_that_cannot_be_written_is_named(
     accept_log_folder(str(pool)).write_text("a file in its place")
     start.config.update({"pool.sync": "accept", "pool.path": str(pool)})
     assert f"cannot be written to the disk of pool.path = {pool} (Not a directory)" in fail(start, caplog)
+
+
+def test_a_mount_of_dead_letters_that_is_away_keeps_no_worker_from_its_records(
+    start: Start, short_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the folder there does not return: it was made before the worker served anybody."""
+    (short_dir / "sockets").mkdir()
+    is_back = threading.Event()
+
+    def away(*_: object) -> int:
+        assert is_back.wait(20)
+        return 0
+
+    monkeypatch.setattr("sidecar.worker.worker.close_leftovers", away)
+    ours, theirs = socket.socketpair()
+    segment = Segment.attach(start.segment_fd)
+
+    async def run() -> int:
+        worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
+        worker.adopt()
+        worker.open()
+        running = asyncio.ensure_future(worker.run())
+        ours.setblocking(False)
+        (ready,) = ControlDecoder().feed(await asyncio.get_running_loop().sock_recv(ours, 4096))
+        assert isinstance(ready, Ready)
+        is_back.set()
+        ours.sendall(encode_message(Stop()))
+        return await asyncio.wait_for(running, 10)
+
+    with ours:
+        assert asyncio.run(run()) == ExitStatus.OK
+    segment.close()
+    os.close(start.segment_fd)
 
 
 def test_dead_letters_that_cannot_be_closed_keep_no_worker_from_its_records(

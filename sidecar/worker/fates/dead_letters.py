@@ -105,8 +105,11 @@ class DeadLetters:
         periodically.
         """
         if self._writing or not self._waiting or now_ms < self._retry_ms:
-            if self._last_write_ms is not None and now_ms - self._last_write_ms > IDLE_CLOSE_MS:
-                self.close()
+            is_idle = self._last_write_ms is not None and now_ms - self._last_write_ms > IDLE_CLOSE_MS
+            if is_idle and not self._writing:
+                # Off the loop: on a mount that is away the rename does not return.
+                self._last_write_ms = None
+                self._submit(self._close_file, _raise)
             return
         groups: list[Undelivered] = []
         size = 0
@@ -119,11 +122,13 @@ class DeadLetters:
         self._submit(lambda: self._write(groups), self._written)
 
     def close(self) -> None:
-        """Close the current file. A later letter begins a new one."""
+        """Close the current file, at the end of the worker: nothing else uses the spool any more."""
         if not self._writing:
-            self._last_write_ms = None
-            with contextlib.suppress(OSError):  # then the next start closes it
-                self._spool.close()
+            self._close_file()
+
+    def _close_file(self) -> None:
+        with contextlib.suppress(OSError):  # then the next start closes it
+            self._spool.close()
 
     def _write(self, groups: list[Undelivered]) -> None:
         try:
@@ -182,3 +187,8 @@ class DeadLetters:
             counted(len(self._waiting) + len(self._too_large), "submission"),
             SPOOL_ADVICE,
         )
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
