@@ -164,6 +164,7 @@ class ClusterLinks:
     def update_nodes(self, nodes: Iterable[Node]) -> None:
         """Follow a new list of brokers: close links to brokers that left or have a new address."""
         known = {node.id: node for node in nodes}
+        self._security.keep({(node.host, node.port) for node in known.values()})
         with ExitStack() as ends:  # runs all of them, even if one fails
             for node_id, link in self._links.items():
                 node = known.get(broker_of(node_id))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -47,6 +47,12 @@ class LinkSecurity:
         """Use changed ``ssl.*`` settings from the next connection on. ``security.protocol`` does not change."""
         if self._contexts is not None:
             self._contexts.use(values)
+
+    def keep(self, addresses: Set[tuple[str, int]]) -> None:
+        """Forget the certificates of all other brokers: they have left the cluster, or have another address."""
+        for seen in (self._accepted, self._peers):
+            for address in seen.keys() - addresses:
+                del seen[address]
 
     @property
     def has_tls(self) -> bool:

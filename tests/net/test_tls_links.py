@@ -142,6 +142,27 @@ def test_a_refused_certificate_is_read_once_a_minute(run: Run, tls_bed: TlsBed) 
     run(test)
 
 
+def test_the_certificate_of_a_broker_that_has_left_is_forgotten(run: Run, tls_bed: TlsBed) -> None:
+    """Its end was announced every day, and by the metric, until the daemon's own end."""
+
+    async def test() -> None:
+        how = security(**tls_bed.settings)
+        async with (
+            FakeBroker(answer_anything, tls=tls_bed.server()) as first,
+            FakeBroker(answer_anything, tls=tls_bed.server()) as second,
+        ):
+            noting = NotingLinks(how)
+            await noting.connect(node_of(first.port, id=1))
+            await noting.connect(node_of(second.port, id=2))
+            shown = [f"The certificate of broker 127.0.0.1:{each.port}" for each in (first, second)]
+            assert {what for what, _ in how.expiries} > set(shown)
+            noting.links.update_nodes([node_of(second.port, id=2)])
+            assert set(shown) - {what for what, _ in how.expiries} == {shown[0]}
+            noting.links.close_all()
+
+    run(test)
+
+
 def test_one_broker_alone_is_said_once_until_it_is_connected(
     run: Run, tls_bed: TlsBed, caplog: pytest.LogCaptureFixture
 ) -> None:

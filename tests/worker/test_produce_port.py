@@ -24,6 +24,7 @@ from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
+from sidecar.protocol.messages import ApiKey
 from sidecar.worker.brokers import producer_id_port, request_encoder
 from tests.configs import config_with, producer_config, security
 from tests.net.fake_broker import FakeBroker, Peer, Request, api_versions_body
@@ -37,6 +38,8 @@ from .scene import Scene
 
 PRODUCE_VERSION = 8
 """The last one with plain lengths: quick to read and to write by hand."""
+DESCRIBED = struct.pack(">qiiqiq", 4711, 3, 0, 0, -1, -1) + b"\0"
+"""A partition's producer in DescribeProducers: id, epoch, last sequence and timestamp, coordinator epoch, offset."""
 LARGE = 700_000
 """Bytes of a record that does not fit into the sockets' buffers."""
 
@@ -287,6 +290,43 @@ def test_a_question_for_a_producer_id_that_fails_in_an_unforeseen_way_is_reporte
         await peer.answer(request, INIT_BODY_V4, flexible=True)
 
     run(tmp_path, body, broker(give_id), enable_idempotence=True)
+
+
+def test_the_error_of_a_broker_that_does_not_say_what_it_has_is_shown(tmp_path: Path) -> None:
+    """Its records wait, as long as it takes. Neither log nor status said why."""
+    has_failed = asyncio.Event()
+    produced: list[Request] = []
+
+    async def versions(peer: Peer, request: Request) -> None:
+        if request.version:
+            await peer.answer(request, struct.pack(">h", 35))
+        else:
+            rows = ((0, 3, PRODUCE_VERSION), (3, 4, 12), (18, 0, 3), (22, 0, 4), (61, 0, 0))
+            await peer.answer(request, api_versions_body(*rows))
+
+    async def handle(peer: Peer, request: Request) -> None:
+        if request.api_key == ApiKey.INIT_PRODUCER_ID:
+            await peer.answer(request, INIT_BODY_V4, flexible=True)
+        elif request.api_key == ApiKey.DESCRIBE_PRODUCERS:
+            code, producers = (0, b"\x02" + DESCRIBED) if has_failed.is_set() else (-1, b"\x01")
+            partition = struct.pack(">ih", 0, code) + b"\0" + producers + b"\0"
+            body = struct.pack(">i", 0) + b"\x02\x02t\x02" + partition + b"\0\0"
+            await peer.answer(request, body, flexible=True)
+        else:
+            produced.append(request)
+            if len(produced) == 1:
+                peer.close()  # what it has of this is to be asked, as the records are years old
+            else:
+                await answer(peer, request)
+
+    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+        bed.send(b"a")
+        batches = bed.rooms.core.accumulator.batches_of
+        await until(lambda: [each.last_error for each in batches("t")] == ["UNKNOWN_SERVER_ERROR"])
+        has_failed.set()
+        assert await bed.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
+
+    run(tmp_path, body, FakeBroker(handle, on_api_versions=versions), enable_idempotence=True)
 
 
 def test_an_answer_of_a_connection_that_was_closed_is_nobodys(tmp_path: Path) -> None:

@@ -231,8 +231,12 @@ class Inquiry:
                     self._answered(queue, answer.producers)
                 elif answer.error_code in _MAY_NOT_ASK:
                     self._may_not_ask([queue], classify(answer.error_code).name)
-                elif classify(answer.error_code).stale_metadata:
-                    self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
+                else:
+                    row = classify(answer.error_code)
+                    for batch, _ in self.unanswered.get(queue, ()):
+                        batch.last_error = row.name  # status and the error of a record that expires show it
+                    if row.stale_metadata:
+                        self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
         except (LinkError, ProtocolError) as error:
             log.info("%s was not asked what it has of batches without an answer: %s.", link.node, error)
         finally:
