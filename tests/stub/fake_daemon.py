@@ -201,6 +201,7 @@ class FakeDaemon:
     def _bind(self, path: Path) -> zmq.Socket[bytes]:
         socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)  # beyond a bound, a ROUTER drops messages to a slow stub
         socket.bind(f"ipc://{path}")
         return socket
 
