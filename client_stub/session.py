@@ -297,7 +297,7 @@ class Session(Attachment):
                     window.sent_count -= 1
                     self._sent_bytes -= submission.payload_bytes
                     self._accepted_bytes += submission.payload_bytes
-                submission.was_accepted = True
+                submission.was_accepted = submission.sent = True  # sent, even if DRAINING has said otherwise
                 if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
                     window.accepted[submission.seq] = submission
                 self.released.append(submission)

@@ -1,4 +1,4 @@
-"""Goal: a record is counted once, whatever else comes in the same turn as its acceptance."""
+"""Goal: a record that the daemon has accepted is counted and sent once, whatever the daemon says next."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from client_stub.errors import error_for
+from client_stub.errors import DaemonLost, error_for
 from client_stub.session import Session
+from client_stub.session_states import State
 from client_stub.wire import Kind, LocalCode
 from tests.stub.test_session import Scene
 
@@ -38,3 +39,23 @@ def test_a_record_that_fails_in_the_turn_of_its_acceptance_is_accepted_once(
     assert outbox.accepted_count == 1
     assert outbox._released_bytes == len(scene.run.made[0][1])
     assert len(scene.run.made[0][2]) == 1
+
+
+def test_records_that_a_successor_has_beyond_the_last_word_are_in_doubt_when_it_is_forgotten() -> None:
+    """DRAINING counted them as never sent. Their bytes were gone with WELCOME, and a new stream sent them without."""
+    scene = Scene()
+    run, session = scene.run, scene.session
+    run.add()
+    ((_, _, stream, seq, topic, *_),) = scene.drain()
+    run.tell([Kind.DRAINING, "bye", [[stream, seq - 1]]])
+    run.worker.topics[stream], run.worker.positions[stream] = topic, seq
+    run.cut(forget=False)
+    run.pass_time(1.0)
+    (released,) = session.released
+    assert released.was_accepted and session.state is State.ATTACHED
+    run.cut(forget=True)
+    run.pass_time(2_000.0)
+    assert session.state is State.ATTACHED
+    assert scene.drain() == [], "it is not sent again"
+    ((error,),) = (told for _, _, told in run.made)
+    assert isinstance(error, DaemonLost) and error.persistence == 1
