@@ -203,8 +203,8 @@ class IoThread:
         if now_ms >= session.ping_at_ms:
             ping = session.ping_due(now_ms, is_moving=self._transport.is_moving())
             if ping is not None:
-                # Behind a message that is partly written it is dropped. It still counts: a worker that takes no byte
-                # of that message would not answer.
+                # Behind a message that is partly written it is dropped. It still counts while the worker takes no byte
+                # of that message: it would not answer either. Once it takes some, ``is_moving`` begins the count again.
                 self._transport.send(ping)
         session.tick(now_ms)
         if session.effects:

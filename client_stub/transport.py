@@ -117,6 +117,8 @@ class _Link:
         self.watched = select.POLLIN
         self.acked_bytes = 0
         """The TCP counter when ``is_moving`` was last called."""
+        self.was_part_written = False
+        """Whether a message was only partly written at that time."""
         self._is_broken = False
         """The peer has broken the protocol; nothing after that is parsed."""
         if not self.lost_reason:
@@ -271,7 +273,8 @@ class Transport:
         """Whether the connection to the worker can be relied on.
 
         False over TCP when the peer has taken none of our bytes since the last call, or when it has taken all: a proxy
-        takes bytes even without a daemon. The end of a local socket is always noticed.
+        takes bytes even without a daemon. A message that was partly written at the last call is an exception: no PING
+        fitted behind it, so its rest still counts. The end of a local socket is always noticed.
         """
         link = self._links.get("worker")
         if self._keys is None or link is None:
@@ -279,7 +282,8 @@ class Transport:
         unacked_bytes = _U32.unpack(fcntl.ioctl(link.fd, termios.TIOCOUTQ, bytes(_U32.size)))[0]
         info = link.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         before, link.acked_bytes = link.acked_bytes, _U64.unpack_from(info, _ACKED_AT)[0]
-        return bool(unacked_bytes) and link.acked_bytes > before
+        was_part_written, link.was_part_written = link.was_part_written, bool(link.unsent)
+        return link.acked_bytes > before and (bool(unacked_bytes) or was_part_written)
 
     def control_fileno(self) -> int | None:
         """A descriptor that is readable when ``poll`` can read from the connection made by ``open_control``; None once

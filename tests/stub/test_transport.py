@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,5 +246,49 @@ def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path)
         transport.open_control([b"hello"])
         ((kind, (reason,)),) = messages_of(transport, 1)
         assert kind == "lost" and b"does not open" in reason
+        transport.close(None)
+        serving.join(10)
+
+
+def test_the_rest_of_a_message_that_is_taken_late_counts_as_moving(key_file: Path) -> None:
+    """The pings behind it were dropped, so their silence says nothing. A daemon that had stopped for a while was given
+    up in the moment in which it went on.
+    """
+    goes_on = threading.Event()
+
+    def serve(door: socket.socket) -> None:
+        connected, _ = door.accept()
+        with connected:
+            end = server(message_bytes_max=64 << 20)
+            connected.sendall(end.opening)
+            assert pump(end, connected) == [b"attach"]
+            assert goes_on.wait(30)
+            while connected.recv(1 << 20):
+                pass
+
+    def untaken_bytes() -> int:
+        link = transport._links["worker"]
+        found: int = struct.unpack("=I", fcntl.ioctl(link.fd, termios.TIOCOUTQ, bytes(4)))[0]
+        return found
+
+    def is_taken() -> bool:
+        transport.poll(10)
+        return not transport._links["worker"].unsent and not untaken_bytes()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = f"tcp://127.0.0.1:{door.getsockname()[1]}"
+        serving = threading.Thread(target=serve, args=(door,))
+        serving.start()
+        transport = Transport(address, keys_for(address, key_file))
+        transport.open_worker(address, [b"attach"])
+        eventually(lambda: transport.poll(10) == [] and transport._links["worker"].zmtp.is_ready)
+        while transport.send([b"submit", bytes(8 << 20)]):
+            pass
+        eventually(lambda: not transport.is_moving())
+        assert not transport.is_moving(), "nothing is taken"
+        goes_on.set()
+        eventually(is_taken)
+        assert transport.is_moving()
+        assert not transport.is_moving(), "all is taken, as a proxy would, and a ping can be answered"
         transport.close(None)
         serving.join(10)
