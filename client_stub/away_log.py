@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
-log = logging.getLogger("client_stub")
+from client_stub.log import log
 
 QUIET_MS: Final = 1_000.0
 """A worker that is replaced within this time is not logged."""

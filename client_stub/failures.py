@@ -7,21 +7,19 @@ reported, too.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.errors import DeliveryFailed, SidecarError
+from client_stub.log import log
 from client_stub.submission import BulkPart, Submission
 from client_stub.wait_reasons import topics_text
 from client_stub.wire import LocalCode, Persistence
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
-
-log = logging.getLogger("client_stub")
 
 OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 """``on_error(error, topic, count)``."""
@@ -146,9 +144,10 @@ class Failures:
                     error.args = (f"{error} ({count} records of send_many() or send_arrow() failed.)",)
                 raise error
         finally:
-            for _ in notes:
-                with contextlib.suppress(IndexError):
-                    self._unwatched.popleft()
+            for note in notes:
+                # Not the first ones: another thread may have removed these, and the io thread may have added others.
+                with contextlib.suppress(ValueError, IndexError):
+                    self._unwatched.remove(note)
 
     def _keep_unwatched(self, submission: Submission) -> None:
         for part in submission.parts:

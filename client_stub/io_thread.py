@@ -8,7 +8,6 @@ here.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from functools import partial
 from math import inf
@@ -18,6 +17,7 @@ from typing import Any, Final
 from client_stub.away_log import AwayLog
 from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.log import log
 from client_stub.outbox import Outbox
 from client_stub.session import Session
 from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
@@ -26,8 +26,6 @@ from client_stub.slow_topics import SlowTopics
 from client_stub.topic_lookup import TopicQuestion
 from client_stub.transport import Transport
 from client_stub.wire import Format, LocalCode, Persistence
-
-log = logging.getLogger("client_stub")
 
 _ATTACHED: Final = State.ATTACHED
 """Cached: reading an enum member through its class costs as much as a call, and each turn needs this one twice."""

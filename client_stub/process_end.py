@@ -7,7 +7,6 @@ drops the producer in its local variable.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -15,7 +14,7 @@ import time
 import weakref
 from typing import Final, Protocol
 
-log = logging.getLogger("client_stub")
+from client_stub.log import log
 
 EXIT_FLUSH_S: Final = 10.0
 """The limit for all producers of the process together."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.log import log
 from client_stub.run_dir import unreachable_text
 from client_stub.wait_reasons import why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.hot import OpenStream
     from client_stub.outbox import Outbox
-
-log = logging.getLogger("client_stub")
 
 WAIT_WARNING_S: Final = 2.0
 """A send that has waited this long for room logs it once, with the cause."""

@@ -7,7 +7,6 @@ Each process of a fleet imports this module, so it uses os.path: pathlib would l
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from typing import Final
@@ -19,9 +18,8 @@ from client_stub.curve_keys import (
     join_address,
     split_address,
 )
+from client_stub.log import log
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS, TCP_PREFIX
-
-log = logging.getLogger("client_stub")
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"

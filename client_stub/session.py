@@ -7,7 +7,6 @@ again. No record is completed twice: outcome numbers seen before are ignored, an
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from math import inf
@@ -20,11 +19,10 @@ from client_stub.attachment import Attachment, checked_message
 from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DeliveryFailed, SidecarError, TopicLimit, error_for
 from client_stub.hot import unpack_outcomes
+from client_stub.log import log
 from client_stub.session_states import SessionEvent, State
 from client_stub.submission import Submission, as_delivery_failure, lost_error
 from client_stub.wire import Kind, LocalCode, OutcomeKind, SubmitFlag
-
-log = logging.getLogger("client_stub")
 
 _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)

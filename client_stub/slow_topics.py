@@ -6,19 +6,17 @@ When a first program misspells a topic, its flush(), close() or result() would o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
+from client_stub.log import log
 from client_stub.topic_lookup import NOT_IN_METADATA, TopicQuestion
 from client_stub.wait_reasons import topics_text, why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
     from client_stub.submission import Submission
-
-log = logging.getLogger("client_stub")
 
 SLOW_MS: Final = 2_000.0
 """The daemon is asked about records that have waited this long. A cluster that creates topics has done so by then."""

@@ -6,7 +6,6 @@ an outcome creates no object per record unless callbacks wait for it. The callba
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
 from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
 from client_stub.record_metadata import RecordMetadata
+from client_stub.log import log
 from client_stub.wait_reasons import ask, why_no_outcome
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
-
-log = logging.getLogger("client_stub")
 
 _MSGPACK: Final = Format.MSGPACK
 _FAILED: Final = OutcomeKind.FAILED

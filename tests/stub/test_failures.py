@@ -11,7 +11,7 @@ from client_stub import AsyncProducer, Producer, errors
 from client_stub.away_log import QUIET_MS, REPEAT_MS, AwayLog
 from client_stub.failures import GRACE_MS, INTERVAL_MS, ROWS_MAX, Failures
 from client_stub.outbox import Outbox
-from client_stub.submission import Submission
+from client_stub.submission import BulkPart, Submission
 from client_stub.wire import LocalCode, OutcomeKind, SubmitFlag
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
@@ -190,3 +190,62 @@ def test_flush_raises_no_bulk_failure_that_was_asked_about_after_it_happened(dae
             producer.flush(10)
         assert "records of send_many" not in str(caught.value), "one record failed unseen"
         assert producer.flush(10) == 2
+
+
+def test_two_threads_that_flush_drop_no_failure_that_comes_meanwhile() -> None:
+    """Each removed as many as it had seen: the second one those that the io thread had just added."""
+    failures = Failures(None)
+
+    def fail_bulk(part: BulkPart) -> None:
+        submission = failed("a")
+        part.submission, part.count = submission, 1
+        submission.parts = [part]
+        failures.add(submission, 0)
+
+    class Interrupted(BulkPart):
+        """While the first thread looks at it, the second one flushes, and another call fails."""
+
+        is_seen = False
+
+        @property
+        def watched(self) -> bool:
+            if not self.is_seen and failures._unwatched:
+                self.is_seen = True
+                failures.raise_unobserved()
+                fail_bulk(BulkPart(part.outbox))
+            return True
+
+        @watched.setter
+        def watched(self, value: bool) -> None: ...
+
+    part = Interrupted(Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere"))
+    failures._unwatched.append((errors.error_for(FORBIDDEN), 1, part))
+    failures.raise_unobserved()
+    with pytest.raises(errors.TopicAuthorizationFailed):
+        failures.raise_unobserved()
+
+
+class BrokenFilter(logging.Filter):
+    """As one that adds the request of its thread to each line."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise LookupError("there is no request in this thread")
+
+
+def test_a_filter_of_the_application_that_fails_ends_no_producer(
+    daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended the io thread, and all records under way failed."""
+    broken, logger = BrokenFilter(), logging.getLogger("client_stub")
+    logger.addFilter(broken)
+    try:
+        with Producer(daemon.run_dir) as producer:
+            first = producer.send("a", b"1", on_delivery=lambda *_: 1 / 0)
+            assert first.result(10).offset == 0
+            assert producer.send("a", b"2").result(10).offset == 1
+            daemon.deliver = lambda client, submit: _refuse(client, submit, daemon)
+            producer.send("forbidden", b"3")
+    finally:
+        logger.removeFilter(broken)
+    assert producer.stats().failed == 1
+    assert capsys.readouterr().err.count("LookupError: there is no request") == 2
