@@ -91,7 +91,14 @@ class TopicLookup:
                 raise self._timeout()
             asked_ms = min(self.left_ms(now_ms), ASKED_MS)
             self._answer_by_ms = now_ms + asked_ms + ANSWER_MS
-            self._transport = Transport(self._path, self._curve_keys, self._tries)
+            try:
+                self._transport = Transport(self._path, self._curve_keys, self._tries)
+            except OSError as error:  # no file descriptor is free
+                why = error.strerror or str(error)
+                self._try_again(
+                    now_ms, DaemonUnreachable(f"The daemon at {self._path} cannot be asked: {why}.")
+                )
+                return None
             self._tries += 1
             self._transport.open_control([msgpack.packb([Kind.TOPICS, [self._topic], asked_ms])])
         elif now_ms >= self._answer_by_ms:
@@ -102,7 +109,12 @@ class TopicLookup:
                 why = frames[0].decode().rstrip(".")
                 self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}: {why}."))
                 return None
-            answer = self._read(msgpack.unpackb(frames[0], strict_map_key=False), now_ms)
+            try:
+                answer = self._read(msgpack.unpackb(frames[0], strict_map_key=False), now_ms)
+            except (ValueError, TypeError, IndexError) as error:
+                text = f"The daemon at {self._path} sent an answer that cannot be read ({error})."
+                self._try_again(now_ms, DaemonUnreachable(text))
+                return None
             if answer is not None or self._transport is None:
                 return answer
         return None

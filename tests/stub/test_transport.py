@@ -131,6 +131,51 @@ def test_a_process_without_a_free_descriptor_connects_again_once_there_is_one(da
         assert process.returncode == 0, words
 
 
+ASKS_WITHOUT_DESCRIPTOR: Final = """
+import os, resource, sys, time
+from client_stub import Producer, slow_topics
+
+slow_topics.SLOW_MS = slow_topics.LOOK_MS = 1.0
+producer = Producer(sys.argv[1])
+waiting = producer.send("t", b"1")
+producer.flush(10, until="accepted")
+slow = producer._io._slow_topics
+while slow.due_ms < time.monotonic() * 1e3 + 1_000:
+    time.sleep(0.01)  # it has asked about the record, and was answered
+taken = [os.open(os.devnull, os.O_RDONLY)]
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
+slow.due_ms = 0.0
+try:
+    waiting.result(1.0)
+except TimeoutError as error:
+    assert "the daemon has accepted it" in str(error), error
+while slow.due_ms < time.monotonic() * 1e3 + 1_000:
+    assert producer._outbox.fatal is None, producer._outbox.fatal
+    time.sleep(0.01)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print("asked", flush=True)
+assert waiting.result(10).offset == 0
+"""
+
+
+def test_a_question_without_a_free_descriptor_ends_no_producer(daemon: FakeDaemon) -> None:
+    """The question about slow records took the io thread with it, and result() raised an OSError."""
+    daemon.deliver = None
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKS_WITHOUT_DESCRIPTOR, str(daemon.run_dir)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        daemon.do(daemon.deliver_log)
+        _, words = process.communicate(timeout=20)
+        assert (said, process.returncode) == ("asked\n", 0), words
+
+
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     file = tmp_path / "client.key"
