@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from client_stub.arguments import check_callable
+from client_stub.callback_log import CallbackLog
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.habits import missing_call, no_pickle
 from client_stub.hot import Delivery
@@ -99,7 +100,7 @@ class BulkDelivery:
         for part in self._parts:
             part.when_over(look)
         if not self._parts:  # no records: the call is over already
-            make_call([look])
+            make_call([look], CallbackLog())
 
     def offsets(self) -> tuple[OffsetRange, ...]:
         """The places of the delivered records, by partition and offset; adjacent ranges are merged. Does not wait.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.errors import DeliveryFailed, SidecarError
@@ -27,16 +27,21 @@ OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 UNWATCHED_KEPT_MAX: Final = 1_000
 GRACE_MS: Final = 1_000.0
 """A caller that asks its future within this time after the failure gets the error, and no line is logged."""
-INTERVAL_MS: Final = 10_000.0
+INTERVAL_MS: Final = 60_000.0
 """At most one line per topic and error is logged in this time; the next line counts all failures since."""
-ROWS_MAX: Final = 200
-"""How many pairs of topic and error get their own line; all others share one."""
+ROWS_MAX: Final = 5
+"""How many pairs of topic and error get a line of their own in that time; all others share one."""
+_OTHERS: Final = ("", "", Persistence.POSSIBLY_PERSISTED)
+"""The key of the row that the others share."""
 
 
 @dataclass(slots=True)
 class _Row:
-    topic: str
     error: DeliveryFailed
+    for_example: str = ""
+    """The words before the error, if the records of the row may have others."""
+    topics: dict[str, None] = field(default_factory=dict)
+    """The topics of the records since the last line."""
     count: int = 0
     next_ms: float = 0.0
 
@@ -77,7 +82,7 @@ class Failures:
         except BaseException:  # also SystemExit, which must not end the io thread
             if submission.outbox.forked:
                 raise
-            log.exception("An on_error callback failed; the producer goes on.")
+            submission.outbox.callback_log.failed("An on_error", "the producer goes on")
 
     def tick(self, now_ms: float) -> float | None:
         """Log the due lines. Returns the time until the next call in ms; None if there is nothing to wait for."""
@@ -166,7 +171,7 @@ class Failures:
 
 
 class _FailureLog:
-    """Logs warnings, at most one per topic and error within INTERVAL_MS. Io thread only."""
+    """Logs warnings, within INTERVAL_MS at most one per topic and error and ROWS_MAX + 1 in all. Io thread only."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Submission]] = deque()
@@ -201,32 +206,38 @@ class _FailureLog:
         while self._waiting:
             self._count(self._waiting.popleft()[1])
         for row in self._rows.values():
-            if row.count and not (self.left_is_reported and row.error.code == LocalCode.CANCELLED):
+            if row.count:
                 self._write(row)
         self._rows.clear()
 
     def _count(self, submission: Submission) -> None:
         error, count = submission.unobserved_failures()
-        if error is None or not count:
+        if error is None or not count or (self.left_is_reported and error.code == LocalCode.CANCELLED):
             return
         key = (submission.topic, error.name, error.persistence)
-        if key not in self._rows and len(self._rows) >= ROWS_MAX:
-            key = ("", "", Persistence.POSSIBLY_PERSISTED)
-        row = self._rows.setdefault(key, _Row(submission.topic if key[0] else "", error))
+        rows = self._rows
+        row = rows.get(key)
+        if row is None and len(rows) - (_OTHERS in rows) < ROWS_MAX:
+            row = rows[key] = _Row(error)
+        elif row is None:
+            row = rows.setdefault(_OTHERS, _Row(error, "for example "))
+        row.topics[submission.topic] = None
         row.count += count
         row.error = error
 
     @staticmethod
     def _write(row: _Row) -> None:
         log.warning(
-            "%d record%s of %s failed and nobody asked about %s: %s: %s (%s). "
+            "%d record%s of %s failed and nobody asked about %s: %s%s: %s (%s). "
             "Ask result(), or give on_delivery or Producer(on_error=...).",
             row.count,
             "" if row.count == 1 else "s",
-            f"topic {row.topic}" if row.topic else "other topics",
+            topics_text(row.topics),
             "it" if row.count == 1 else "them",
+            row.for_example,
             row.error.name,
             str(row.error).rstrip("."),
             row.error.persistence.words,
         )
         row.count = 0
+        row.topics.clear()

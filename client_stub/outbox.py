@@ -17,7 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from client_stub.arguments import check_patience
+from client_stub.arguments import checked_wait
+from client_stub.callback_log import CallbackLog
 from client_stub.errors import (
     FORKED_TEXT,
     ForkedProducer,
@@ -92,6 +93,9 @@ class Outbox(OutboxCore):
         self.failures = Failures(on_error)
         self.accepted_count = 0
         """Records that the daemon has accepted."""
+        self.room_warning_at = 0.0
+        """From when on a caller that waits for room may log it (monotonic clock, s)."""
+        self.callback_log = CallbackLog()
         self.completed_count = 0
         """Records of submissions whose outcomes are complete."""
         self.connection_count = 0

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WAIT_WARNING_S: Final = 2.0
 """A send that has waited this long for room logs it once, with the cause."""
+WARNING_INTERVAL_S: Final = 60.0
+"""The minimum time between two such lines of one producer, whose callers mostly wait for the same."""
 ROOM_LOOK_MS: Final = 100.0
 """How often a caller that waits for room checks for it without being woken."""
 
@@ -54,6 +56,9 @@ def wait_for_room(outbox: Outbox, stream: OpenStream) -> None:
             raise no_room(outbox, stream.topic, limit_ms)
         if not warned and now - began >= WAIT_WARNING_S:
             warned = True
+            if now < outbox.room_warning_at:
+                continue
+            outbox.room_warning_at = now + WARNING_INTERVAL_S
             log.warning(
                 "A send to topic %s has waited %.0f s for room: %d bytes of this producer wait%s.",
                 stream.topic,

@@ -22,6 +22,7 @@ from client_stub.hot import unpack_outcomes
 from client_stub.log import log
 from client_stub.session_states import SessionEvent, State
 from client_stub.submission import Submission, as_delivery_failure, lost_error
+from client_stub.wait_reasons import topics_text
 from client_stub.wire import Kind, LocalCode, OutcomeKind, SubmitFlag
 
 _ATTACHED: Final = State.ATTACHED
@@ -382,6 +383,7 @@ class Session(Attachment):
         self._acked = 0
         self._ack_at_ms = now_ms + ACK_DELAY_MS
         self.due_ms = min(self.ping_at_ms, self._ack_at_ms)
+        lost: dict[str, tuple[int, int]] = {}
         for window in list(self.windows.values()):  # some are restarted
             position, window.held = positions.get(window.number, (0, False))
             window.rewind(0)
@@ -391,17 +393,15 @@ class Session(Attachment):
             if position < first - 1:
                 # The worker's state is older than its last ACCEPTED, and those frames are gone here, so the stream
                 # restarts.
-                log.error(
-                    "The daemon has lost accepted submissions %d to %d of %s.",
-                    position + 1,
-                    first - 1,
-                    window.topic,
-                )
+                lost[window.topic] = position + 1, first - 1
                 text = "The daemon lost records it had accepted; they may or may not be in the log."
                 self._restart(window, text)
                 continue
             self._accept(credit_bytes, ((window.number, position),))
             self._send_on(window)
+        if lost:
+            places = next(iter(lost.values()))
+            log.error("The daemon has lost accepted submissions %d to %d of %s.", *places, topics_text(lost))
 
     def _refuse_stream(self, number: int, code: str, text: str) -> None:
         window = self.windows.get(number)

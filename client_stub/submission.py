@@ -10,10 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from client_stub.callback_log import CallbackLog
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
 from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_of_indexes, run_callbacks
-from client_stub.record_metadata import RecordMetadata
 from client_stub.log import log
+from client_stub.record_metadata import RecordMetadata
 from client_stub.wait_reasons import ask, why_no_outcome
 from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
 
@@ -212,7 +213,7 @@ class Submission(SubmissionCore):
         entry = [call]
         self.listeners.setdefault(index, []).append(entry)
         if self.completed if index == WHOLE else self.find(index) is not None:
-            make_call(entry)
+            make_call(entry, self.outbox.callback_log)
 
     def tell_listeners(self, fate: Fate | None) -> None:
         """Make the calls that wait for the records of ``fate``, or with None for the whole submission. Io thread."""
@@ -220,7 +221,7 @@ class Submission(SubmissionCore):
         for index in due:
             for entry in self.listeners.pop(index, ()):
                 try:
-                    make_call(entry)
+                    make_call(entry, self.outbox.callback_log)
                 except BaseException:
                     self._callback_failed("A done")
 
@@ -356,7 +357,7 @@ class Submission(SubmissionCore):
         """
         if self.outbox is not None and self.outbox.forked:
             raise  # noqa: PLE0704  in the calling handler
-        log.exception("%s callback failed; the others go on.", what)
+        self.outbox.callback_log.failed(what)
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
         self.failed_count += count
@@ -373,7 +374,7 @@ class Snapshot:
         self.submissions = submissions
 
 
-def make_call(entry: list[Callable[[], object]]) -> None:
+def make_call(entry: list[Callable[[], object]], callback_log: CallbackLog) -> None:
     """Make the call in ``entry`` unless another thread does. An exception of the call is logged."""
     try:
         call = entry.pop()
@@ -382,7 +383,7 @@ def make_call(entry: list[Callable[[], object]]) -> None:
     try:
         call()
     except Exception:
-        log.exception("A done callback failed; the others go on.")
+        callback_log.failed("A done")
 
 
 def _mask_of(outcome: Outcome) -> int:

@@ -64,10 +64,46 @@ def test_many_topics_share_one_line_beyond_the_bound(caplog: pytest.LogCaptureFi
     failures = Failures(None)
     for number in range(ROWS_MAX + 7):
         failures.add(failed(f"t{number}"), 0)
+    failures.add(failed(f"t{ROWS_MAX}", code=LocalCode.EXPIRED), 0)
     failures.close()
-    lines = [record.getMessage() for record in caplog.records]
+    lines = caplog.messages
     assert len(lines) == ROWS_MAX + 1
-    assert lines[-1].startswith("7 records of other topics failed")
+    assert [line.split(" failed")[0] for line in lines[:-1]] == [
+        f"1 record of topic t{number}" for number in range(ROWS_MAX)
+    ]
+    assert lines[-1].startswith(
+        f"8 records of topic t{ROWS_MAX} and 6 others failed and nobody asked about them: for example "
+    )
+
+
+def test_a_burst_of_topics_is_a_few_lines_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """200 refused topics were 200 lines at once, and again in each interval."""
+    failures = Failures(None)
+    logged = []
+    for minute in range(3):
+        before = len(caplog.records)
+        for second in range(0, 60, 10):
+            now_ms = minute * INTERVAL_MS + second * 1e3
+            for number in range(200):
+                failures.add(failed(f"t{number}"), now_ms - GRACE_MS)
+            failures.tick(now_ms)
+        logged.append(len(caplog.records) - before)
+    assert logged == [ROWS_MAX + 1] * 3
+    failures.close()
+    assert sum(int(line.split(" record")[0]) for line in caplog.messages) == 3 * 6 * 200, "none is left out"
+
+
+def test_records_that_a_close_has_left_hide_no_other_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Their number is in a line of its own; both shared a row, which then was not logged."""
+    failures = Failures(None)
+    for number in range(ROWS_MAX + 1):
+        failures.add(failed(f"t{number}"), 0)
+    failures._log.left_is_reported = True
+    for number in range(ROWS_MAX + 2):
+        failures.add(failed(f"t{number}", code=LocalCode.CANCELLED), 0)
+    failures.close()
+    assert len(caplog.messages) == ROWS_MAX + 1
+    assert caplog.messages[-1].startswith(f"1 record of topic t{ROWS_MAX} failed")
 
 
 def _refuse(client: Client, submit: Submit, daemon: FakeDaemon) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client_stub import Producer, errors
+from client_stub.callback_log import LINES_MAX
 from client_stub.submission import Submission
 from client_stub.wire import Kind, LocalCode, OutcomeKind, Persistence, Shape
 from tests.stub.conftest import eventually
@@ -50,6 +51,24 @@ def test_one_failing_callback_is_logged_and_stops_nobody(
     producer.flush(10)
     assert told == list(range(10))
     assert caplog.text.count("An on_delivery callback failed") == 4
+
+
+def test_callbacks_that_fail_are_a_few_lines_a_minute(
+    producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A callback with a bug logged a traceback for each record."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the caller's own fault")
+
+    for minute in (1, 2):
+        for _ in range(2):
+            producer.send_many("t", [(None, b"x")] * 100, on_delivery=fail)
+            producer.flush(10)
+        lines = [line for line in caplog.messages if "callback failed" in line]
+        assert len(lines) == minute * LINES_MAX
+        assert [line.endswith("not logged for 60 s.") for line in lines[-2:]] == [False, True]
+        producer._outbox.callback_log._until = 0.0  # a minute is over
 
 
 @pytest.mark.rule("A6")

@@ -188,7 +188,7 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     eventually(lambda: not producer._outbox.hold_reasons)
 
 
-def test_a_send_that_waits_for_room_says_once_why(
+def test_sends_that_wait_for_room_say_once_why(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(room_wait, "WAIT_WARNING_S", 0.0)
@@ -203,5 +203,11 @@ def test_a_send_that_waits_for_room_says_once_why(
     ):
         for _ in range(100):
             producer.send("a", bytes(600_000))
-    lines = [record.getMessage() for record in caplog.records if "for room" in record.getMessage()]
+    with pytest.raises(errors.BufferExhausted):
+        producer.send("a", bytes(600_000))
+    lines = [line for line in caplog.messages if "for room" in line]
     assert len(lines) == 1 and "the daemon holds topic a (topic a is over its share)" in lines[0]
+    monkeypatch.setattr(producer._outbox, "room_warning_at", 0.0)
+    with pytest.raises(errors.BufferExhausted):
+        producer.send("a", bytes(600_000))
+    assert len([line for line in caplog.messages if "for room" in line]) == 2, "again after its time"
