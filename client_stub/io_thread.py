@@ -248,10 +248,20 @@ class IoThread:
         """Handle a bug in this thread: all pending and later calls fail with it, and none hangs."""
         outbox, session = self._outbox, self._session
         outbox.fatal = SidecarError(f"The producer's io thread failed: {error!r}; create a new Producer.")
-        outbox.end()
-        session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
-        session.cancel(lambda sent: _failed(error, sent))
-        outbox.settle(session.released, session.finished, is_news=True)
+        try:
+            outbox.end()
+            session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
+            session.cancel(lambda sent: _failed(error, sent))
+            outbox.settle(session.released, session.finished, is_news=True)
+        except Exception:
+            log.exception("The end of the producer's io thread failed, too.")
+        # Records that the session has lost in the same bug fail here.
+        left = list(outbox.pending)
+        for submission in left:
+            if not submission.sealed:
+                submission.seal(b"")
+            submission.fail(_failed(error, submission.sent))
+        outbox.settle((), left, is_news=True)
         outbox.failures.close()
         self._slow_topics.close()
         outbox.set_waker(None)

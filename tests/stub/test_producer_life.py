@@ -10,6 +10,7 @@ import pytest
 
 from client_stub import Producer, errors
 from client_stub.outbox import Outbox
+from client_stub.session import Session
 from client_stub.wire import Persistence
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -150,3 +151,25 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
         assert str(error).count("of this call are queued") == 1
         assert f"(The first {error.queued.count} records of this call" in str(error)
     assert "of this call" not in str(producer._outbox.fatal)
+
+
+def test_a_bug_in_the_io_thread_leaves_no_caller_waiting(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that the end of the thread meets again: callers then waited for ever."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    daemon.deliver = None
+    delivery = producer.send("t", b"accepted")
+    producer.flush(10, until="accepted")
+    monkeypatch.setattr(Session, "receive_worker", fail)
+    monkeypatch.setattr(Session, "_fail_all", fail)
+    daemon.do(daemon.deliver_log)
+    with pytest.raises(errors.DaemonLost, match="io thread failed: RuntimeError"):
+        delivery.result(10)
+    with pytest.raises(errors.SidecarError, match="create a new Producer"):
+        producer.send("t", b"late")
+    assert producer.flush(10) == 1
+    producer.close()
