@@ -20,6 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
+from client_stub import process_end
 from client_stub.arguments import check_patience, milliseconds
 from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
@@ -246,6 +247,7 @@ class AsyncProducer:
         if await line.until(lambda: io.has_ended, JOIN_S):
             io.join(JOIN_S)
         if done:
+            process_end.leave_alone(io)  # so that the end of the process waits for it
             producer._outbox.failures.raise_unobserved()
 
     async def __aenter__(self) -> Self:

@@ -54,6 +54,21 @@ child.start()
 child.join()
 sys.exit(child.exitcode)
 """
+CANCELLED: Final = f"""
+import asyncio, sys
+from client_stub import AsyncProducer
+
+async def main():
+    producer = AsyncProducer(sys.argv[1])
+    for _ in range({RECORDS}):
+        await producer.send("t", bytes(1_000_000))
+    try:
+        await asyncio.wait_for(producer.close(), 0.01)
+    except TimeoutError:
+        print("left", flush=True)
+
+asyncio.run(main())
+"""
 EXITING: Final = """
 import multiprocessing, os, signal, sys
 from client_stub import Producer, outbox
@@ -81,12 +96,16 @@ sys.exit(child.exitcode)
 
 
 @pytest.mark.parametrize(
-    ("script", "word"), [(DROPPED, ""), (CHILD, "keeps"), (CHILD, "drops")], ids=["dropped", "child", "both"]
+    ("script", "word"),
+    [(DROPPED, ""), (CHILD, "keeps"), (CHILD, "drops"), (CANCELLED, "")],
+    ids=["dropped", "child", "both", "cancelled"],
 )
 def test_the_end_of_a_process_waits_for_records_of_a_producer_that_nobody_closed(
     daemon: FakeDaemon, script: str, word: str
 ) -> None:
-    """A local variable of a function that has returned, and a child of multiprocessing, which asks atexit nothing."""
+    """A local variable of a function that has returned; a child of multiprocessing, which asks atexit nothing; a
+    close() that was cancelled.
+    """
     may_accept = threading.Event()
 
     def accept(*_: object) -> bool:
