@@ -26,7 +26,7 @@ from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import missing_call, no_pickle, unknown_argument, unknown_field
+from client_stub.habits import no_pickle, unknown_argument, unknown_field, with_hints
 from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
@@ -49,6 +49,7 @@ FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms"
 
 
 class AsyncProducer:
+@with_hints
     """A producer for asyncio, with Producer's arguments. One may be used on several event loops, one after the other
     or in different threads.
 
@@ -263,11 +264,6 @@ class AsyncProducer:
             await self._close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
         except SidecarError:
             log.exception("Records failed while the producer was closed behind another error.")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_call("AsyncProducer", name, self)
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle(type(self).__name__)

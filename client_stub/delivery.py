@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from client_stub.arguments import check_callable
 from client_stub.callback_log import CallbackLog
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
-from client_stub.habits import missing_call, no_pickle
+from client_stub.habits import no_pickle, with_hints
 from client_stub.hot import Delivery
 from client_stub.record_metadata import OffsetRange
 from client_stub.submission import make_call
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BulkDelivery", "Delivery"]
 
 
+@with_hints
 class BulkDelivery:
     """The future of all records of one send_many() or send_arrow() call. Thread-safe."""
 
@@ -114,11 +115,6 @@ class BulkDelivery:
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle("BulkDelivery")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_call("BulkDelivery", name, self)
 
     @property
     def failed_count(self) -> int:

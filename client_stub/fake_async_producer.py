@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self
 
 from client_stub.async_delivery import awaited, refuse_on_a_loop
 from client_stub.async_producer import FIELDS, AsyncProducer
@@ -15,7 +15,7 @@ from client_stub.errors import SidecarError
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeRecord
 from client_stub.fake_producer import FailWith, FakeProducer
-from client_stub.habits import unknown_field
+from client_stub.habits import no_pickle, unknown_field, with_hints
 from client_stub.packer import Headers
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer
@@ -44,6 +44,7 @@ class FakeAsyncBulkDelivery(FakeBulkDelivery):
         self._sent.watch()
 
 
+@with_hints
 class FakeAsyncProducer:
     """A fake with the arguments of AsyncProducer, which it checks in the same way. It delivers at once.
 
@@ -194,3 +195,6 @@ class FakeAsyncProducer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle(type(self).__name__)

@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from client_stub.arguments import check_callable, check_patience
 from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
+from client_stub.habits import no_pickle, with_hints
 from client_stub.hot import OnDelivery
 from client_stub.record_metadata import OffsetRange, RecordMetadata
 
@@ -28,6 +29,7 @@ class FakeRecord(NamedTuple):
     timestamp_ms: int | None
 
 
+@with_hints
 class FakeDelivery:
     """A fake Delivery. Thread-safe."""
 
@@ -83,6 +85,9 @@ class FakeDelivery:
                 self._callbacks.append(callback)
                 return
         _call_back(callback, self)
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle("FakeDelivery")
+
 
     def complete(self, error: SidecarError | None, metadata: RecordMetadata | None) -> None:
         self._error, self._metadata = error, metadata
@@ -103,6 +108,7 @@ def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeB
     except Exception:
         log.exception("A done callback failed; the others go on.")
 
+@with_hints
 
 class FakeBulkDelivery:
     """A fake BulkDelivery."""
@@ -131,6 +137,9 @@ class FakeBulkDelivery:
                 return error
             raise
         return None
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle("FakeBulkDelivery")
 
     def __repr__(self) -> str:
         return bulk_text(self.count, self.failed_count, is_done=self.done())

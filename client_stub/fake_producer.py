@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Never, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 from zlib import crc32
 
 from client_stub.arguments import check_on_delivery, check_patience, check_timeout, check_topic, list_of_rows
@@ -16,7 +16,7 @@ from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.flush_wait import no_outcome_text
-from client_stub.habits import unknown_field
+from client_stub.habits import no_pickle, unknown_field, with_hints
 from client_stub.hot import OnDelivery
 from client_stub.outbox import BUFFER_BYTES
 from client_stub.packer import LARGE_BYTES, Headers, kafka_size_bound, over_request_size
@@ -51,6 +51,7 @@ class FakeProducer:
     - ``fail_with(record)``: returns the error of a record that should fail, or None; it can be set at any time
     - ``hold()`` keeps outcomes back, and ``release()`` lets them go
     - ``partitions``: the number per topic; records with a key go by its hash, others in turns
+@with_hints
 
     Callbacks run in the thread that sends or releases.
     """
@@ -330,6 +331,9 @@ class FakeProducer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise no_pickle(type(self).__name__)
 
     def _decide(self, delivery: FakeDelivery) -> None:
         record = delivery.record

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
+
+_Kind = TypeVar("_Kind", bound=type)
 
 _TRANSACTIONS: Final = "transactions are not built yet"
 _TWINS: Final = "or take client_stub.compat.confluent"
-_CALLS: Final = {
+CALLS: Final = {
     # confluent-kafka
     "produce": f"send(topic, value, key, ..., on_delivery=...) is its name here, {_TWINS}",
     "produce_batch": f"send_many(topic, [(key, value), ...]) is its name here, {_TWINS}",
@@ -50,7 +52,6 @@ FUTURES: Final = {
     "cancel": "a record that was sent cannot be taken back",
 }
 """A name that Delivery does not have → the hint. The compiled Delivery has a ``Missing`` for each."""
-_KINDS: Final = {"Delivery": FUTURES, "BulkDelivery": FUTURES}
 _SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
 _CONFIGURATION_TEXT: Final = (
@@ -84,29 +85,28 @@ _NEAR: Final = (
 
 
 class Missing:
-    """A name of another client in a class whose instances are too many for ``__getattr__``: that alone would make each
-    look-up of a method slower. It is not there, and its AttributeError has the hint.
+    """A name of another client in a class that lacks it. It is not there, and its AttributeError has the hint.
+
+    One ``__getattr__`` for all names would make each look-up of a method slower, also those that succeed.
     """
 
     def __init__(self, kind: str, name: str) -> None:
-        self._kind = kind
+        hint = (FUTURES if kind.endswith("Delivery") else CALLS)[name]
+        self._text = f"{kind} has no attribute {name!r}: {hint}."
         self._name = name
-        self.__doc__ = f"Not here: {_KINDS[kind][name]}."  # for help()
+        self.__doc__ = f"Not here: {hint}."  # for help()
 
     def __get__(self, owner: object, kind: type) -> NoReturn:
-        raise missing_call(self._kind, self._name, kind if owner is None else owner)
+        # Without an owner, as Python would otherwise put a "Did you mean" of its own behind the text of a traceback.
+        raise AttributeError(self._text, name=self._name, obj=None)
 
 
-def missing_call(kind: str, name: str, owner: object) -> AttributeError:
-    """The error for an attribute that ``owner`` does not have, with its replacement or the nearest name."""
-    hint = _KINDS.get(kind, _CALLS).get(name)
-    if hint is None and not name.startswith("_"):
-        near = _nearest(name, [each for each in dir(type(owner)) if not each.startswith("_")])
-        end = f": {near}" if near else "."
-    else:
-        end = f": {hint}." if hint else "."
-    # Without an owner, as Python would otherwise put a "Did you mean" of its own behind the text of a traceback.
-    return AttributeError(f"{kind} has no attribute {name!r}{end}", name=name, obj=None)
+def with_hints(kind: _Kind) -> _Kind:
+    """Give a class a ``Missing`` for each name of other clients that it does not have. A decorator."""
+    for name in FUTURES if kind.__name__.endswith("Delivery") else CALLS:
+        if not hasattr(kind, name):
+            setattr(kind, name, Missing(kind.__name__, name))
+    return kind
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
-from client_stub.habits import check_run_dir, missing_call, no_pickle, unknown_argument, unknown_field
+from client_stub.habits import check_run_dir, no_pickle, unknown_argument, unknown_field, with_hints
 from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
@@ -88,6 +88,7 @@ def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
         raise type(error)(f"record {number}: {error}") from None
 
 
+@with_hints
 class Producer(ProducerCore):
     """Sends records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing is started before a
     send.
@@ -348,11 +349,6 @@ class Producer(ProducerCore):
         io = getattr(self, "_io", None)
         if io is not None:
             leave_alone(io)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_call("Producer", name, self)
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle(type(self).__name__)

@@ -18,7 +18,7 @@ import msgpack
 
 from client_stub.arguments import check_callable
 from client_stub.frames import encode, whole_message
-from client_stub.habits import missing_call, no_pickle
+from client_stub.habits import no_pickle, with_hints
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
 from client_stub.wait_reasons import why_not_taken
@@ -311,6 +311,7 @@ class OpenStream:
         """The error with which the daemon refused this topic for this client. Every further send raises it."""
 
 
+@with_hints
 class Delivery:
     """The future of one record. Thread-safe."""
 
@@ -368,11 +369,6 @@ class Delivery:
             self._outbox.when_taken_in(lambda: self.add_done_callback(callback))
         else:
             self._submission.when_decided(self._index, partial(callback, self))
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_call("Delivery", name, self)
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle("Delivery")

@@ -175,23 +175,6 @@ def test_a_bulk_delivery_shows_what_became_of_it_and_has_an_exception(any_produc
         assert repr(bulk) == "<BulkDelivery of 2: all have their outcome>"
 
 
-def test_a_misspelt_call_gets_the_nearest_name(producer: Producer) -> None:
-    for misspelt, near in (("sned", "send"), ("send_may", "send_many"), ("partition_for", "partitions_for")):
-        with pytest.raises(AttributeError, match=rf"has no attribute '{misspelt}': did you mean {near}\?"):
-            getattr(producer, misspelt)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("get", "result(timeout) is its name here"), ("offset", "result(timeout)"), ("is_done", "done()")],
-)
-def test_a_future_knows_the_names_of_others(producer: Producer, name: str, hint: str) -> None:
-    for delivery in (producer.send("orders", b"x"), producer.send_many("orders", [(None, b"x")])):
-        with pytest.raises(AttributeError) as raised:
-            getattr(delivery, name)
-        assert hint in str(raised.value)
-
-
 def test_an_async_producer_takes_what_a_producer_takes(daemon: FakeDaemon) -> None:
     async def run() -> int:
         settings: dict[str, Any] = {"token": "t", "connect_timeout_ms": 1_000, "on_error": print}

@@ -6,12 +6,14 @@ import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 import client_stub
-from client_stub import AsyncProducer, Producer, errors
+from client_stub import AsyncProducer, BulkDelivery, Producer, _native, errors, habits, pure
+from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery
+from client_stub.testing import FakeAsyncProducer, FakeProducer
 from client_stub.wire import OutcomeKind
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -31,35 +33,60 @@ def test_brokers_in_place_of_a_run_dir(daemon: FakeDaemon) -> None:
     Producer(str(daemon.run_dir)).close()
 
 
-@pytest.mark.parametrize(("name", "hint"), [("produce", r"send\("), ("poll", "nothing need be polled")])
-def test_calls_of_other_clients(daemon: FakeDaemon, name: str, hint: str) -> None:
-    for producer in (Producer(daemon.run_dir), AsyncProducer(daemon.run_dir)):
-        with pytest.raises(AttributeError, match=hint):
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer, FakeProducer, FakeAsyncProducer])
+def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
+    """``__getattr__`` would make each look-up of a method slower, also those that succeed."""
+    assert "__getattr__" not in dir(kind)
+    producer = kind(daemon.run_dir)
+    assert not hasattr(producer, "nothing_of_the_kind")
+    for name, hint in habits.CALLS.items():
+        if name == "send_and_wait" and hasattr(kind, name):
+            continue
+        assert not hasattr(producer, name) and not hasattr(kind, name)
+        with pytest.raises(AttributeError) as raised:
             getattr(producer, name)
-        assert not hasattr(producer, "nothing_of_the_kind")
+        assert str(raised.value) == f"{kind.__name__} has no attribute {name!r}: {hint}."
+
+
+@pytest.mark.parametrize(
+    "kind", [BulkDelivery, FakeDelivery, FakeBulkDelivery, pure.Delivery, _native.Delivery]
+)
+def test_names_of_other_futures(kind: type) -> None:
+    assert "__getattr__" not in dir(kind)
+    delivery = kind.__new__(kind)
+    for name, hint in habits.FUTURES.items():
+        assert not hasattr(kind, name)
+        with pytest.raises(AttributeError) as raised:
+            getattr(delivery, name)
+        assert str(raised.value) == f"{kind.__name__} has no attribute {name!r}: {hint}."
 
 
 UNCAUGHT = """
 import sys
 from client_stub import AsyncProducer
 
-AsyncProducer(sys.argv[1]).start()
+AsyncProducer(sys.argv[1]).{}()
 """
 
 
-def test_the_traceback_of_an_unknown_call_has_one_hint(daemon: FakeDaemon) -> None:
-    """Python adds a "Did you mean: 'stats'?" of its own to the error that it shows."""
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("start", "AsyncProducer has no attribute 'start': nothing need be started: the first send does it."),
+        ("send_may", "'AsyncProducer' object has no attribute 'send_may'. Did you mean: 'send_many'?"),
+    ],
+)
+def test_the_traceback_of_an_unknown_call_has_one_hint(daemon: FakeDaemon, name: str, line: str) -> None:
+    """Python would add a "Did you mean: 'stats'?" of its own to ours."""
     ended = subprocess.run(
-        [sys.executable, "-c", UNCAUGHT, str(daemon.run_dir)],
+        [sys.executable, "-c", UNCAUGHT.format(name), str(daemon.run_dir)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
-    assert ended.stderr.splitlines()[-1] == (
-        "AttributeError: AsyncProducer has no attribute 'start': nothing need be started: the first send does it."
-    )
+    assert ended.stderr.splitlines()[-1] == f"AttributeError: {line}"
 
 
 def test_a_delivery_shows_what_became_of_it(producer: Producer, daemon: FakeDaemon) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_stub import Producer, RecordMetadata, _native, errors, habits, producer_core, pure
+from client_stub import Producer, RecordMetadata, _native, errors, producer_core, pure
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 from tests.stub.packed_records import RECORDS_MAX
@@ -201,17 +201,6 @@ def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
     eventually(lambda: sum(submission.count for submission in list(pending)) == 70_000)
     assert len(pending) >= 2, "more when a busy machine takes long: a submission is closed after a second"
     assert max(submission.count for submission in pending) <= 65_535
-
-
-def test_a_future_has_hints_for_other_clients_names_and_no_slower_look_ups() -> None:
-    """``__getattr__`` in a class makes each look-up of a method slower, also those that succeed."""
-    assert "__getattr__" not in dir(_native.Delivery)
-    delivery = _native.Delivery.__new__(_native.Delivery)
-    for name, hint in habits.FUTURES.items():
-        assert not hasattr(delivery, name)
-        with pytest.raises(AttributeError) as raised:
-            getattr(delivery, name)
-        assert str(raised.value) == f"Delivery has no attribute {name!r}: {hint}."
 
 
 def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
