@@ -35,9 +35,9 @@ from libc.string cimport memcpy
 
 from functools import partial
 
-from client_stub.arguments import check_callable
+from client_stub.arguments import SEND_FIELDS, check_callable
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
-from client_stub.habits import Missing, no_pickle
+from client_stub.habits import Missing, no_pickle, unknown_field
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import OUTCOME_HEADER_BYTES, Outcome
@@ -115,6 +115,7 @@ cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
 include "_native_packer.pxi"
 include "_native_fate.pxi"
 include "_native_submission.pxi"
+include "_native_keywords.pxi"
 include "_native_outbox.pxi"
 include "_native_callbacks.pxi"
 include "_native_calls.pxi"

@@ -7,10 +7,14 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterable
-from typing import Any, SupportsFloat
+from typing import Any, Final, SupportsFloat
 
 from client_stub.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX
+
+SEND_FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms", "on_delivery")
+"""The arguments of Producer.send()."""
 
 
 def check_topic(topic: object) -> None:
@@ -67,7 +71,7 @@ def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float
     """
     if not isinstance(value, SupportsFloat) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number of milliseconds, not {type(value).__name__}.")
-    number = float(value)
+    number = _float(value)
     if math.isnan(number):
         raise ValueError(f"{name} must be a number of milliseconds, not nan.")
     if number < 0 or (number == 0 and not may_be_zero):
@@ -77,10 +81,37 @@ def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float
     return number
 
 
-def check_patience(timeout: object) -> None:
-    """Raises TypeError unless ``timeout`` is None or a number: less than 0 seconds only looks, as 0 does."""
-    if timeout is not None and not isinstance(timeout, SupportsFloat):
-        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}.")
+def checked_wait(timeout: object, name: str = "timeout") -> float | None:
+    """``timeout`` as a number of seconds that a lock takes, or None. Less than 0 seconds only looks, as 0 does.
+
+    Raises TypeError or ValueError for anything else.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, SupportsFloat) or isinstance(timeout, bool):
+        raise TypeError(f"{name} must be a number of seconds or None, not {type(timeout).__name__}.")
+    number = _float(timeout)
+    if math.isnan(number):
+        raise ValueError(f"The {name} cannot be nan.")
+    if isinstance(timeout, int | float) and abs(number) <= threading.TIMEOUT_MAX:
+        return timeout
+    return max(-1.0, min(number, threading.TIMEOUT_MAX))
+
+
+def checked_timeout(timeout: object, name: str = "timeout") -> float | None:
+    """As ``checked_wait``, but raises ValueError for less than 0 seconds."""
+    seconds = checked_wait(timeout, name)
+    if seconds is not None and seconds < 0:
+        raise ValueError(f"The {name} cannot be negative.")
+    return seconds
+
+
+def _float(value: SupportsFloat) -> float:
+    """``float(value)``; infinity for an int that is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
 def list_of_rows(records: Iterable[Any]) -> list[Any]:
@@ -95,18 +126,6 @@ def list_of_rows(records: Iterable[Any]) -> list[Any]:
     return list(records)
 
 
-def check_timeout(timeout: object) -> None:
-    """Raises TypeError or ValueError unless ``timeout`` is None or a length of time in seconds."""
-    if timeout is None:
-        return
-    if not isinstance(timeout, SupportsFloat) or isinstance(timeout, bool):
-        raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}.")
-    if math.isnan(timeout):
-        raise ValueError("The timeout cannot be nan.")
-    if float(timeout) < 0:
-        raise ValueError("The timeout cannot be negative.")
-
-
 def check_callable(name: str, given: object, call: str) -> None:
     """Raises TypeError unless ``given`` is callable; ``call`` is the signature that the error shows."""
     if not callable(given):
@@ -116,3 +135,17 @@ def check_callable(name: str, given: object, call: str) -> None:
 def check_on_delivery(given: object) -> None:
     if given is not None:
         check_callable("on_delivery", given, "on_delivery(error, metadata)")
+
+
+def check_until(until: object) -> None:
+    """Raises ValueError for a value of flush() that is none."""
+    if until not in ("delivered", "accepted"):
+        raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
+
+
+def check_count(name: str, given: object) -> None:
+    """Raises TypeError or ValueError unless ``given`` is an int of at least 1."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"{name} must be int, not {type(given).__name__}.")
+    if given < 1:
+        raise ValueError(f"{name} must be at least 1, not {given}.")

@@ -15,13 +15,13 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub import process_end
-from client_stub.arguments import check_patience, milliseconds
+from client_stub.arguments import SEND_FIELDS, check_until, checked_timeout, checked_wait, milliseconds
 from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
@@ -31,6 +31,7 @@ from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
 from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.producer_core import checked_headers
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
@@ -44,12 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("client_stub")
 
-FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms")
-"""Arguments of send()."""
+FIELDS: Final = SEND_FIELDS[:-1]
+"""Arguments of send(), whose future takes the place of ``on_delivery``."""
 
 
-class AsyncProducer:
 @with_hints
+class AsyncProducer:
     """A producer for asyncio, with Producer's arguments. One may be used on several event loops, one after the other
     or in different threads.
 
@@ -122,6 +123,8 @@ class AsyncProducer:
             line = self._line_of(loop)
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
+        if isinstance(headers, Iterator):
+            headers = checked_headers(headers)  # read once, as a send that waits is tried again
         producer = self._producer
         future = DeliveryFuture(loop, producer._outbox)
         decided = partial(line.decided, future)
@@ -196,7 +199,8 @@ class AsyncProducer:
 
         Cancelling it does not cancel the records.
         """
-        check_patience(timeout)
+        timeout = checked_wait(timeout)
+        check_until(until)
         loop = asyncio.get_running_loop()
         line = self._line_of(loop)
         ends = None if timeout is None else loop.time() + timeout
@@ -228,8 +232,9 @@ class AsyncProducer:
 
     async def _close(self, timeout: float | None, behind: str = "") -> None:  # noqa: ASYNC109
         """As Producer._close()."""
+        timeout = checked_timeout(timeout)
         producer = self._producer
-        io = producer._begin_close(timeout)
+        io = producer._begin_close()
         if io is None:
             return
         line = self._line_of(asyncio.get_running_loop())
@@ -241,6 +246,7 @@ class AsyncProducer:
                 producer._outbox.failures.tell_left(producer._outbox, behind)
         except asyncio.CancelledError:
             cancel = False
+            process_end.leave_alone(io)  # so that the end of the process waits for it
             raise
         finally:
             io.request_close(cancel=cancel)
@@ -248,7 +254,6 @@ class AsyncProducer:
         if await line.until(lambda: io.has_ended, JOIN_S):
             io.join(JOIN_S)
         if done:
-            process_end.leave_alone(io)  # so that the end of the process waits for it
             producer._outbox.failures.raise_unobserved()
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from client_stub.arguments import check_callable, check_patience
+from client_stub.arguments import check_callable, checked_wait
 from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
 from client_stub.habits import no_pickle, with_hints
@@ -68,8 +68,7 @@ class FakeDelivery:
     def exception(self, timeout: float | None = None) -> SidecarError | None:
         if not self._over.is_set():
             self._refuse_wait_in_callback("result()")
-        check_patience(timeout)
-        if not self._over.wait(timeout):
+        if not self._over.wait(checked_wait(timeout)):
             raise TimeoutError(
                 f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."
             )
@@ -85,9 +84,9 @@ class FakeDelivery:
                 self._callbacks.append(callback)
                 return
         _call_back(callback, self)
+
     def __reduce__(self) -> NoReturn:
         raise no_pickle("FakeDelivery")
-
 
     def complete(self, error: SidecarError | None, metadata: RecordMetadata | None) -> None:
         self._error, self._metadata = error, metadata
@@ -108,8 +107,8 @@ def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeB
     except Exception:
         log.exception("A done callback failed; the others go on.")
 
-@with_hints
 
+@with_hints
 class FakeBulkDelivery:
     """A fake BulkDelivery."""
 
@@ -124,6 +123,7 @@ class FakeBulkDelivery:
 
     def result(self, timeout: float | None = None) -> int:
         self.watch()
+        timeout = checked_wait(timeout)
         ends = None if timeout is None else time.monotonic() + timeout
         for each in self.deliveries:
             each.result(None if ends is None else max(0.0, ends - time.monotonic()))

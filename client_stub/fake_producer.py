@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 from zlib import crc32
 
-from client_stub.arguments import check_on_delivery, check_patience, check_timeout, check_topic, list_of_rows
+from client_stub.arguments import (
+    SEND_FIELDS,
+    check_callable,
+    check_count,
+    check_on_delivery,
+    check_topic,
+    check_until,
+    checked_timeout,
+    checked_wait,
+    list_of_rows,
+)
 from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
@@ -41,6 +51,7 @@ BROKER: Final = 0
 FailWith = Callable[["FakeRecord"], SidecarError | None]
 
 
+@with_hints
 class FakeProducer:
     """A fake with the arguments of Producer, which it checks in the same way. It delivers at once. Thread-safe.
 
@@ -51,7 +62,6 @@ class FakeProducer:
     - ``fail_with(record)``: returns the error of a record that should fail, or None; it can be set at any time
     - ``hold()`` keeps outcomes back, and ``release()`` lets them go
     - ``partitions``: the number per topic; records with a key go by its hash, others in turns
-@with_hints
 
     Callbacks run in the thread that sends or releases.
     """
@@ -70,6 +80,9 @@ class FakeProducer:
     ) -> None:
         # A real producer, only to check the arguments; it starts nothing.
         Producer("/nobody" if run_dir is None else run_dir, client_name, on_error=on_error, **settings)
+        check_count("partitions", partitions)
+        if fail_with is not None:
+            check_callable("fail_with", fail_with, "fail_with(record)")
         self.records: list[FakeRecord] = []
         self._on_error = on_error
         self.fail_with = fail_with
@@ -99,39 +112,36 @@ class FakeProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
+        **others: Never,
     ) -> FakeDelivery:
         """Send one record. Raises TypeError or ValueError as Producer.send(), SerializationFailed and
         ProducerClosed.
         """
+        if others:
+            raise TypeError(unknown_field("send()", next(iter(others)), SEND_FIELDS))
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
-        return self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-
-    def _take(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> FakeDelivery:
-        check_topic(topic)
         check_on_delivery(on_delivery)
-        self._refuse_when_closed()
-        packed, size = full_record(key, value, headers, partition, timestamp_ms)
+        check_topic(topic)
+        record = self._checked(topic, full_record(key, value, headers, partition, timestamp_ms))
+        return self._queue([record], on_delivery)[0]
+
+    def _checked(self, topic: str, checked: tuple[tuple[Any, ...], int]) -> FakeRecord:
+        """The record that ``full_record`` has checked. Raises RecordTooLarge."""
+        packed, size = checked
         if size > LARGE_BYTES:
             self.check_size(topic, packed)
-        fields = (*packed, None, None, None)[:5]
-        record = FakeRecord(topic, fields[0], fields[1], fields[2], partition, timestamp_ms)
-        delivery = FakeDelivery(record, on_delivery, self._refuse_wait_in_callback)
+        return FakeRecord(topic, *(*packed, None, None, None)[:5])
+
+    def _queue(self, records: Sequence[FakeRecord], on_delivery: OnDelivery | None) -> list[FakeDelivery]:
+        """Queue the records of one call, which nothing comes between. Raises ProducerClosed."""
+        deliveries = [FakeDelivery(each, on_delivery, self._refuse_wait_in_callback) for each in records]
         with self._lock:
             self._refuse_when_closed()
-            self.records.append(record)
-            self._line.append(delivery)
+            self.records += records
+            self._line += deliveries
         self._go_on()
-        return delivery
+        return deliveries
 
     def send_many(
         self,
@@ -145,9 +155,11 @@ class FakeProducer:
             raise TypeError(
                 unknown_field("send_many()", next(iter(others)), ("topic", "records", "on_delivery"))
             )
+        check_on_delivery(on_delivery)
+        check_topic(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        return self._take_rows(topic, records, on_delivery)
+        return self._take_rows(topic, list_of_rows(records), on_delivery)
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> FakeBulkDelivery:
         """Send each row as a record, with the columns value, key, headers, partition and timestamp. No serializer is
@@ -159,28 +171,16 @@ class FakeProducer:
         from client_stub.columnar_types import checked_columns
 
         check_topic(topic)
-        self._refuse_when_closed()
         rows = [row for batch in checked_columns(table).to_batches() for row in as_records(batch)]
         return self._take_rows(topic, rows, None)
 
-    def _take_rows(
-        self, topic: str, records: Iterable[Sequence[Any]], on_delivery: OnDelivery | None
-    ) -> FakeBulkDelivery:
-        check_topic(topic)
-        check_on_delivery(on_delivery)
-        rows = list_of_rows(records)
-        for number, row in enumerate(rows):
-            checked_row(number, row)
-        sent = FakeBulkDelivery(
-            [
-                self._take(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-                for key, value, headers, partition, timestamp_ms in (
-                    (*row, None, None, None)[:5] for row in rows
-                )
-            ]
-        )
-        with self._lock:
-            self._unwatched.append(sent)
+    def _take_rows(self, topic: str, rows: list[Any], on_delivery: OnDelivery | None) -> FakeBulkDelivery:
+        # All are checked before any is queued.
+        records = [self._checked(topic, checked_row(number, row)) for number, row in enumerate(rows)]
+        sent = FakeBulkDelivery(self._queue(records, on_delivery) if records else [])
+        if on_delivery is None:
+            with self._lock:
+                self._unwatched.append(sent)
         return sent
 
     def size_limit(self, topic: str) -> int:
@@ -205,7 +205,8 @@ class FakeProducer:
         ValueError.
         """
         check_topic(topic)
-        check_timeout(timeout)
+        checked_timeout(timeout)
+        self._refuse_wait_in_callback("partitions_for()")
         self._refuse_when_closed()
         return tuple(
             PartitionInfo(topic, partition, BROKER, (BROKER,), (BROKER,), ())
@@ -276,10 +277,9 @@ class FakeProducer:
         Raises TimeoutError while outcomes are held, ValueError for a wrong ``until``, and the first error of a
         send_many() or send_arrow() whose future was not asked.
         """
-        if until not in {"delivered", "accepted"}:
-            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
-        check_patience(timeout)
         self._refuse_wait_in_callback("flush()")
+        timeout = checked_wait(timeout)
+        check_until(until)
         with self._lock:
             self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
             if self._line and until == "delivered":
@@ -304,7 +304,7 @@ class FakeProducer:
         """Close; held records are delivered, or with ``close(0)`` fail with DeliveryCancelled. Raises errors as
         flush().
         """
-        check_timeout(timeout)
+        timeout = checked_timeout(timeout)
         with self._lock:
             self.closed = True
             cancelled = list(self._line) if timeout == 0 else []

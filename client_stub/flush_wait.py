@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from client_stub.arguments import check_until
 from client_stub.wait_reasons import why_no_outcome, why_not_taken
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ class FlushWait:
     """
 
     def __init__(self, outbox: Outbox, until: str = "delivered") -> None:
-        if until not in {"delivered", "accepted"}:
-            raise ValueError(f"until is {until!r}: it must be 'delivered' or 'accepted'.")
+        check_until(until)
         self.for_acceptance = until == "accepted"
         self._outbox = outbox
         self._pending = outbox.pending

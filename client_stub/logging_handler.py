@@ -20,6 +20,7 @@ import time
 import weakref
 from typing import Any, Final
 
+from client_stub.arguments import check_topic, checked_timeout
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.producer import Producer
 
@@ -54,14 +55,14 @@ class TopicHandler(logging.Handler):
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         **producer_settings: Any,
     ) -> None:
+        check_topic(topic)
+        seconds = checked_timeout(close_timeout_s, "close_timeout_s")
         super().__init__(level)
-        if close_timeout_s < 0:
-            raise ValueError("close_timeout_s must not be negative.")
         self.topic = topic
         self.dropped = 0
         """Lines of this process that were dropped: without room, without a daemon, or after close()."""
         self._max_block_ms = max_block_ms
-        self._close_timeout_s = close_timeout_s
+        self._close_timeout_s = seconds
         self._producer = Producer(max_block_ms=max_block_ms, **producer_settings)
         self._pid = os.getpid()
         self._is_emitting = False

@@ -42,6 +42,9 @@ COPIED_BYTES_MAX: Final = 4096
 """A payload up to this size is copied out of its packer, so that many small submissions do not hold many large
 buffers.
 """
+_PLAIN_NUMBERS: Final = frozenset({float, int})
+_PLAIN_MAX_S: Final = threading.TIMEOUT_MAX
+"""A timeout of these types up to this size needs no further check; nan does."""
 PACKERS_KEPT_MAX: Final = 12
 PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 
@@ -90,12 +93,12 @@ class Outbox(OutboxCore):
         """Whether some of them wait for ACCEPTED and not for room or outcomes."""
         self._room_awaited = False
         """Whether some of them wait for room. Waiters for an outcome are not woken by the acceptance before it."""
-        self.failures = Failures(on_error)
-        self.accepted_count = 0
-        """Records that the daemon has accepted."""
         self.room_warning_at = 0.0
         """From when on a caller that waits for room may log it (monotonic clock, s)."""
         self.callback_log = CallbackLog()
+        self.failures = Failures(on_error)
+        self.accepted_count = 0
+        """Records that the daemon has accepted."""
         self.completed_count = 0
         """Records of submissions whose outcomes are complete."""
         self.connection_count = 0
@@ -273,8 +276,8 @@ class Outbox(OutboxCore):
         if for_outcome:
             if threading.get_ident() == self.io_thread_id:
                 self.refuse_wait_in_callback("result()")
-            if timeout is not None and not isinstance(timeout, float | int):
-                check_patience(timeout)
+            if timeout is not None and not (type(timeout) in _PLAIN_NUMBERS and timeout <= _PLAIN_MAX_S):
+                timeout = checked_wait(timeout)
             if timeout is None or timeout > 0:
                 self.flush_requested = True  # as expedite()
                 self.wake()

@@ -23,10 +23,10 @@ from client_stub.arguments import (
     check_callable,
     check_name,
     check_on_delivery,
-    check_patience,
-    check_timeout,
     check_token,
     check_topic,
+    checked_timeout,
+    checked_wait,
     list_of_rows,
     milliseconds,
     script_name,
@@ -237,7 +237,7 @@ class Producer(ProducerCore):
 
     def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
         check_topic(topic)
-        check_timeout(timeout)
+        timeout = checked_timeout(timeout)
         self._outbox.refuse_wait_in_callback("partitions_for()")
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
@@ -270,7 +270,7 @@ class Producer(ProducerCore):
         """
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
-        check_patience(timeout)
+        timeout = checked_wait(timeout)
         wait = FlushWait(outbox, until)
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
@@ -290,9 +290,10 @@ class Producer(ProducerCore):
         """Close as close() does. ``behind`` says what ended the work before its time; the program may then not look at
         its futures any more, so a line logs how many records are left.
         """
+        timeout = checked_timeout(timeout)
         outbox = self._outbox
         in_callback = threading.get_ident() == outbox.io_thread_id
-        io = self._begin_close(timeout)
+        io = self._begin_close()
         if io is None:
             return
         done = False
@@ -308,12 +309,11 @@ class Producer(ProducerCore):
         if done:
             outbox.failures.raise_unobserved()
 
-    def _begin_close(self, timeout: float | None) -> IoThread | None:
+    def _begin_close(self) -> IoThread | None:
         """Stop taking records. Returns the io thread that has to end, or None.
 
         A close that an exception ended is done again. A second close from a callback leaves the work to the first.
         """
-        check_timeout(timeout)
         is_first = self._outbox.close()
         if self._io is None:
             self._end_close()

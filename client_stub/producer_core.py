@@ -6,9 +6,10 @@ Types are checked before anything is packed, as a failed pack could leave half a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Never
 
-from client_stub.arguments import as_utf8, check_on_delivery
+from client_stub.arguments import SEND_FIELDS, as_utf8, check_on_delivery
+from client_stub.habits import unknown_field
 from client_stub.hot import Delivery, OnDelivery, OpenStream
 from client_stub.packer import (
     FULL_OVERHEAD_BYTES,
@@ -43,6 +44,7 @@ class ProducerCore:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
+        **others: Never,
     ) -> Delivery:
         """Queue one record and return its future. Waits only for room, when 8 MiB already wait for the daemon.
 
@@ -57,6 +59,8 @@ class ProducerCore:
         DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable. A call that raises
         has queued nothing. Thread-safe.
         """
+        if others:
+            raise TypeError(unknown_field("send()", next(iter(others)), SEND_FIELDS))
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
         if on_delivery is not None and not callable(on_delivery):

@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
+from client_stub.arguments import check_callable, checked_wait
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.settings import producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
+from client_stub.producer_core import checked_headers
 from client_stub.record_metadata import RecordMetadata
 
 __all__ = [
@@ -133,6 +135,8 @@ class Producer:
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, logger: object = None, **more: Any
     ) -> None:
+        if config is not None and not isinstance(config, Mapping):
+            raise TypeError(f"config must be a mapping of settings, not {type(config).__name__}.")
         settings = {**(config or {}), **more}
         self._on_delivery: OnDelivery | None = settings.pop("on_delivery", None)
         if self._on_delivery is not None and not callable(self._on_delivery):
@@ -164,8 +168,10 @@ class Producer:
         TypeError for a key or value that is neither text nor bytes. The first call waits up to 5 s for the daemon.
         """
         self._refuse_when_closed()
-        pairs = None if headers is None else [(name, _bytes(each)) for name, each in _pairs(headers)]
+        _check_callbacks(callback=callback, on_delivery=on_delivery)
+        pairs = None if headers is None else checked_headers(_encoded(headers))
         value, key = _bytes(value), _bytes(key)
+        number = None if isinstance(partition, int) and partition < 0 else partition
         report = on_delivery or callback or self._on_delivery
         decided = None
         if report is not None:
@@ -174,9 +180,7 @@ class Producer:
             )
         outbox = self._producer._outbox
         try:
-            self._producer.send(
-                topic, value, key, pairs, None if partition < 0 else partition, timestamp or None, decided
-            )
+            self._producer.send(topic, value, key, pairs, number, timestamp or None, decided)
         except BufferExhausted as error:
             raise BufferError(f"Local: Queue full: {error}") from error
         except DaemonUnreachable as error:
@@ -211,6 +215,7 @@ class Producer:
             for field in ("value", "key"):
                 if not isinstance(message.get(field), str | bytes | None):
                     raise TypeError(f"Message {field} at index {index} must be bytes or str")
+            _check_callbacks(callback=message.get("callback"), on_delivery=on_delivery)
         queued = 0
         for message in messages:
             try:
@@ -237,6 +242,7 @@ class Producer:
         Exceptions of callbacks are raised here.
         """
         self._refuse_when_closed()
+        timeout = checked_wait(timeout)
         served = self._serve()
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while not served:
@@ -259,6 +265,7 @@ class Producer:
         return self._flush(timeout)
 
     def _flush(self, timeout: float | None) -> int:
+        timeout = checked_wait(timeout)
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -344,5 +351,19 @@ def _bytes(given: Any) -> bytes | None:
     return given.encode() if isinstance(given, str) else given  # send() refuses other types
 
 
-def _pairs(headers: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-    return headers.items() if isinstance(headers, Mapping) else headers
+def _encoded(headers: Any) -> Any:
+    """Headers whose values are bytes where they were text; ``checked_headers`` refuses all that is no header."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        return headers
+    return [
+        (pair[0], _bytes(pair[1])) if isinstance(pair, tuple | list) and len(pair) == 2 else pair
+        for pair in pairs
+    ]
+
+
+def _check_callbacks(**callbacks: object) -> None:
+    """Raises TypeError for one that cannot be called: poll() would do so later, for another record."""
+    for name, given in callbacks.items():
+        if given is not None:
+            check_callable(name, given, f"{name}(error, message)")

