@@ -91,7 +91,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
         if say_s <= now_s <= deadline_s:
             say_s = deadline_s + 1.0
             what = counted(held, "record is", "records are")
-            click.echo(f"{what} still held.{why} `kafka-sidecar explain` says what they wait for.", err=True)
+            click.echo(f"{what} still held.{why} `kafka-sidecar explain` says for what.", err=True)
         if now_s > deadline_s:
             fail(
                 f"{counted(held, 'record is', 'records are')} held after {timeout_s:g} s.{why} The daemon "

@@ -253,7 +253,8 @@ class _Demo:
                 ),
                 (f"    all {result.acked:,} records", f"{result.total_s:.2f} s"),
             ]
-        lines.append(("metrics (with --keep)", f"{http_address(daemon)}/metrics"))
+        if self._keep:
+            lines.append(("metrics", f"{http_address(daemon)}/metrics"))
         self._steps.console.print(rows_table("The main job, counted", lines))
 
 
