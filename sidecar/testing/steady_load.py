@@ -12,6 +12,7 @@ from typing import Any
 from client_stub import Producer
 from sidecar.testing.ledger import Ledger, RecordId
 from sidecar.testing.reading import ReadRecord, read_topic
+from sidecar.testing.waiting import wait_until
 
 BURST = 20
 PAUSE_S = 0.004
@@ -162,6 +163,11 @@ class SteadyLoad:
     @property
     def delivered(self) -> int:
         return sum(len(client.outcomes) for client in self.clients)
+
+    def wait_more(self, records: int = 500, describe: Callable[[], str] | None = None) -> None:
+        """Wait until the clients have that many more outcomes than now."""
+        before = self.delivered
+        wait_until(lambda: self.delivered > before + records, "records to flow", describe=describe)
 
     def check(self, *, unknown_offsets_max: int = 0) -> list[ReadRecord]:
         """End the clients. Raises AssertionError for records lost, duplicated or reordered, and for wrong outcomes.

@@ -77,7 +77,7 @@ def run_kills(
     """``place``: where the clients find the daemon, if not by its run dir."""
     random_ = random.Random(seed)
     with SteadyLoad(kafka.bootstrap_servers, place or daemon.run_dir, topic, clients=3) as load:
-        wait_until(lambda: load.delivered > 500, "records to flow", describe=daemon.log_tail)
+        load.wait_more(describe=daemon.log_tail)
         for _ in range(kills):
             victim = random_.choice(wait_until(lambda: ready_workers(daemon), "a worker to be ready"))
             kill(victim)
@@ -153,8 +153,7 @@ def test_whole_daemon_killed(
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
         for _ in range(2):
-            before = load.delivered
-            wait_until(lambda before=before: load.delivered > before + 500, "records to flow")  # type: ignore[misc]
+            load.wait_more()
             victims = daemon.worker_pids()
             daemon.kill()
             for pid in victims:
@@ -175,8 +174,7 @@ def test_stopped_and_started(kafka: KafkaCluster, start_daemon: StartDaemon, new
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
         for _ in range(2):
-            before = load.delivered
-            wait_until(lambda before=before: load.delivered > before + 500, "records to flow")  # type: ignore[misc]
+            load.wait_more()
             assert daemon.stop() == 0, daemon.log_tail()
             daemon.start()
         load.check()
@@ -190,7 +188,7 @@ def test_only_the_controller_killed(
     daemon = start_daemon(kafka.bootstrap_servers)
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=2) as load:
-        wait_until(lambda: load.delivered > 500, "records to flow")
+        load.wait_more()
         stopped = daemon.worker_pids()[0]
         os.kill(stopped, signal.SIGSTOP)
         daemon.kill()

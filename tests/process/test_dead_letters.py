@@ -203,7 +203,7 @@ def test_the_ledger_adds_up_at_every_scrape(
     random_ = random.Random(5)
     watcher = threading.Thread(target=scrape)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
-        wait_until(lambda: load.delivered > 300, "records to flow", describe=daemon.log_tail)
+        load.wait_more(300, describe=daemon.log_tail)
         watcher.start()
         try:
             for _ in range(4):

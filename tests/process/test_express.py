@@ -100,7 +100,7 @@ def test_both_chains_outlive_their_worker(
     random_ = random.Random()
     passed = 0
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3, burst=2) as load:
-        wait_until(lambda: load.delivered > 50, "records to flow", describe=daemon.log_tail)
+        load.wait_more(50, describe=daemon.log_tail)
         loud = Runaway(daemon, topic)
         for _ in range(kills):
             before = express_bytes(daemon)

@@ -7,7 +7,6 @@ proper handshake. Then an ordinary client must be served by the same processes a
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
@@ -71,14 +70,6 @@ def endpoints(daemon: SidecarDaemon) -> list[str]:
 
 def _address(run_dir: Path, endpoint: str) -> str:
     return endpoint if "://" in endpoint else f"ipc://{run_dir / endpoint}"
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    made.setsockopt(zmq.LINGER, 0)  # also of sockets that nobody holds any more
-    yield made
-    made.destroy(linger=0)
 
 
 def test_nonsense_hurts_nobody(

@@ -29,14 +29,9 @@ CREATED_MS = layout.HEADER_FIELDS_OFFSET + 80
 DAY_MS = 86_400_000
 
 
-def flowing(load: SteadyLoad, records: int = 500) -> None:
-    before = load.delivered
-    wait_until(lambda: load.delivered > before + records, "records to flow")
-
-
 def stop_a_worker(kafka: KafkaCluster, daemon: SidecarDaemon, topic: str) -> None:
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=2) as load:
-        flowing(load)
+        load.wait_more()
         victim = daemon.ready_pids()[0]
         os.kill(victim, signal.SIGSTOP)
         wait_until(
@@ -48,7 +43,7 @@ def stop_a_worker(kafka: KafkaCluster, daemon: SidecarDaemon, topic: str) -> Non
         assert process_state(victim) is None, "dead and reaped before anybody took its slot"
         with pytest.raises(ProcessLookupError):
             os.kill(victim, signal.SIGCONT)
-        flowing(load)
+        load.wait_more()
         load.check()
     log = daemon.log_path.read_text()
     assert "it had been silent for" in log
@@ -110,19 +105,19 @@ def test_the_segment_is_deleted_under_a_running_daemon(
     daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.workers": 1})
     topic = new_topic(partitions=3)
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=2) as load:
-        flowing(load)
+        load.wait_more()
         segment = Path(daemon.info()["segment"])
         segment.unlink()
         (victim,) = daemon.ready_pids()
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: daemon.ready_pids() not in ([], [victim]), "the worker to be replaced")
-        flowing(load)
+        load.wait_more()
         old = daemon.process
         refused = daemon.spawn("--takeover")
         assert refused.wait(30) == ExitStatus.FAILED
         daemon.process = old
         assert f"{segment} is not there" in daemon.log_tail()
-        flowing(load)
+        load.wait_more()
         load.check()
     daemon.kill()
     daemon.start()

@@ -59,9 +59,8 @@ def test_under_load(kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: N
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, topic, clients=3) as load:
         pids = daemon.worker_pids()
         for text in [*texts, *texts]:
-            before = load.delivered
             assert "→" in reloaded(daemon, file, text) or "added" in text or "topics" in text or not text
-            wait_until(lambda before=before: load.delivered > before + 200, "records to flow")  # type: ignore[misc]
+            load.wait_more(200)
         load.check()
         assert daemon.worker_pids() == pids
     took_ms = [

@@ -25,11 +25,6 @@ from tests.process.builds import make_build, run_build
 pytestmark = pytest.mark.process
 
 
-def flowing(load: SteadyLoad, records: int = 500) -> None:
-    before = load.delivered
-    wait_until(lambda: load.delivered > before + records, "records to flow")
-
-
 def take_over(daemon: SidecarDaemon) -> subprocess.Popen[bytes]:
     """Start the next daemon in the place of the one that runs; returns that one once it has ended."""
     old = daemon.process
@@ -54,14 +49,14 @@ def test_upgrade_under_load(
     other = make_build(tmp_path, "97.1.2")
     silences: list[float] = []
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, new_topic(partitions=3), clients=3) as load:
-        flowing(load)
+        load.wait_more()
         for turn in range(2):
             run_build(daemon, other if turn % 2 == 0 else Path(__file__).parents[2])
             begun_s = time.monotonic()
             old = take_over(daemon)
             assert old.returncode == ExitStatus.OK, daemon.log_tail()
             assert (daemon.info()["version"] == "97.1.2") == (turn % 2 == 0)
-            flowing(load)
+            load.wait_more()
             silences.append(longest_silence_ms(load, begun_s))
         load.check()
     assert daemon.stop() == ExitStatus.OK, daemon.log_tail()
@@ -80,7 +75,7 @@ def test_one_that_cannot_answer_is_killed(
     # The old daemon's own look at heartbeats must not be the one that kills.
     daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.heartbeat_timeout_s": 600})
     with SteadyLoad(kafka.bootstrap_servers, daemon.run_dir, new_topic(partitions=3), clients=2) as load:
-        flowing(load)
+        load.wait_more()
         old = daemon.process
         assert old is not None
         workers = daemon.worker_pids()
@@ -97,7 +92,7 @@ def test_one_that_cannot_answer_is_killed(
         for pid in stopped:
             # Nothing of it runs again, whoever lets it go on.
             assert process_state(pid) in {None, "Z"}
-        flowing(load)
+        load.wait_more()
         load.check()
 
 

@@ -11,7 +11,6 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from sidecar.testing.tcp_access import HOST, TcpAccess
 from sidecar.testing.waiting import wait_until
 from tests.process.test_adoption import run_kills
 from tests.process.test_hostile_frames import nonsense
-from tests.process.test_takeover import flowing, take_over
+from tests.process.test_takeover import take_over
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
@@ -94,10 +93,10 @@ def test_the_whole_daemon_killed_and_started(
 ) -> None:
     with SteadyLoad(kafka.bootstrap_servers, access.address, new_topic(partitions=3), clients=3) as load:
         for _ in range(2):
-            flowing(load)
+            load.wait_more()
             on_kafka.kill_all()
             on_kafka.start()
-        flowing(load)
+        load.wait_more()
         load.check()
     assert "Traceback" not in on_kafka.log_path.read_text()
 
@@ -108,9 +107,9 @@ def test_takeover_under_load(
 ) -> None:
     """The successor opens the same port, once its predecessor has left it."""
     with SteadyLoad(kafka.bootstrap_servers, access.address, new_topic(partitions=3), clients=3) as load:
-        flowing(load)
+        load.wait_more()
         assert take_over(on_kafka).returncode == ExitStatus.OK, on_kafka.log_tail()
-        flowing(load)
+        load.wait_more()
         load.check()
     assert "Traceback" not in on_kafka.log_path.read_text()
 
@@ -232,14 +231,6 @@ def test_strangers_reach_neither_port(on_mock: SidecarDaemon, access: TcpAccess,
 def use_keys(dealer: zmq.Socket[bytes], access: TcpAccess, keys: KeyPair) -> None:
     dealer.curve_secretkey, dealer.curve_publickey = z85.encode(keys.secret), z85.encode(keys.public)
     dealer.curve_serverkey = z85.encode(access.daemon.public)
-
-
-@pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    made.setsockopt(zmq.LINGER, 0)
-    yield made
-    made.destroy(linger=0)
 
 
 def test_nonsense_in_boxes_hurts_nobody(

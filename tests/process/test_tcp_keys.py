@@ -30,7 +30,6 @@ from sidecar.testing.tcp_access import TcpAccess
 from sidecar.testing.tcp_relay import TcpRelay
 from sidecar.testing.waiting import wait_until
 from tests.process.test_adoption import kill, ready_workers, replaced
-from tests.process.test_takeover import flowing
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
@@ -86,7 +85,7 @@ def test_connections_cut_and_workers_killed(
     chance = random.Random(seed)
     daemon = start_daemon(kafka.bootstrap_servers, settings=access.settings, config=access.config)
     with SteadyLoad(kafka.bootstrap_servers, access.address, new_topic(partitions=3), clients=3) as load:
-        flowing(load)
+        load.wait_more()
         for turn in range(6):
             cut = access.relays if turn % 3 == 2 else [chance.choice(access.relays[1:])]
             for relay in cut:
@@ -94,7 +93,7 @@ def test_connections_cut_and_workers_killed(
             if turn % 2:
                 kill(chance.choice(ready_workers(daemon)))
                 wait_until(lambda: len(ready_workers(daemon)) == WORKERS, "two workers to be ready")
-            flowing(load, 200)
+            load.wait_more(200)
         load.check()
     assert "Traceback" not in daemon.log_path.read_text()
 
@@ -111,10 +110,10 @@ def test_both_ends_keys_change_under_load(
     def cut() -> None:
         for relay in access.relays:
             relay.cut()
-        flowing(load, 200)
+        load.wait_more(200)
 
     with SteadyLoad(kafka.bootstrap_servers, access.address, new_topic(partitions=3), clients=3) as load:
-        flowing(load)
+        load.wait_more()
         access.write_daemon(new_daemon, access.daemon)
         cut()
         access.write_client(access.client, new_daemon)
