@@ -359,9 +359,11 @@ class MetadataFetcher:
         self._failed.difference_update(node.id for node in self._bootstrap)
 
     def _next_attempt_ms(self) -> float:
+        """Time in ms until a broker may be tried; 0 where its backoff has ended since ``_choose_link`` looked."""
         now_ms = self._clock.now_ms()
         delays = [self._links.next_attempt_delay_ms(node.id, now_ms) for node in self._candidates()]
-        return min([delay for delay in delays if delay > 0], default=IDLE_WAIT_MS)
+        # The end of a connect wakes the task.
+        return IDLE_WAIT_MS if float("inf") in delays else min(delays)
 
     def _on_link_state(self, node_id: int, connected: bool, error: str | None) -> None:
         if connected:

@@ -12,6 +12,7 @@ import pytest
 from net.fake_cluster import FakeCluster
 from net.links import until
 
+from sidecar.common.clock import MonotonicClock
 from sidecar.controller.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.errors import (
     MetadataClosed,
@@ -34,6 +35,7 @@ async def fetching(
     max_age_ms: float = 300_000.0,
     recovery: str = "rebootstrap",
     trigger_ms: float = 300_000.0,
+    clock: MonotonicClock | None = None,
     **connection: Any,
 ) -> AsyncIterator[tuple[MetadataFetcher, NotingListener]]:
     told = NotingListener()
@@ -53,6 +55,7 @@ async def fetching(
         ),
         security=security(),
         listener=told,
+        clock=clock,
     )
     fetcher.start()
     try:
@@ -80,6 +83,34 @@ def test_it_ends_also_when_something_happens_at_that_moment(turns: int) -> None:
                 await asyncio.sleep(0)
             async with asyncio.timeout(5):
                 await fetcher.close()
+
+    run(test)
+
+
+class HurriedClock(MonotonicClock):
+    """Time passes between any two looks at it, so a backoff ends between two of them as well."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0.0
+
+    def now_ms(self) -> float:
+        self._ahead_ms += 4.0
+        return super().now_ms() + self._ahead_ms
+
+
+def test_a_backoff_that_ends_between_two_looks_at_the_clock_is_no_pause() -> None:
+    """The fetcher waited a minute for a connection that it could have tried at once."""
+    tries = 0
+
+    def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal tries
+        tries += 1
+        writer.transport.abort()
+
+    async def test() -> None:
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        async with server, fetching([server.sockets[0].getsockname()], clock=HurriedClock()):
+            await until(lambda: tries >= 40)
 
     run(test)
 
