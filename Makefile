@@ -33,6 +33,7 @@ PROCESS := (process or kafka) and not spark
 CPUS := $(shell nproc)
 UNIT_AT_ONCE := -n $(CPUS) --dist worksteal
 PROCESS_AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
+SPARK_AT_ONCE := -n 2 --dist loadfile
 COVERAGE := .demo/coverage
 # The failed tests by name, for the end of the log; those of the process suite by themselves, for a second try.
 FAILED_TESTS := $(CURDIR)/.demo/failed-tests.txt
@@ -70,7 +71,7 @@ bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 quick: $(STAMPS)/java $(STAMPS)/dev
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
 
-test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)/flights
+test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/flights
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE); mkdir -p $(COVERAGE); failed=""; export FAILED_TESTS=$(FAILED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
 		ended=0; timeout --signal=INT --kill-after=30 $$seconds $(PY) "$$@" $(TEST_ARGS) || ended=$$?; \
@@ -82,7 +83,7 @@ test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/kafka-3.9 $(STAMPS)
 	if [ "$$failed" != "$$before" ] && FAILED_TESTS=$(FAILED_BESIDE) $(PY) -m tests.second_chance $(FAILED_BESIDE); \
 		then failed="$$before"; fi; \
 	suite alone $(ALONE_SECONDS) -m pytest -m "$(PROCESS) and alone"; \
-	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark"; \
+	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark" $(SPARK_AT_ONCE); \
 	$(if $(TEST_ARGS),,echo "== coverage by room"; $(PY) -m tests.coverage_by_room || failed="$$failed coverage";) \
 	cat $(FAILED_TESTS) $(FAILED_BESIDE) 2>/dev/null || true; if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"
 
@@ -192,6 +193,11 @@ $(STAMPS)/supply: $(STAMPS)/venv
 $(STAMPS)/kafka: sidecar/testing/kafka_pom.xml $(STAMPS)/kernel
 	@echo "== Apache Kafka's jars by Maven (54 MB the first time)"
 	@$(PY) -m sidecar.testing.kafka_jars
+	@touch $@
+
+# Some seventy brokers start in a run, each with two thirds of the CPU time by this.
+$(STAMPS)/jvm-archive: $(STAMPS)/kafka sidecar/testing/kafka_archive.py
+	@$(PY) -m sidecar.testing.kafka_archive
 	@touch $@
 
 $(STAMPS)/kafka-%: sidecar/testing/kafka_pom.xml sidecar/testing/kafka_jars.py $(STAMPS)/kernel

@@ -99,6 +99,11 @@ def resolve_jars(version: str | None = None) -> Path:
     return fetch_jars(f"kafka-{wanted}", _pom_text(), {"kafka.version": wanted}, "the Kafka jars")
 
 
+def archive_of(jars: Path) -> Path:
+    """Return the path of the shared class archive for a folder of jars; whether or not it exists."""
+    return jars.with_name(f"{jars.name}.jsa")
+
+
 def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: str) -> Path:
     """Return ``folder`` of the cache with the runtime dependencies of a pom, downloading them the first time.
 

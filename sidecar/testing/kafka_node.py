@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from sidecar.testing.child_processes import dying_with_parent
+from sidecar.testing.kafka_jars import archive_of
 from sidecar.testing.kafka_listeners import Listener
 
 # For clusters of several nodes on few CPUs: a JVM that starts sooner and has fewer threads.
@@ -147,6 +148,7 @@ class KafkaNode:
                 java,
                 "-Xmx128m",
                 "-XX:TieredStopAtLevel=1",
+                *_archived(jars),
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
                 "-cp",
                 f"{jars}/*",
@@ -186,7 +188,7 @@ class KafkaNode:
                     java,
                     f"-Xms{min(256, heap_mb)}m",
                     f"-Xmx{heap_mb}m",
-                    *(_LIGHT_JVM if light else _USUAL_JVM),
+                    *((*_LIGHT_JVM, *_archived(jars)) if light else _USUAL_JVM),
                     *([_LOG_REQUESTS] if log_requests else []),
                     *jvm_options,
                     "-Djava.awt.headless=true",
@@ -248,6 +250,12 @@ class KafkaNode:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _archived(jars: Path) -> list[str]:
+    """Options for a JVM that starts with the shared archive of these jars, where there is one."""
+    archive = archive_of(jars)
+    return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
 def _escaped(value: str) -> str:
