@@ -37,6 +37,7 @@ from sidecar.common.control import (
     Warm,
 )
 from sidecar.common.heartbeat import look_s
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.explanations import Explanations
 from sidecar.controller.heartbeats import Heartbeats
@@ -386,8 +387,11 @@ class Supervisor:
             if self._loop.time() - before > 1.5 * self._look_s:
                 continue
             for worker in self.alive:
-                self._heartbeats.look_at(worker)
-                self._end_if_over(worker)
+                try:
+                    self._heartbeats.look_at(worker)
+                    self._end_if_over(worker)
+                except Exception:  # the other workers must still be watched
+                    log.exception(f"Watching worker %d failed. {PLEASE_REPORT}", worker.identity.index)
 
     def _end_if_over(self, worker: WorkerProcess) -> None:
         """End a worker of an earlier daemon's slot once the slot is empty: no client can come back to it then."""

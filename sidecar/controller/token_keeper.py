@@ -14,6 +14,7 @@ from typing import Any, Final
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.config_rules import config_of
 from sidecar.common.control import LoginToken
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.token_endpoint import TokenError
 from sidecar.controller.token_sources import FetchToken, token_source
@@ -117,7 +118,10 @@ class TokenKeeper:
 
     def _hand_on(self, message: LoginToken) -> None:
         self.message = message
-        self._on_token(message)
+        try:
+            self._on_token(message)
+        except Exception:  # the next token must still be fetched
+            log.exception(f"A token could not be handed on. {PLEASE_REPORT}")
 
     async def _in_thread(self) -> OAuthToken:
         # A daemon thread: an endpoint that hangs must not delay the daemon's end.

@@ -20,6 +20,7 @@ from sidecar.controller import supervisor
 from sidecar.controller.run_dir import process_state
 from sidecar.controller.standby_worker import StandbyWorker
 from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
+from sidecar.controller.worker_process import WorkerProcess
 from sidecar.controller.worker_states import WorkerState
 from sidecar.testing.waiting import wait_until
 
@@ -99,6 +100,25 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
     assert "killed by SIGABRT: it had been silent for" in it.supervisor.last_death
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] == 1
     assert it.slots.spared == [(0, 1)]
+
+
+@on_stage(workers=2, heartbeat_timeout_s=0.6)
+async def test_a_look_at_one_worker_that_fails_leaves_the_others_watched(it: Stage) -> None:
+    """The task that looks had ended without a word, and a worker that hung was never replaced."""
+    await it.supervisor.wait_all_ready()
+    look = it.supervisor._heartbeats.look_at
+
+    def fail_at_the_first(worker: WorkerProcess) -> None:
+        if worker.identity.index == 0:
+            raise RuntimeError("a bug")
+        look(worker)
+
+    it.supervisor._heartbeats.look_at = fail_at_the_first  # type: ignore[method-assign]
+    it.slots.silent.add(it.worker(1).identity.slot)
+    await it.until(lambda: it.left)
+    assert [identity.index for identity in it.left] == [1]
+    it.slots.silent.clear()
+    await it.until(lambda: len(it.joined) == 3)
 
 
 def test_a_silent_worker_has_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
