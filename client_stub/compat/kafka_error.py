@@ -29,6 +29,7 @@ class KafkaError:
         MSG_SIZE_TOO_LARGE: Final = 10
         TOPIC_AUTHORIZATION_FAILED: Final = 29
         TOPIC_EXCEPTION: Final = 17
+        UNKNOWN: Final = -1
         UNKNOWN_TOPIC_OR_PART: Final = 3
 
     def __init__(
@@ -111,7 +112,7 @@ _LOCAL: Final[Mapping[int, int]] = {
 def error_of(error: SidecarError) -> KafkaError:
     """The same error with librdkafka's code. An error without an equivalent there is _STATE, with our name."""
     code = _LOCAL.get(error.code)
-    if code is None and 0 < error.code < min(LocalCode):
+    if code is None and (error.code == KafkaError.UNKNOWN or 0 < error.code < min(LocalCode)):
         code = error.code
     if code is None:
         return KafkaError(KafkaError._STATE, str(error), retriable=error.retriable, name=error.name)

@@ -19,7 +19,7 @@ import logging
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from sidecar.common.errors import Code, classify
+from sidecar.common.errors import ERROR_ROWS, Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
 
@@ -101,7 +101,8 @@ class ProducerIds:
         self._failures += 1
         self.retry_at_ms = now_ms + self._backoff.backoff_ms(self._failures - 1)
         row = classify(code)
-        refused = not row.retriable and code not in (0, -1)
+        # A code that is newer than the table counts as UNKNOWN_SERVER_ERROR, as in Kafka's clients.
+        refused = not row.retriable and code in ERROR_ROWS and code not in (0, -1)
         self.is_wanted = self.is_wanted and not refused  # batches that wait for the id fail
         is_new, self._failure = code != self._failure, code
         level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO

@@ -8,6 +8,7 @@ idempotent lane see producer_id.py.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -83,6 +84,8 @@ class Sender:
         )
         self._closing_links: set[int] = set()
         """Links with a pending CloseLink: nothing is drained for them before :meth:`on_disconnect`."""
+        self._unanswered_topics = defaultdict[int, set[str]](set)
+        """By link: topics of its requests with acks=0. A broker refuses such a request by closing the connection."""
         self.lost_links = LostLinks()
         self._relief_ms = inf
         """Monotonic ms at which a stalled connection loses its request buffer to one that waits; infinity if none
@@ -274,7 +277,9 @@ class Sender:
         """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
+            topics = self._unanswered_topics[request.node_id]
             for batch in request.batches:
+                topics.add(batch.topic)
                 if batch.state is not BatchState.DONE:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.settled(request.batches, now_ms)
@@ -359,6 +364,9 @@ class Sender:
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
         self._fates.stale_topics |= self._accumulator.schedule.topics_waiting_for(node_id)
+        unanswered = self._unanswered_topics.pop(node_id, None)
+        if unanswered and reason:
+            self._fates.stale_topics |= unanswered
         requests = self._in_flight.requests(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:

@@ -6,12 +6,14 @@ Only Produce requests are framed elsewhere (``produce.py``), because their recor
 from __future__ import annotations
 
 import struct
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from datetime import timedelta
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
 from io import BytesIO
-from typing import Any, Final, Protocol, TypeAlias, cast
+from types import GenericAlias
+from typing import Any, Final, Protocol, TypeAlias, cast, get_args, get_origin
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -81,7 +83,26 @@ def _response_reader(api_key: int, version: int) -> Any:
         ApiKey.INIT_PRODUCER_ID: "InitProducerIdResponse",
         ApiKey.DESCRIBE_PRODUCERS: "DescribeProducersResponse",
     }[ApiKey(api_key)]
-    return entity_reader(getattr(module, name))
+    return entity_reader(_with_plain_codes(getattr(module, name)))
+
+
+def _with_plain_codes(kind: Any) -> Any:
+    """kio's class of an answer, with error codes as plain numbers.
+
+    kio refuses the whole answer for a code that its release does not know. One topic with an error of a newer Kafka
+    would then hide all other topics of a Metadata answer.
+    """
+    changed: list[tuple[str, Any, Any]] = []
+    for each in fields(kind):
+        if each.metadata.get("kafka_type") == "error_code":
+            changed.append((each.name, int, field(metadata={**each.metadata, "kafka_type": "int16"})))
+        elif get_origin(each.type) is tuple and is_dataclass(inner := get_args(each.type)[0]):
+            plain = _with_plain_codes(inner)
+            if plain is not inner:
+                changed.append((each.name, GenericAlias(tuple, (plain, ...)), field(metadata=each.metadata)))
+    if not changed:
+        return kind
+    return make_dataclass(kind.__name__, changed, bases=(kind,), frozen=True, slots=True, kw_only=True)
 
 
 def is_response_header_flexible(api_key: int, version: int) -> bool:

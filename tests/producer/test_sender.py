@@ -248,6 +248,25 @@ def test_connect_is_asked_for_only_where_something_is_ready() -> None:
 
 
 @pytest.mark.rule("M7")
+def test_a_connection_lost_after_acks_0_makes_metadata_stale() -> None:
+    """A broker that no longer leads a partition refuses acks=0 only by closing the connection."""
+    core = plain_core(acks=0)
+    core.send("a")
+    core.poll()
+    core.sender.on_disconnect(1, core.now_ms, reason="closed by it")
+    core.poll()
+    assert core.of(NeedMetadata) == [NeedMetadata(frozenset({TOPIC}))]
+    core.sender.on_disconnect(1, core.now_ms, reason="connection refused")
+    core.poll()
+    assert core.of(NeedMetadata) == [], "nothing was sent by this connection"
+    core.send("b")
+    core.poll()
+    core.sender.on_disconnect(1, core.now_ms)
+    core.poll()
+    assert core.of(NeedMetadata) == [], "it was closed here, because it was idle"
+
+
+@pytest.mark.rule("M7")
 def test_a_broker_that_cannot_be_reached_makes_metadata_stale() -> None:
     """Nothing is in flight on it, but what waits for it may have another leader by now."""
     core = Core(leaders=(1, 2))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from client_stub.wire import LocalCode, Persistence
-from sidecar.common.errors import Code
+from sidecar.common.errors import ERROR_ROWS, Code, classify
 from sidecar.producer.effects import LeaderHints, NeedMetadata
 
-from .harness import TOPIC, Core, answer, plain_core
+from .harness import TOPIC, Core, answer, payloads_of, plain_core
 
 
 @pytest.mark.rule("S3")
@@ -42,6 +42,53 @@ def test_retriable_errors_are_retried(code: int) -> None:
     core.respond(core.send("a"), answer(0, code))
     assert len(core.poll(200)) == 1
     assert (core.sender.counts.batch_errors, core.sender.counts.record_errors) == (1, 0)
+
+
+KAFKAS_CODES = [*sorted(ERROR_ROWS.keys() - {0, *LocalCode}), 9_999]
+"""All of them, and one that is newer than the table."""
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.rule("S4")
+@pytest.mark.parametrize("code", KAFKAS_CODES)
+def test_whatever_refuses_the_first_in_flight_the_others_are_delivered_in_order(code: int) -> None:
+    """The broker refuses the two behind it as out of order."""
+    core = Core()
+    requests = [core.send(payload) for payload in "abc"]
+    for request, each in zip(requests, (code, Code.OUT_OF_ORDER_SEQUENCE_NUMBER, 45), strict=True):
+        core.respond(request, answer(0, each))
+    log: list[str] = []
+    for _ in range(20):
+        for request in core.poll(1_000):
+            log += payloads_of(request.batches)
+            core.acknowledge(request)
+    is_retried = classify(code).retriable or code in (
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Code.UNKNOWN_PRODUCER_ID,
+    )
+    is_there = code == Code.DUPLICATE_SEQUENCE_NUMBER
+    assert log == (["a", "b", "c"] if is_retried else ["b", "c"])
+    assert [batch.code for batch in core.completed] == [0 if is_retried or is_there else code, 0, 0]
+
+
+@pytest.mark.rule("S3")
+@pytest.mark.parametrize("code", KAFKAS_CODES)
+def test_without_sequences_every_code_is_the_fate_of_its_batch_alone(code: int) -> None:
+    core = plain_core()
+    first, second = core.send("a"), core.send("b")
+    core.respond(first, answer(0, code))
+    core.acknowledge(second)
+    log: list[str] = []
+    for _ in range(20):
+        for request in core.poll(1_000):
+            log += payloads_of(request.batches)
+            core.acknowledge(request)
+    is_retried = classify(code).retriable
+    assert log == (["a"] if is_retried else [])
+    assert {tuple(batch.records.payloads): batch.code for batch in core.completed} == {  # type: ignore[attr-defined]
+        ("a",): 0 if is_retried else code,
+        ("b",): 0,
+    }
 
 
 @pytest.mark.rule("S3")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
+from datetime import timedelta
+from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
+from kio.static.primitive import i32
 
+from sidecar.metadata.answer import parse_metadata
 from sidecar.protocol.api_versions import (
     SUPPORTED_VERSIONS,
     VersionRange,
@@ -146,6 +156,40 @@ def test_every_version_we_claim_to_speak_can_be_framed_and_read() -> None:
         assert not is_response_header_flexible(ApiKey.API_VERSIONS, version)
 
 
-def test_an_error_code_from_the_future_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="INIT_PRODUCER_ID v0 cannot be read"):
-        decode_response(ApiKey.INIT_PRODUCER_ID, 0, struct.pack(">ihqh", 0, 9999, 1, 1))
+def test_an_error_code_from_the_future_is_a_number() -> None:
+    entity = decode_response(ApiKey.INIT_PRODUCER_ID, 0, struct.pack(">ihqh", 0, 9999, 1, 1))
+    assert (entity.error_code, entity.producer_id, entity.producer_epoch) == (9999, 1, 1)
+
+
+@pytest.mark.rule("M9")
+@pytest.mark.parametrize("version", range(4, SUPPORTED_VERSIONS[ApiKey.METADATA][1] + 1))
+def test_a_topic_with_an_error_from_the_future_hides_no_other(version: int) -> None:
+    """Every Metadata version: such an error of a topic, and one of a partition."""
+    module = response_module(ApiKey.METADATA, version)
+    future = SimpleNamespace(value=9999)
+
+    def build(kind: str, **values: Any) -> Any:
+        structure = getattr(module, kind)
+        names = {each.name for each in dataclasses.fields(structure)}
+        return structure(**{name: value for name, value in values.items() if name in names})
+
+    def topic(name: str, code: Any, partition_code: Any) -> Any:
+        part = build(
+            "MetadataResponsePartition", error_code=partition_code, partition_index=i32(0), leader_id=i32(1)
+        )
+        return build(
+            "MetadataResponseTopic", error_code=code, name=name, topic_id=UUID(int=7), partitions=(part,)
+        )
+
+    answer = build(
+        "MetadataResponse",
+        throttle_time=timedelta(),
+        brokers=(),
+        topics=(topic("new", future, future), topic("good", ErrorCode.none, ErrorCode.none)),
+        error_code=ErrorCode.none,
+    )
+    buffer = BytesIO()
+    entity_writer(type(answer))(buffer, answer)
+    found = parse_metadata(decode_response(ApiKey.METADATA, version, buffer.getvalue()))
+    codes = {each.name: (each.error_code, each.partitions[0].error_code) for each in found.topics}
+    assert codes == {"new": (9999, 9999), "good": (0, 0)}

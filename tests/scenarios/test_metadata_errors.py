@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,3 +169,28 @@ def test_md_13_a_partition_that_was_never_there(scene: Scene) -> None:
         sender.send(0)
         wait_until(lambda: sender.send(1).exception(OUTCOME_S) is None, "the partition to be known")
         scene.balance(sender)
+
+
+@pytest.mark.rule("M9")
+def test_an_error_of_a_newer_kafka_hides_no_other_topic(scene: Scene) -> None:
+    """A topic whose error this version does not know waits alone, and is delivered when the error has passed."""
+    strange, topic = scene.new_topic(), scene.new_topic()
+
+    def edited(entity: Any) -> Any:
+        code = SimpleNamespace(value=9_999)
+        topics = tuple(
+            dataclasses.replace(each, error_code=code, partitions=()) if each.name == strange else each
+            for each in entity.topics
+        )
+        return dataclasses.replace(entity, topics=topics)
+
+    rule = scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
+    with scene.sender(strange) as waiting, scene.sender(topic) as sender:
+        waiting.send()
+        rule.wait()
+        sender.send()
+        assert sender.offsets() == [0]
+        assert not waiting.deliveries[0].done()
+        rule.remove()
+        assert waiting.offsets() == [0]
+        scene.balance(sender, waiting)

@@ -193,3 +193,22 @@ def test_sn_10_acks(scene_with: SceneWith, acks: str) -> None:
         int((record.value or b"").split(b"|")[0].split(b"/")[1]) for record in scene.kafka.records(topic)
     ]
     assert values[:101] == list(range(101))
+
+
+@pytest.mark.rule("M7")
+def test_with_acks_0_a_closed_connection_is_a_reason_to_look_for_the_leader(scene_with: SceneWith) -> None:
+    """The old leader is alive and closes the connection: one record may be lost by that, those after it are not."""
+    scene = scene_with(acks="0")
+    topic, sender = scene.primed()
+    with sender:
+        wait_until(lambda: len(scene.kafka.records(topic)) == 1, "the first record")
+        scene.kafka.move_leader(topic, 0, 2)
+        asked = len(scene.kafka.requests(Api.METADATA))
+        sender.send()
+        sender.outcomes()
+        wait_until(lambda: len(scene.kafka.requests(Api.METADATA)) > asked, "metadata to be asked for")
+        wait_until(
+            lambda: [sender.send().exception(10), len(scene.kafka.records(topic)) > 1][1],
+            "a record at the new leader",
+        )
+        scene.check_books()

@@ -46,6 +46,7 @@ def test_no_daemon_is_what_each_of_them_raises(run_dir: Path, monkeypatch: pytes
     [
         (LocalCode.EXPIRED, (-192, "_MSG_TIMED_OUT")),
         (29, (29, "TOPIC_AUTHORIZATION_FAILED")),
+        (-1, (-1, "UNKNOWN")),
         (LocalCode.POISON_SUBMISSION, (-172, "POISON_SUBMISSION")),
     ],
 )

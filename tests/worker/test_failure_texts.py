@@ -52,3 +52,10 @@ def test_a_payload_that_cannot_be_read_is_no_second_failure(broken: bytes) -> No
 def test_a_worker_without_metadata_does_not_say_that_the_topic_has_none() -> None:
     text = invalid_partition_text("orders", 0, payload(9), [0])
     assert text == "Invalid partition given with record: 9 is not a partition of topic orders."
+
+
+def test_a_partition_beyond_those_a_word_can_hold_is_named() -> None:
+    start = "Invalid partition given with record: 65280 is not in the range [0...65280) of topic wide"
+    assert invalid_partition_text("wide", 65_280, payload(65_280), [0]) == f"{start}."
+    text = invalid_partition_text("wide", 65_281, payload(65_280), [0])
+    assert text == f"{start}: the daemon reaches no more of its 65281 partitions."

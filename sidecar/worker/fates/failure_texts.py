@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from client_stub.wire import LocalCode
+from client_stub.wire import WORD_FAILED_MIN, LocalCode
 from sidecar.shm.in_work import KILLS_MAX
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ def invalid_partition_text(topic: str, partition_count: int, payload: bytes, ind
     """The sentence of Kafka's producer, with the partitions that these records of an entry name."""
     named, has_more = _partitions_of(payload, indexes)
     # A worker that has just adopted the record has no metadata yet.
-    known = f"not in the range [0...{partition_count}) of topic {topic}."
+    reachable = min(partition_count, WORD_FAILED_MIN)
+    known = f"not in the range [0...{reachable}) of topic {topic}."
+    if partition_count > reachable:
+        known = f"{known[:-1]}: the daemon reaches no more of its {partition_count} partitions."
     where = known if partition_count else f"not a partition of topic {topic}."
     if not named:
         return f"Invalid partition given with record: it is {where}"
