@@ -37,6 +37,14 @@ def packed_bound(record: tuple[Any, ...]) -> int:
     return size
 
 
+def packed_size(record: tuple[Any, ...]) -> int:
+    """As ``packed_bound``, closer where a record has very many headers or long names: it encodes the names."""
+    size = ROW_CHARGE_BYTES + FULL_OVERHEAD_BYTES + len(record[0] or b"") + len(record[1] or b"")
+    for name, content in (record[2] if len(record) > 2 else None) or ():
+        size += 1 + _str_bytes(len(name.encode())) + (1 if content is None else 5 + len(content))
+    return size
+
+
 def kafka_size_bound(record: tuple[Any, ...]) -> int:
     """The size that Kafka's producer compares with max.request.size
     (``AbstractRecords.estimateSizeInBytesUpperBound``) for a checked record, whatever its partition, timestamp or
@@ -56,6 +64,11 @@ def over_request_size(topic: str, size: int, limit: int) -> str:
         f"The message for topic {topic} is {size} bytes when serialized which is larger than {limit}, which is the "
         "value of the max.request.size configuration."
     )
+
+
+def _str_bytes(length: int) -> int:
+    """The bytes of a text of ``length`` bytes in msgpack."""
+    return length + (1 if length < 32 else 2 if length < 256 else 5)
 
 
 def _field_bytes(content: bytes | None) -> int:

@@ -42,7 +42,7 @@ from client_stub.hot import OnDelivery, OpenStream, native
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io_thread import IoThread
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound
+from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound, packed_size
 from client_stub.process_end import LeavingThread
 from client_stub.producer_core import full_record
 from client_stub.queued_outbox import QueuedOutbox
@@ -433,8 +433,8 @@ class Producer(ProducerCore):
         estimate = kafka_size_bound(record)
         if limit is not None and estimate > limit:
             raise RecordTooLarge(over_request_size(topic, estimate, limit), code=LocalCode.RECORD_TOO_LARGE)
-        payload_bytes, most = packed_bound(record), self._outbox.payload_bytes_max
-        if payload_bytes > most:
+        most = self._outbox.payload_bytes_max
+        if packed_bound(record) > most and (payload_bytes := packed_size(record)) > most:
             raise RecordTooLarge(
                 f"The record for topic {topic} is {payload_bytes} bytes, and one message to the daemon takes {most} at "
                 "most.",

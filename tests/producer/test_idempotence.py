@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from client_stub.wire import LocalCode, Persistence
-from sidecar.common.errors import ERROR_ROWS, Code
+from sidecar.common.errors import Code
 from sidecar.producer.effects import InitProducerId, Renumbered
 from sidecar.producer.lanes import EPOCH_MAX
 from sidecar.producer.producer_batch import ProducerBatch
@@ -446,24 +446,6 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted(
     core.sender.on_producer_id(PRODUCER_ID, 0, core.now_ms)
     (request,) = core.poll()
     assert payloads_of(request.batches) == ["b"]
-
-
-@pytest.mark.parametrize("code", [*sorted(ERROR_ROWS.keys() - {0, *LocalCode}), 9_999])
-def test_every_refusal_of_a_producer_id_ends_in_time(code: int) -> None:
-    """Records wait through a passing refusal, and through one that is newer than the table; others fail them."""
-    core = Core(producer_id=False)
-    core.append("a")
-    core.poll()
-    core.sender.on_producer_id_error(code, core.now_ms)
-    core.poll()
-    waits = code in (Code.UNKNOWN_SERVER_ERROR, 9999) or ERROR_ROWS[code].retriable
-    assert [batch.code for batch in core.completed] == ([] if waits else [code])
-    core.append("b")
-    core.poll(1000)
-    assert core.of(InitProducerId) == [InitProducerId()], "it is asked for again"
-    core.sender.on_producer_id(PRODUCER_ID, 0, core.now_ms)
-    sent = payloads_of(core.poll()[0].batches)
-    assert sent == (["a", "b"] if waits else ["b"])
 
 
 def test_a_batch_of_unknown_fate_is_not_given_up_for_its_number_of_tries() -> None:

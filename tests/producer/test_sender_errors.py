@@ -6,9 +6,9 @@ import pytest
 
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import ERROR_ROWS, Code, classify
-from sidecar.producer.effects import LeaderHints, NeedMetadata
+from sidecar.producer.effects import InitProducerId, LeaderHints, NeedMetadata
 
-from .harness import TOPIC, Core, answer, payloads_of, plain_core
+from .harness import PRODUCER_ID, TOPIC, Core, answer, payloads_of, plain_core
 
 
 @pytest.mark.rule("S3")
@@ -89,6 +89,24 @@ def test_without_sequences_every_code_is_the_fate_of_its_batch_alone(code: int) 
         ("a",): 0 if is_retried else code,
         ("b",): 0,
     }
+
+
+@pytest.mark.parametrize("code", KAFKAS_CODES)
+def test_every_refusal_of_a_producer_id_ends_in_time(code: int) -> None:
+    """Records wait through a passing refusal, and through one that is newer than the table; others fail them."""
+    core = Core(producer_id=False)
+    core.append("a")
+    core.poll()
+    core.sender.on_producer_id_error(code, core.now_ms)
+    core.poll()
+    waits = code in (Code.UNKNOWN_SERVER_ERROR, 9_999) or classify(code).retriable
+    assert [batch.code for batch in core.completed] == ([] if waits else [code])
+    core.append("b")
+    core.poll(1000)
+    assert core.of(InitProducerId) == [InitProducerId()], "it is asked for again"
+    core.sender.on_producer_id(PRODUCER_ID, 0, core.now_ms)
+    sent = payloads_of(core.poll()[0].batches)
+    assert sent == (["a", "b"] if waits else ["b"])
 
 
 @pytest.mark.rule("S3")

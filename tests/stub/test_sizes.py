@@ -96,6 +96,20 @@ def test_a_record_above_one_message_to_the_daemon_is_refused(
         daemon.stop()
 
 
+@pytest.mark.parametrize("name", ["a", "a" * 300_000, "\N{EURO SIGN}" * 100_000])
+def test_headers_count_as_the_bytes_that_they_take(run_dir: Path, name: str) -> None:
+    """Java sends such records: the bound of three bytes a character is no reason to refuse one."""
+    count = 900_000 // (len(name.encode()) + 2)
+    daemon = FakeDaemon(run_dir, limits={"max_request_size": 1 << 20, "message_bytes": 1_300_000})
+    try:
+        with Producer(run_dir) as producer:
+            assert producer.send("t", b"v", headers=[(name, None)] * count).result(10).offset == 0
+            with pytest.raises(errors.RecordTooLarge, match=r"larger than 1048576"):
+                producer.send("t", b"v", headers=[(name, None)] * 2 * count)
+    finally:
+        daemon.stop()
+
+
 def _many_small(producer: Producer, values: list[bytes]) -> None:
     producer.send_many("t", [(None, value) for value in values])
 
