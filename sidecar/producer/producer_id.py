@@ -46,6 +46,7 @@ class ProducerIds:
         "is_wanted",
         "memory",
         "retry_at_ms",
+        "why_none",
     )
 
     def __init__(self, *, backoff: ExponentialBackoff, memory: BrokerMemory) -> None:
@@ -63,6 +64,8 @@ class ProducerIds:
         self._failures = 0
         self._failure = 0
         """Code of the last failure; 0 since the last success. Repeats of one code are logged at DEBUG only."""
+        self.why_none = ""
+        """Sentence of the last failure; "" since the last success."""
 
     # --- the producer id ------------------------------------------------------------------------------------
 
@@ -91,9 +94,10 @@ class ProducerIds:
             )
         self.init_pending = False
         self._failures = self._failure = 0
+        self.why_none = ""
         self.identity = identity
 
-    def init_failed(self, code: int, now_ms: float) -> bool:
+    def init_failed(self, code: int, now_ms: float, text: str = "") -> bool:
         """Schedule InitProducerId again after a backoff. True if waiting batches must fail, because the refusal is
         final.
         """
@@ -105,8 +109,9 @@ class ProducerIds:
         refused = not row.retriable and code in ERROR_ROWS and code not in (0, -1)
         self.is_wanted = self.is_wanted and not refused  # batches that wait for the id fail
         is_new, self._failure = code != self._failure, code
+        self.why_none = text or refusal_of_id(code)
         level = logging.DEBUG if not is_new else logging.WARNING if refused else logging.INFO
-        log.log(level, "No producer id yet: %s (%s).", row.name, refusal_of_id(code))
+        log.log(level, "No producer id yet: %s (%s).", row.name, self.why_none)
         return refused
 
     def _bump(self) -> None:

@@ -404,11 +404,14 @@ class Sender:
         for batch in self._accumulator.incomplete.expired(now_ms):
             self.counts.batches_expired += 1
             waited = now_ms - batch.created_ms
+            where, cause = batch.where(), self.lost_links.cause(batch, self._accumulator.schedule.snapshot)
+            if not cause and self._ids.why_none and batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
+                where, cause = "not sent, waiting for a producer id", f" {self._ids.why_none}"
             text = (
                 f"Expiring {batch.count} record(s) for {batch.topic}-{batch.partition}: {waited:.0f} ms have "
                 f"passed since they were appended (delivery.timeout.ms="
-                f"{batch.lifetime_ms:g}); the batch was {batch.where()}."
-            ) + self.lost_links.cause(batch, self._accumulator.schedule.snapshot)
+                f"{batch.lifetime_ms:g}); the batch was {where}.{cause}"
+            )
             is_refused = self.lost_links.is_refused(batch, self._accumulator.schedule.snapshot)
             code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
             self._fates.fail(batch, code, text, now_ms)
@@ -429,7 +432,7 @@ class Sender:
         """InitProducerId failed (NETWORK_EXCEPTION if its link ended). It is sent again after a backoff. If the
         refusal is final (not authorised), batches that wait for the id fail now; later records may still succeed.
         """
-        if not self._ids.init_failed(code, now_ms):
+        if not self._ids.init_failed(code, now_ms, text):
             return
         for batch in self._accumulator.incomplete.oldest_first():
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:

@@ -137,6 +137,19 @@ class TestDeliveryTimeout:
                 core.sender.lost_links.found(1)
             assert self.expire(core)[2].endswith("Its certificate has expired.") is not is_found
 
+    def test_without_a_producer_id_the_cause_is_named(self) -> None:
+        why = "Broker 1 does not offer InitProducerId."
+        for comes in (False, True):
+            core = Core(producer_id=False, delivery_timeout_ms=1500)
+            core.links.down.add(1)
+            core.append("a")
+            core.poll()
+            core.sender.on_producer_id_error(Code.NETWORK_EXCEPTION, core.now_ms, why)
+            if comes:
+                core.sender.on_producer_id(7, 0, core.now_ms)
+            text = self.expire(core)[2]
+            assert text.endswith(f"the batch was not sent, waiting for a producer id. {why}") is not comes
+
     def test_in_flight_and_unanswered(self) -> None:
         """SN-07: told apart as possibly persisted."""
         core = Core(delivery_timeout_ms=1500)
