@@ -26,7 +26,7 @@ DEFAULT_TOPIC = "bench"
     help="Records of each run.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side.")
-@click.option("--only", multiple=True, metavar="PART", help="One part, see below; may be repeated.")
+@click.option("--only", multiple=True, metavar="PART", help="One part, see above; may be repeated.")
 @click.option(
     "--json-file",
     "--json",
@@ -62,7 +62,8 @@ def bench(
 
     \b
     Parts: kernel steps throughput tls tcp crash-safety callers java spark sync
-           open-loop interference fleet first-ack memory idle adoption scrape scale
+           open-loop interference fleet first-ack memory idle adoption scrape
+           scale
     """
     need_packages("The bench", "demo", "sidecar.bench")
     from sidecar.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench

@@ -45,7 +45,7 @@ from sidecar.cli.options import NumberRange, bootstrap_servers_option, settings_
     help="Size of each value.",
 )
 @settings_option
-@click.option("--soak", is_flag=True, help="A long steady load that judges growth; see below.")
+@click.option("--soak", is_flag=True, help="A long steady load that judges growth; see above.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Soak: draw it into this PNG.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
 def chaos(

@@ -77,6 +77,8 @@ def _left_behind(run_dir: RunDir) -> str:
 def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json of the running daemon of ``run_dir``. Ends with 69 and a sentence when there is none."""
     holder = holder_of(run_dir)
+    if run_dir.path.exists() and not run_dir.path.is_dir():
+        fail(f"{run_dir.path} is a file, and no run dir: name its folder with --run-dir.", ExitStatus.USAGE)
     if holder is None:
         fail(
             f"No daemon runs on run dir {run_dir.path}: {_left_behind(run_dir)}start one with "

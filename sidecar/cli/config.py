@@ -31,7 +31,9 @@ def config(run_dir: Path | None) -> None:
 @config_file_option
 @settings_option
 def check(file: Path | None, overrides: tuple[str, ...]) -> None:
-    """Say whether `run` would take this configuration; every fault in one sentence, exit 2.
+    """Say whether `run` would take this configuration.
+
+    Each fault is one sentence. Exit 2 with a fault.
 
     \b
     kafka-sidecar config check -c sidecar.toml
@@ -50,7 +52,9 @@ def check(file: Path | None, overrides: tuple[str, ...]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object of all values.")
 @click.option("--reference", is_flag=True, help="The reference of all settings, as Markdown.")
 def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference: bool) -> None:
-    """Print every value as `run` would use it, as TOML that can be edited and used; says where each is from.
+    """Print every value as `run` would use it, and its source.
+
+    The output is TOML that can be edited and used.
 
     \b
     kafka-sidecar config show > sidecar.toml

@@ -292,7 +292,8 @@ def _kafka(config: SidecarConfig, topics: Sequence[str]) -> Iterator[Finding]:
     """The steps to Kafka, each shown as it is done."""
     if "bootstrap.servers" not in config.sources:
         yield Finding(
-            "skip", "Brokers were not tried: no daemon runs, and no bootstrap.servers is given (-c or -X)."
+            "FAIL" if topics else "skip",
+            "Brokers were not tried: no daemon runs, and no bootstrap.servers is given (-c or -X).",
         )
         return
     try:

@@ -69,6 +69,8 @@ def recover(
     kafka-sidecar recover --dry-run /dev/shm/NAME.set-aside-1766287000000
     kafka-sidecar recover --remove /dev/shm/NAME.set-aside-1766287000000
     """
+    if file is None and (remove or spool_only):
+        raise click.UsageError("--remove and --spool-only need a FILE: `recover` alone lists the files.")
     if file is None:
         click.echo(_listed(run_dir, clients_max))
         return

@@ -275,18 +275,8 @@ class SidecarConfig:
     """Settings by pattern, in the order of the file: the first that matches a topic counts."""
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-    @property
-    def file(self) -> str:
-        """Path of the configuration file as given; "" if no file sets anything."""
-        return next(
-            (
-                source
-                for source in self.sources.values()
-                if source != "-X" and not source.startswith("KAFKA_SIDECAR__")
-            ),
-            "",
-        )
+    file: str = ""
+    """Path of the configuration file as given; empty without one."""
 
     def integer(self, name: str) -> int:
         value = self.values[name]

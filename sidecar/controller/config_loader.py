@@ -194,6 +194,7 @@ def load_config(
         topics=gathered.topics,
         sources=gathered.sources,
         warnings=tuple(gathered.warnings),
+        file="" if path is None else str(path),
     )
     try:
         config = conclude(config)
@@ -227,6 +228,15 @@ def curve_fault(config: SidecarConfig) -> str | None:
     return None
 
 
+def _has(document: object, dotted: str) -> bool:
+    """Whether nested TOML tables have this dotted key."""
+    for part in dotted.split("."):
+        if not isinstance(document, dict) or part not in document:
+            return False
+        document = document[part]
+    return True
+
+
 def _read_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
@@ -238,7 +248,8 @@ def _read_file(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         raise ConfigError([f"Configuration file {path} does not exist: give another with -c."]) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"Configuration file {path} cannot be read: {error}."]) from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"Configuration file {path} cannot be read: {why}."]) from None
     except tomllib.TOMLDecodeError as error:
         hint = f" If it has lines as linger.ms=5, name it *{PROPERTIES}." if parse_properties(content) else ""
         raise ConfigError([f"Configuration file {path} is not valid TOML: {error}.{hint}"]) from None
@@ -252,6 +263,12 @@ def _read_file(path: Path) -> dict[str, object]:
             raise ConfigError([f'"{table}" ({path}) is outside of any table: {place}.'])
         if table not in ("kafka", *OWN_TABLES, *_NAMED_TABLES):
             known = ("kafka", *OWN_TABLES, *_NAMED_TABLES)
+            # A line such as linger.ms = 5 above all tables is a table to TOML.
+            loose = next((name for name in BY_NAME if _has(document, name)), None)
+            if loose is not None:
+                raise ConfigError(
+                    [f'"{loose}" ({path}) is outside of any table: put it under [{BY_NAME[loose].table}].']
+                )
             guess_table = nearest(table, known)
             hint = f"did you mean [{guess_table}]?" if guess_table else f"tables are {', '.join(known)}."
             raise ConfigError([f"Unknown table [{table}] ({path}): {hint}"])

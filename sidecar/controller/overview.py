@@ -66,13 +66,13 @@ class Overview:
         now_ms = self._clock.now_ms()
         if self._clock_watch.tick(now_ms, self._clock.timestamp_ms(), LOOK_S * 1e3) >= LATE_MS:
             self._conditions.distrust(now_ms + CATCH_UP_MS)
-        self._certificates.tick(self._cluster.expiries, time.time())
+        has_expired = self._certificates.tick(self._cluster.expiries, time.time())
         self._cluster.look()
         self._judge()
         was_shown = self._is_shown
         self._is_shown = self._conditions.is_eventful or bool(self._clock_watch.notices())
         # Also once after it has ended, so that status is written without it.
-        return was_shown or self._is_shown
+        return was_shown or self._is_shown or has_expired
 
     def _judge(self) -> None:
         now_ms, cluster = self._clock.now_ms(), self._cluster
@@ -99,8 +99,9 @@ class Overview:
             "clock_steps": self._clock_watch.steps,
             "stalled_seconds": round(self._clock_watch.stalled_ms / 1e3, 1),
             "notices": [
+                *self._certificates.notices(time.time(), have_ended=True),  # often the cause of what follows
                 *self._conditions.notices(pages_used, now_ms),
-                *self._certificates.notices(time.time()),
+                *self._certificates.notices(time.time(), have_ended=False),
                 *self._clock_watch.notices(),
             ],
         }

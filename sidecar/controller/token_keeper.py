@@ -56,6 +56,7 @@ class TokenKeeper:
             config.sasl_login_retry_backoff_ms, config.sasl_login_retry_backoff_max_ms, random
         )
         self._wanted = asyncio.Event()
+        self._overdue = asyncio.Event()
         self._due_ms = inf
         """When the next token is due by the wall clock (Unix time in ms); inf if the last try failed."""
         self._task: asyncio.Task[None] | None = None
@@ -77,6 +78,7 @@ class TokenKeeper:
         stepped, or the machine was suspended. Called once a second.
         """
         if wall_ms >= self._due_ms:
+            self._overdue.set()
             self._wanted.set()
 
     def close(self) -> None:
@@ -101,8 +103,9 @@ class TokenKeeper:
                 delay_ms = max(self._config.sasl_login_retry_backoff_ms, self._due_ms - now_ms)
             least_ms = min(delay_ms, self._config.sasl_login_retry_backoff_max_ms)
             self._wanted.clear()
-            await asyncio.sleep(least_ms / 1000)
-            await happens_within(self._wanted, min((delay_ms - least_ms) / 1000, threading.TIMEOUT_MAX))
+            self._overdue.clear()
+            if not await happens_within(self._overdue, least_ms / 1000):
+                await happens_within(self._wanted, min((delay_ms - least_ms) / 1000, threading.TIMEOUT_MAX))
 
     def _got(self, token: OAuthToken) -> None:
         if self.message.why_not:

@@ -16,6 +16,7 @@ from sidecar.cli.explain import describe
 from sidecar.cli.main import COMMANDS, cli
 from sidecar.cli.options import LONGEST_TIMEOUT_S
 from sidecar.cli.status import ask_for_a_sign
+from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SETTINGS
 from sidecar.controller.run_dir import RunDir
 
@@ -185,3 +186,33 @@ def test_ctrl_c_ends_a_command_as_shells_say_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sidecar.cli.topics.ask", interrupted)
     shown = CliRunner().invoke(cli, ["topics"])
     assert (shown.exit_code, shown.stderr) == (130, "Stopped.\n")
+
+
+def test_a_file_is_no_run_dir(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    shown = invoke("status", "--run-dir", str(path))
+    assert (shown.exit_code, shown.stderr) == (
+        ExitStatus.USAGE,
+        f"{path} is a file, and no run dir: name its folder with --run-dir.\n",
+    )
+
+
+def test_options_that_need_a_file_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    shown = invoke("recover", "--run-dir", str(tmp_path), "--remove")
+    assert shown.exit_code == ExitStatus.USAGE and "--remove and --spool-only need a FILE" in shown.stderr
+
+
+def test_a_setting_above_all_tables_is_sent_to_its_table(tmp_path: Path) -> None:
+    """linger.ms = 1 is a table to TOML, so the error spoke of an unknown table [linger]."""
+    path = tmp_path / "sidecar.toml"
+    path.write_text("linger.ms = 1\n")
+    shown = invoke("run", "-c", str(path))
+    assert shown.stderr == f'"linger.ms" ({path}) is outside of any table: put it under [kafka].\n'
+    shown = invoke("run", "-c", str(tmp_path))
+    assert shown.stderr == f"Configuration file {tmp_path} cannot be read: Is a directory.\n"
+
+
+def test_a_number_is_called_a_number() -> None:
+    shown = invoke("produce", "t", "--timeout", "x")
+    assert "'x' is not a valid number." in shown.stderr

@@ -237,6 +237,15 @@ def test_every_size_has_a_name_that_says_so_or_is_listed() -> None:
             )
 
 
+def test_a_file_is_named_whatever_it_sets(tmp_path: Path) -> None:
+    """With tables only, or with settings that -X overrides, log and status said "no configuration file"."""
+    path = tmp_path / "sidecar.toml"
+    for text in ('[clients.app]\n"records.per.second" = 5\n', '[kafka]\n"linger.ms" = 1\n', ""):
+        path.write_text(text)
+        assert load_config(path, ["bootstrap.servers=a:1", "linger.ms=2"], {}).file == str(path)
+    assert load_config(None, ["bootstrap.servers=a:1"], {}).file == ""
+
+
 def test_a_properties_file_is_taken_as_kafkas_tools_take_it(tmp_path: Path) -> None:
     path = tmp_path / "producer.properties"
     path.write_text(

@@ -23,7 +23,7 @@ def test_a_token_that_is_due_by_a_stepped_wall_clock_is_fetched() -> None:
 
     async def live() -> None:
         words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", "sasl.oauthbearer.token=x"]
-        words += ["bootstrap.servers=localhost:9092", "sasl.login.retry.backoff.max.ms=10"]
+        words += ["bootstrap.servers=localhost:9092", "sasl.login.retry.backoff.max.ms=60000"]
         keeper = TokenKeeper(load_config(None, words, {}).values, handed.append, fetch=fetch)
         keeper.start()
         await until(lambda: len(handed) == 1)
