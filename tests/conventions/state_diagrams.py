@@ -23,9 +23,9 @@ DOCUMENT: Final = ROOT / "docs" / "states.md"
 HEAD: Final = """\
 # States
 
-Each drawing is printed from the table that the code moves by (`python -m tests.conventions.state_diagrams`).
-An event that a state lacks is an error of ours. An arrow from a state to itself is a case that is known and
-changes nothing.
+For those who change a state machine. Each drawing is printed from the table by which the code moves
+(`python -m tests.conventions.state_diagrams`). An event that a state lacks is a bug. An arrow from a state to itself
+is a known case that changes nothing.
 """
 
 
