@@ -121,6 +121,8 @@ class Driver:
         self._forced = False
         self._spare_memory = SpareMemory(core.buffers)
         self._wakeups = self._last_wakeups = 0
+        self._backing_off: set[int] = set()
+        """Brokers with a timer for the end of their backoff."""
         self._gauges = Gauges(memory, core, topics, brokers)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._settlement.settle,
@@ -352,8 +354,16 @@ class Driver:
         self._produce_port.connect(effect.node_id)
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
         # Nothing waits for a second connection: it is requested again in any turn that lacks it.
-        if 0 < delay_ms < float("inf") and effect.node_id == broker_of(effect.node_id):
-            self._loop.call_later(delay_ms / 1000, self._turns.wake)
+        if not 0 < delay_ms < float("inf") or effect.node_id != broker_of(effect.node_id):
+            return
+        # Each turn asks for the broker: one timer serves them all.
+        if effect.node_id not in self._backing_off:
+            self._backing_off.add(effect.node_id)
+            self._loop.call_later(delay_ms / 1000, self._end_backoff, effect.node_id)
+
+    def _end_backoff(self, node_id: int) -> None:
+        self._backing_off.discard(node_id)
+        self._turns.wake()
 
     def _close_link(self, effect: CloseLink, now_ms: float) -> None:
         self._produce_port.close_link(effect.node_id, effect.reason)

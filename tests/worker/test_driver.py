@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from client_stub.wire import Format, Kind, LocalCode, SubmitFlag
+from sidecar.common.clock import ManualClock
 from sidecar.common.control import (
     NeedTopics,
     PartitionUpdate,
@@ -23,7 +24,7 @@ from sidecar.worker.spare_memory import TRIM_MS
 from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
-from .hand import EPOCH
+from .hand import EPOCH, NoLinks
 from .port_stage import BASE_TIMESTAMP_MS, RECORD, Peer, PortStage
 from .scene import Scene
 
@@ -83,6 +84,45 @@ def test_what_lingers_is_looked_at_when_its_time_is_over(stage: Stage) -> None:
     stage.began.clear()
     stage.loop.run(LINGER_MS * 3)
     assert stage.began[0] == accepted_ms + LINGER_MS
+
+
+class Backoff(NoLinks):
+    """A broker that may be tried again at ``until_ms``; ``tried``: when it was."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.until_ms = clock.now_ms() + 60_000
+        self.tried: list[float] = []
+
+    def ready(self, node: object) -> None:
+        self.tried.append(self.clock.now_ms())
+
+    def next_attempt_delay_ms(self, node_id: int, now_ms: float) -> float:
+        return max(0.0, self.until_ms - now_ms)
+
+
+def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_there_are(
+    tmp_path: Path,
+) -> None:
+    """Each turn set one more, for the whole of reconnect.backoff.max.ms."""
+    clock = ManualClock()
+    links = Backoff(clock)
+    config = producer_config(linger_ms=0.0, enable_idempotence=False, acks=1)
+    scene = Scene(tmp_path / "segment", config, clock=clock, links=links)
+    stage = Stage(scene)
+    stage.know("t")
+    stage.submit(stage.client())
+    for _ in range(50):
+        stage.turns.run_now()
+        stage.loop.run(1)
+    assert len(links.tried) > 50
+    assert len([each for each in stage.loop.calls if each.at_ms >= links.until_ms]) == 1
+    links.tried.clear()
+    stage.loop.run(links.until_ms - clock.now_ms() - 1)
+    assert not links.tried
+    stage.loop.run(1)
+    assert links.tried[0] == links.until_ms
+    scene.close()
 
 
 def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(stage: Stage) -> None:
