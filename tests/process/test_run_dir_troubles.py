@@ -81,7 +81,8 @@ def test_a_run_dir_that_was_removed_is_made_again(
             old.flush(20, until="accepted")
             before = daemon.info()
             if how == "removed":
-                shutil.rmtree(daemon.run_dir)
+                # At once: the daemon makes it again while its files are being removed.
+                shutil.rmtree(daemon.run_dir.rename(short_dir / "gone"))
             else:
                 for each in daemon.run_dir.iterdir():
                     each.unlink(missing_ok=True)
