@@ -28,13 +28,16 @@ KILL_GRACE_S = 3.0
 
 
 class Heartbeats:
-    """Belongs to the controller's loop."""
+    """Ends workers whose loop has stopped. Belongs to the controller's loop."""
 
     def __init__(self, slots: SlotStore) -> None:
         self._slots = slots
         self._loop = asyncio.get_running_loop()
 
     def look_at(self, worker: WorkerProcess) -> None:
+        """Compare its heartbeat with that of the last look, and end it after MISSES_MAX looks without a change. One
+        that starts has START_SILENCE_MS.
+        """
         now_ms = self._loop.time() * 1000.0
         beat = self._slots.heartbeat(worker.identity.slot)
         if beat != worker.last_heartbeat:

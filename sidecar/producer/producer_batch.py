@@ -262,6 +262,7 @@ class ProducerBatch:
         self.doubtful_parent = whole
 
     def clear_identity(self) -> None:
+        """Take its producer id and sequence, to be numbered again. Only after a definite refusal of the broker."""
         assert self.state is not BatchState.ON_WIRE and not self.has_open_doubt, (
             "only records the broker surely lacks may be renumbered"
         )

@@ -285,6 +285,7 @@ class DescriptorTable:
             self.free_indexes += indexes
 
     def read(self, index: int) -> Descriptor:
+        """All fields of one descriptor. Those that its state does not define yet are of its earlier use."""
         position = index * layout.DESCRIPTOR_BYTES
         state = self.state(index)
         (

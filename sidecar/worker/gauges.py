@@ -30,6 +30,7 @@ class Gauges:
         self._counted: dict[str, int] = {}
 
     def publish(self, wakeups: int, now_ms: float) -> None:
+        """Store the rooms' numbers that have changed. Counters go on from those of the slot's earlier workers."""
         sender, throttle_times = self._sender, self._sender.throttle_times
         held = {
             "buffer_pages_taken": self._pool.taken_count,

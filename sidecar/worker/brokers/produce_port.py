@@ -166,6 +166,7 @@ class ProducePort:
     # --- events of the links -----------------------------------------------------------------------------------
 
     def on_response(self, link: BrokerLink, correlation_id: int, body: bytes, now_ms: float) -> None:
+        """Give the answer to a Produce request to the core. One that cannot be read closes the link."""
         node_id = link.node.id
         request, version = self._awaited.pop((node_id, correlation_id))
         # kill point: answer.read

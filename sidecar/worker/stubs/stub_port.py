@@ -386,6 +386,7 @@ class StubPort:
                 self._acker.abandon(session)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
+        """Detach a client. ``for_good``: it will not come back, so its unread outcomes count as acknowledged."""
         self._holds.forget(session)
         self._sessions.detach(session, now_ms, for_good=for_good)
         if self.endpoint is not None:
