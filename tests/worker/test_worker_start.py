@@ -94,7 +94,7 @@ def test_a_mount_of_dead_letters_that_is_away_keeps_no_worker_from_its_records(
         worker.open()
         running = asyncio.ensure_future(worker.run())
         ours.setblocking(False)
-        (ready,) = ControlDecoder().feed(await asyncio.get_running_loop().sock_recv(ours, 4096))
+        ready, *_ = ControlDecoder().feed(await asyncio.get_running_loop().sock_recv(ours, 4096))
         assert isinstance(ready, Ready)
         is_back.set()
         ours.sendall(encode_message(Stop()))
