@@ -50,8 +50,8 @@ def options() -> Iterator[tuple[str, click.Option]]:
 OPTIONS = [*options()]
 
 
-def shown(option: click.Option) -> list[str]:
-    """The names in its help."""
+def shown(option: click.Parameter) -> list[str]:
+    """The names in its help, and on the pages: no name that it had once."""
     return option.opts[:1] if isinstance(option, RenamedOption) else [*option.opts, *option.secondary_opts]
 
 

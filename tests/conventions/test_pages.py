@@ -27,6 +27,7 @@ from sidecar.cli.main import cli
 from sidecar.common.model import ExitStatus
 from sidecar.common.settings import SETTINGS
 from tests.conventions.test_limits import names_of_tests
+from tests.conventions.test_options import shown
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB_API = (ROOT / "docs" / "stub-api.md").read_text()
@@ -231,7 +232,7 @@ def test_commands_on_a_page_exist_with_their_options(path: Path) -> None:
             words = [word for word in line.split()[2:] if word.isalpha()]
             assert set(words[:1]) <= command.commands.keys(), f"{path.name}: {line}"
             params += [each for name in words[:1] for each in command.commands[name].params]
-        known = {option for each in params for option in (*each.opts, *each.secondary_opts)}
+        known = {option for each in params for option in shown(each)}
         assert given <= known | {"--run-dir", "--help"}, f"{path.name}: {line}"
 
 
