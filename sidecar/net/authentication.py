@@ -212,6 +212,7 @@ class SessionRenewal:
         on_deadline: Callable[[float], None],
     ) -> None:
         self.held: deque[Held] = deque()
+        self._held_since_ms = 0.0
         self.is_holding = False
         self._loop = loop
         self._link = link
@@ -225,7 +226,16 @@ class SessionRenewal:
 
     def hold(self, expected: InFlightRequest | None, outgoing: Any) -> None:
         """Hold a request until the login is renewed. ``expected`` None: no answer follows (acks=0)."""
+        if not self.held:
+            self._held_since_ms = self._now_ms()
         self.held.append(Held(expected, outgoing))
+
+    @property
+    def held_since_ms(self) -> float | None:
+        """Since when requests are held, monotonic ms; None if there is none. They have request buffers, for which
+        other brokers may wait.
+        """
+        return self._held_since_ms if self.held else None
 
     def next_due_ms(self, now_ms: float) -> float:
         """When :meth:`look` should run without an event, monotonic ms; infinity if an event will follow."""

@@ -303,11 +303,13 @@ class BrokerLink:
 
     @property
     def stalled_since_ms(self) -> float | None:
-        """Monotonic ms since which the kernel has taken no byte of queued data; None if nothing is queued.
+        """Monotonic ms since which the kernel has taken no byte of queued or held data; None if there is none.
 
         If request buffers run out, the link that has stalled longest is closed.
         """
-        return self._progress_ms if self._outgoing else None
+        if self._outgoing:
+            return self._progress_ms
+        return None if self._renewal is None else self._renewal.held_since_ms
 
     def next_deadline_ms(self) -> float | None:
         """When ``check_deadlines`` should run next, monotonic ms; None if nothing is awaited."""

@@ -188,6 +188,9 @@ def test_a_held_request_does_not_outlive_its_timeout(run: Run, kind: ApiKey) -> 
                     lambda done: taken.append(done.exception() is None)
                 )
             assert link.in_flight_count > link.awaited_count, "it is held"
+            assert noting.links.stalled_since_ms(1) is not None, (
+                "its request buffer is one that others may wait for"
+            )
             await until(lambda: taken == [False], 5)
             assert noting.states[-1] == (
                 1,
