@@ -264,14 +264,16 @@ def test_sn_05_partitions_of_one_request_have_their_own_fate(scene: Scene) -> No
         scene.balance(sender)
 
 
+def refuses_keyless(topic: str, record: BatchRecord) -> str | None:
+    """The judge of a compacted topic."""
+    return "a compacted topic takes no record without a key" if record.key is None else None
+
+
 def test_sn_05_records_that_the_broker_refuses(scene: Scene) -> None:
     """SN-05: INVALID_RECORD with record errors: those fail with the broker's words, the others are delivered."""
 
-    def keyless(topic: str, record: BatchRecord) -> str | None:
-        return "a compacted topic takes no record without a key" if record.key is None else None
-
     topic = scene.new_topic()
-    scene.kafka.judge_record = keyless
+    scene.kafka.judge_record = refuses_keyless
     hold = scene.kafka.add(on(Api.METADATA, times=1).hold_answer())
     with scene.sender(topic) as sender:
         for number in range(100):
@@ -292,9 +294,6 @@ def test_sn_05_records_refused_after_a_lost_answer(scene: Scene) -> None:
     """SN-05: appended, the answer lost, and the topic becomes stricter. The batch that is sent again is judged before
     it is looked for. Nothing is doubled, and nobody hears that it is not there."""
 
-    def keyless(topic: str, record: BatchRecord) -> str | None:
-        return "a compacted topic takes no record without a key" if record.key is None else None
-
     kafka = scene.kafka
     topic = scene.new_topic()
     gathered = kafka.add(on(Api.METADATA, times=1).hold_answer())
@@ -306,7 +305,7 @@ def test_sn_05_records_refused_after_a_lost_answer(scene: Scene) -> None:
         gathered.release()
         lost.wait()
         again.wait()
-        kafka.judge_record = keyless
+        kafka.judge_record = refuses_keyless
         again.release()
         for outcome in sender.outcomes():
             assert isinstance(outcome.error, errors.InvalidRecord)
