@@ -1,4 +1,4 @@
-# make demo | make quick | make test | make bench: each sets up what it needs, inside .demo/ of this clone and nowhere else.
+# make demo | make quick | make test | make bench: each sets up what it needs, in .demo/ of this clone.
 # The second run is quick: what is done has a stamp in .demo/stamps.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c

@@ -209,8 +209,8 @@ class Producer(ProducerCore):
 
     @property
     def takes_records(self) -> bool:
-        """False once the producer or one of its topics was closed or refused. It stays so; a new producer may have
-        more luck.
+        """False for good once the producer, or one of its topics, was closed or refused. A new producer may be
+        admitted.
         """
         outbox = self._outbox
         return (
@@ -224,8 +224,8 @@ class Producer(ProducerCore):
 
         A known topic is answered at once. Any other is looked up for ``timeout`` seconds (None: max_block_ms); a
         cluster that creates topics on first use creates it. Raises MetadataTimeout, TopicAuthorizationFailed,
-        InvalidTopic, DaemonUnreachable, DaemonRefused, ProducerClosed. Thread-safe. A callback must not call it, as it
-        waits.
+        InvalidTopic, AuthenticationFailed, DaemonUnreachable, DaemonRefused, ProducerClosed, and SidecarError in a
+        callback, as it waits. Thread-safe.
         """
         lookup = self._lookup(topic, timeout)
         try:
