@@ -6,8 +6,10 @@ cdef extern from *:
     static vectorcallfunc ks_send;
     static int (*ks_refuse)(PyObject *);
     static PyObject *ks_send_or_refuse(PyObject *send, PyObject *const *args, size_t count, PyObject *names) {
-        PyObject *made = ks_send(send, args, count, names);
-        if (made == NULL && names != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
+        PyObject *made;
+        if (names == NULL) return ks_send(send, args, count, NULL);  /* a jump: calls by position pay no frame */
+        made = ks_send(send, args, count, names);
+        if (made == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyObject *kind, *error, *trace;
             PyErr_Fetch(&kind, &error, &trace);
             if (ks_refuse(names) < 0) {
