@@ -21,7 +21,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub import process_end
-from client_stub.arguments import SEND_FIELDS, check_until, checked_timeout, checked_wait, milliseconds
+from client_stub.arguments import (
+    SEND_FIELDS,
+    check_topic,
+    check_until,
+    checked_timeout,
+    checked_wait,
+    milliseconds,
+)
 from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.failures import OnError
@@ -31,7 +38,7 @@ from client_stub.loop_line import UNFINISHED, LoopLine
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
 from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
-from client_stub.producer_core import checked_headers
+from client_stub.producer_core import checked_headers, full_record
 from client_stub.record_metadata import RecordMetadata
 from client_stub.serializers import Serializer, serializers_of
 from client_stub.stats import ProducerStats
@@ -128,12 +135,17 @@ class AsyncProducer:
         producer = self._producer
         future = DeliveryFuture(loop, producer._outbox)
         decided = partial(line.decided, future)
+        if line.topics:
+            check_topic(topic)
         if not (line.topics and line.must_wait(topic)):
             try:
                 future.delivery = producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
                 return future
             except (BufferExhausted, DaemonUnreachable):
                 pass
+        # Checked and copied now, as the caller may change its objects before there is room.
+        record, _ = full_record(key, value, headers, partition, timestamp_ms)
+        key, value, headers = (*record, None)[:3]
         future.delivery = await line.wait_and_enter(
             topic, partial(producer.send, topic, value, key, headers, partition, timestamp_ms, decided)
         )

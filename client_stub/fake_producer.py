@@ -337,7 +337,12 @@ class FakeProducer:
 
     def _decide(self, delivery: FakeDelivery) -> None:
         record = delivery.record
-        error = self.fail_with(record) if self.fail_with is not None else None
+        try:
+            error = self.fail_with(record) if self.fail_with is not None else None
+        except Exception as raised:  # otherwise the record would never have an outcome
+            error = (
+                raised if isinstance(raised, SidecarError) else SidecarError(f"fail_with failed: {raised!r}.")
+            )
         if error is not None:
             with self._lock:
                 self._failed_ever += 1

@@ -360,7 +360,9 @@ class Producer(ProducerCore):
 
     def _rows_call(self, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
         stream = self._stream_of(topic)
-        return RowsCall(self, stream, list_of_rows(records))
+        rows = list_of_rows(records)
+        # A copy of the caller's list, which it may change before all rows have found room.
+        return RowsCall(self, stream, rows.copy() if rows is records else rows)
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         from client_stub.columnar import TableCall

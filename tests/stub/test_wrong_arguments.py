@@ -215,6 +215,43 @@ def test_headers_that_can_be_read_only_once_reach_the_daemon_from_a_send_that_wa
     assert daemon.received[0].records == [[None, b"v", [["h", b"1"]], None, None]]
 
 
+def test_a_call_that_waits_sends_its_arguments_as_they_were(daemon: FakeDaemon) -> None:
+    """A caller that cleared its list or buffer behind a call lost records only when there was no room at once."""
+
+    async def main() -> None:
+        async with AsyncProducer(daemon.run_dir) as producer:
+            rows, value, headers = [(None, b"1"), (None, b"2")], bytearray(b"3"), {"h": b"v"}
+            bulk = asyncio.create_task(producer.send_many("orders", rows))
+            one = asyncio.create_task(producer.send("orders", value, headers=headers))
+            await asyncio.sleep(0)
+            for wrong, kind in (({"topic": ["orders"]}, "topic"), ({"value": "x"}, "value")):
+                with pytest.raises(TypeError, match=f"^{kind} must be "):
+                    await producer.send(**{"topic": "orders", "value": b"x"} | wrong)  # type: ignore[arg-type]
+            for each in (rows, value, headers):
+                each.clear()  # type: ignore[attr-defined]
+            assert await (await bulk) == 2
+            await (await one)
+
+    asyncio.run(main())
+    found = [record for submit in daemon.received for record in submit.records]
+    assert [record[1] for record in found] == [b"1", b"2", b"3"]
+    assert found[2][2] == [["h", b"v"]]
+
+
+def test_a_function_of_a_fake_that_raises_fails_its_record_alone() -> None:
+    """The record had no outcome, and result() waited for ever."""
+
+    def refuse(record: Any) -> errors.SidecarError | None:
+        if record.value == b"raised":
+            raise errors.error_for(29)
+        return 1 / 0  # type: ignore[return-value]
+
+    fake = FakeProducer(fail_with=refuse)
+    assert isinstance(fake.send("orders", b"raised").exception(0), errors.TopicAuthorizationFailed)
+    with pytest.raises(errors.SidecarError, match="fail_with failed: ZeroDivisionError"):
+        fake.send("orders", b"bug").result(0)
+
+
 def test_a_fake_reads_the_headers_of_rows_once_and_queues_all_rows_or_none() -> None:
     fake = FakeProducer()
     fake.send_many("orders", [(None, b"v", iter([("h", b"1")]))]).result(0)
@@ -226,7 +263,7 @@ def test_a_fake_reads_the_headers_of_rows_once_and_queues_all_rows_or_none() -> 
     assert fake.send_many("orders", [(None, b"1"), (None, b"2")], on_delivery=close).result(0) == 2
 
 
-def test_what_a_fake_alone_takes_is_checked() -> None:
+def test_the_arguments_of_a_fake_alone_are_checked() -> None:
     for wrong, sentence in (
         ({"partitions": 0}, "^partitions must be at least 1, not 0.$"),
         ({"partitions": "2"}, "^partitions must be int, not str.$"),
