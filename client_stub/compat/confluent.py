@@ -19,10 +19,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from client_stub.arguments import check_callable, checked_wait
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
+from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message, Sent
 from client_stub.compat.settings import producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.outbox import CONNECT_TIMEOUT_MS
@@ -41,93 +42,22 @@ __all__ = [
     "error_of",
 ]
 
-TIMESTAMP_NOT_AVAILABLE: Final = 0
-TIMESTAMP_CREATE_TIME: Final = 1
 LOOK_S: Final = 0.1
-"""How often poll() checks whether any record is still under way, so that it does not wait for an event that cannot
-come.
+FIRST_LOOK_S: Final = 0.001
+"""How often poll() looks for outcomes of records without a callback, which put no event into its queue. The pause
+doubles from the first to the longest.
 """
+
+_TRUE: Final = frozenset({"true", "t", "1"})
+"""How librdkafka takes a setting for true."""
 
 OnDelivery: TypeAlias = "Callable[[KafkaError | None, Message], object]"
 
 
-class _Sent(NamedTuple):
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    headers: list[tuple[str, Any]] | None
-    partition: int
-    at_s: float
-
-
-class Message:
-    """One record and its place in the log. For a failed record ``offset()`` is None and ``partition()`` the one asked
-    for, or -1.
-    """
-
-    def __init__(
-        self, sent: _Sent, error: KafkaError | None, metadata: RecordMetadata | None, latency_s: float
-    ) -> None:
-        self._sent, self._error, self._metadata, self._latency_s = sent, error, metadata, latency_s
-
-    def topic(self) -> str:
-        return self._sent.topic
-
-    def partition(self) -> int:
-        return self._sent.partition if self._metadata is None else self._metadata.partition
-
-    def offset(self) -> int | None:
-        return None if self._metadata is None else self._metadata.offset
-
-    def key(self) -> bytes | None:
-        return self._sent.key
-
-    def value(self) -> bytes | None:
-        return self._sent.value
-
-    def headers(self) -> list[tuple[str, Any]] | None:
-        return self._sent.headers
-
-    def error(self) -> KafkaError | None:
-        return self._error
-
-    def leader_epoch(self) -> int | None:
-        """Always None, as for every message of a producer."""
-        return None
-
-    def set_topic(self, value: Any) -> None:
-        self._sent = self._sent._replace(topic=value)
-
-    def set_key(self, value: Any) -> None:
-        self._sent = self._sent._replace(key=value)
-
-    def set_value(self, value: Any) -> None:
-        """Set the value to any object, as a deserializer would."""
-        self._sent = self._sent._replace(value=value)
-
-    def set_headers(self, value: Any) -> None:
-        self._sent = self._sent._replace(headers=value)
-
-    def set_error(self, value: Any) -> None:
-        self._error = value
-
-    def timestamp(self) -> tuple[int, int]:
-        """(type, ms since 1970)."""
-        if self._metadata is None:
-            return TIMESTAMP_NOT_AVAILABLE, 0
-        return TIMESTAMP_CREATE_TIME, self._metadata.timestamp_ms
-
-    def latency(self) -> float:
-        """Seconds from produce() to the outcome."""
-        return self._latency_s
-
-    def __len__(self) -> int:
-        return 0 if self._sent.value is None else len(self._sent.value)
-
-
 class Producer:
     """The producer; see the module. ``sidecar.run_dir`` and ``sidecar.token`` name the daemon, ``client.id`` names the
-    client, and ``on_delivery`` is the callback of records without their own. Thread-safe and fork-safe.
+    client, and ``on_delivery`` is the callback of records without their own. With ``delivery.report.only.error``
+    callbacks hear of failures only. Thread-safe and fork-safe.
 
     Raises ValueError for ``transactional.id``.
     """
@@ -143,15 +73,17 @@ class Producer:
             raise KafkaException(
                 KafkaError(KafkaError._INVALID_ARG, "on_delivery requires a callable object")
             )
+        self._only_errors = str(settings.pop("delivery.report.only.error", False)).lower() in _TRUE
         self._is_closed = False
-        for callback in ("error_cb", "stats_cb", "throttle_cb"):
-            settings.pop(callback, None)  # the daemon's log and metrics report the same
         self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
         self._forget_events()
         _producers.add(self)
 
     def _forget_events(self) -> None:
         self._events: queue.SimpleQueue[tuple[OnDelivery, KafkaError | None, Message]] = queue.SimpleQueue()
+        self._event_count = 0
+        self._silent_count = 0
+        """Outcomes without an event that poll() and flush() have noticed."""
 
     def produce(
         self,
@@ -172,11 +104,14 @@ class Producer:
         pairs = None if headers is None else checked_headers(_encoded(headers))
         value, key = _bytes(value), _bytes(key)
         number = None if isinstance(partition, int) and partition < 0 else partition
-        report = on_delivery or callback or self._on_delivery
+        # A callable object may be false, such as a list with __call__().
+        report = callback if callback is not None else on_delivery
+        if report is None:
+            report = self._on_delivery
         decided = None
         if report is not None:
             decided = partial(
-                self._decided, _Sent(topic, value, key, pairs, partition, time.monotonic()), report
+                self._decided, Sent(topic, value, key, pairs, partition, time.monotonic()), report
             )
         outbox = self._producer._outbox
         try:
@@ -224,7 +159,8 @@ class Producer:
                     message.get("value"),
                     message.get("key"),
                     message.get("partition", partition),
-                    message.get("callback", on_delivery),
+                    message.get("callback"),
+                    on_delivery,
                     timestamp=message.get("timestamp", 0),
                     headers=message.get("headers"),
                 )
@@ -236,22 +172,28 @@ class Producer:
         return queued
 
     def poll(self, timeout: float | None = -1) -> int:
-        """Run the callbacks of decided records. Returns how many.
+        """Run the callbacks of decided records. Returns how many, or how many records without a callback were decided.
 
-        Waits at most ``timeout`` seconds for the first one (None or negative: as long as any record is under way).
+        Waits at most ``timeout`` seconds for the first outcome (None or negative: as long as any record is under way).
         Exceptions of callbacks are raised here.
         """
         self._refuse_when_closed()
         timeout = checked_wait(timeout)
         served = self._serve()
+        if timeout == 0:
+            return served  # programs call poll(0) for each record
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        look_s = FIRST_LOOK_S
         while not served:
-            left = LOOK_S if ends is None else min(LOOK_S, ends - time.monotonic())
+            if silent := self._newly_silent():
+                return silent
+            left = look_s if ends is None else min(look_s, ends - time.monotonic())
             if left <= 0 or (ends is None and not len(self)):
                 return 0
             try:
                 report, error, message = self._events.get(timeout=left)
             except queue.Empty:
+                look_s = min(2 * look_s, LOOK_S)
                 continue
             report(error, message)
             served = 1 + self._serve()
@@ -276,6 +218,7 @@ class Producer:
                 return len(self)
             self._serve()
             if not len(self):
+                self._newly_silent()  # the next poll() waits for other records
                 return 0
 
     def close(self) -> bool:
@@ -291,7 +234,7 @@ class Producer:
         finally:
             self._is_closed = True
             self._producer.close(0)
-            self._serve()  # callbacks of the records that failed for lack of time
+            self._serve_all()  # also of the records that failed for lack of time
 
     def __enter__(self) -> Self:
         return self
@@ -328,9 +271,33 @@ class Producer:
             served += 1
             report(error, message)
 
+    def _serve_all(self) -> None:
+        """Run all callbacks, also those behind one that raises: nobody can poll() for them any more. Raises the first
+        exception.
+        """
+        first: Exception | None = None
+        while self._events.qsize():
+            try:
+                self._serve()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _newly_silent(self) -> int:
+        """How many records without an event were decided since the last call."""
+        stats = self._producer.stats()
+        # An event is counted before its outcome is, so the difference is never too large.
+        silent = stats.delivered + stats.failed - self._event_count
+        newly, self._silent_count = silent - self._silent_count, max(silent, self._silent_count)
+        return max(0, newly)
+
     def _decided(
-        self, sent: _Sent, report: OnDelivery, error: SidecarError | None, metadata: RecordMetadata | None
+        self, sent: Sent, report: OnDelivery, error: SidecarError | None, metadata: RecordMetadata | None
     ) -> None:
+        if error is None and self._only_errors:
+            return
+        self._event_count += 1
         said = None if error is None else error_of(error)
         self._events.put((report, said, Message(sent, said, metadata, time.monotonic() - sent.at_s)))
 
@@ -348,6 +315,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _bytes(given: Any) -> bytes | None:
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)  # the program may change it before the callback sees the message
     return given.encode() if isinstance(given, str) else given  # send() refuses other types
 
 

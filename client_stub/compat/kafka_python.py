@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any, Final, NamedTuple
 
 from client_stub.arguments import check_callable, milliseconds
@@ -124,13 +125,18 @@ class KafkaProducer:
     client. Of the other settings only ``key_serializer``, ``value_serializer`` and ``max_block_ms`` have an effect.
     Thread-safe and fork-safe.
 
-    Raises ValueError for ``transactional_id``, and for a misspelt name of a setting that has an effect.
+    Raises ValueError for ``transactional_id``, ``partitioner``, and a misspelt name of a setting that has an effect.
     """
 
     def __init__(self, **configs: Any) -> None:
         self._key_serializer, self._value_serializer = (
             _checked_serializer(name, configs.pop(name, None)) for name in _SERIALIZERS
         )
+        if configs.get("partitioner") is not None:
+            raise ValueError(
+                "partitioner is not taken: the daemon places records by its own setting of that name. "
+                "Leave it out, or give send() the partition."
+            )
         self._max_block_ms = milliseconds("max_block_ms", configs.pop("max_block_ms", MAX_BLOCK_MS))
         named = {_dotted(name): value for name, value in configs.items()}
         self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
@@ -210,7 +216,30 @@ def _checked_serializer(name: str, given: Any) -> Any:
             f"{name} must be a function from an object to bytes, or have serialize(topic, headers, data), "
             f"not {type(given).__name__}."
         )
+    if hasattr(given, "serialize") and not _takes_headers(given.serialize):
+        return _WithoutHeaders(given)
     return given
+
+
+class _WithoutHeaders:
+    """A serializer of kafka-python 2.x, whose serialize() takes (topic, data)."""
+
+    def __init__(self, serializer: Any) -> None:
+        self._serialize = serializer.serialize
+
+    def serialize(self, topic: str, _headers: object, data: Any) -> Any:
+        return self._serialize(topic, data)
+
+
+def _takes_headers(serialize: Callable[..., object]) -> bool:
+    """Whether it takes (topic, headers, data), as in kafka-python 3.x."""
+    try:
+        signature(serialize).bind("topic", [], None)
+    except TypeError:
+        return False
+    except ValueError:  # a compiled one does not tell
+        return True
+    return True
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, given: Any) -> Any:

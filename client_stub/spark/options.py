@@ -12,8 +12,8 @@ from client_stub.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
 _OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
-_KNOWN: Final = frozenset({*_OWN, "checkpointlocation"})
-"""Our options, and the one of Spark's streams that Spark passes to every sink."""
+_KNOWN: Final = frozenset({*_OWN, "checkpointlocation", "queryname"})
+"""Our options, and those of Spark's streams that Spark passes to every sink: queryName() sets one, too."""
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
 
 

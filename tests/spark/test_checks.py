@@ -94,8 +94,8 @@ def test_the_daemons_own_cluster_or_none_that_can_be_known_is_no_fault(
     read_options({"sidecar.run_dir": str(tmp_path), "kafka.bootstrap.servers": "two:9092, three:9092"})
 
 
-def test_the_checkpoint_of_a_stream_is_an_option_of_sparks_own(tmp_path: Path) -> None:
-    read_options({"sidecar.run_dir": str(tmp_path), "checkpointlocation": "/tmp/x"})
+def test_checkpoint_and_name_of_a_stream_are_options_of_sparks_own(tmp_path: Path) -> None:
+    read_options({"sidecar.run_dir": str(tmp_path), "checkpointlocation": "/tmp/x", "queryname": "orders"})
 
 
 def test_columns_are_found_by_name_else_without_regard_to_case() -> None:

@@ -89,7 +89,8 @@ def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_pa
     (tmp_path / "in" / "one.txt").write_text("".join(f"{n}\n" for n in range(1, 6)))
     query = (
         spark.readStream.text(str(tmp_path / "in"))
-        .writeStream.format("kafka_sidecar")
+        .writeStream.queryName("orders")
+        .format("kafka_sidecar")
         .option("topic", "s")
         .option("sidecar.run_dir", str(daemon.run_dir))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import kafka.serializer
 import pytest
 
 from client_stub import errors
@@ -17,6 +18,15 @@ from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
 WAIT_S = 10
+
+
+@pytest.fixture(params=["theirs", "twin"])
+def of_both(request: pytest.FixtureRequest, daemon: FakeDaemon) -> Callable[..., Any]:
+    """Makes a real producer on librdkafka's own mock of a broker, or a twin on the scripted daemon."""
+    if request.param == "theirs":
+        mock = {"bootstrap.servers": "nowhere:1", "test.mock.num.brokers": 1, "log_level": 0}
+        return lambda **more: confluent_kafka.Producer({**mock, **more})
+    return lambda **more: confluent.Producer({"sidecar.run_dir": str(daemon.run_dir), **more})
 
 
 def test_a_full_buffer_is_a_buffer_error_at_once(daemon: FakeDaemon) -> None:
@@ -118,6 +128,81 @@ def test_behind_an_exception_a_with_block_waits_for_a_short_time(
     assert [error and error.name() for error in told] == ["_PURGE_QUEUE"]
 
 
+class Reports(list[bytes | None]):
+    """A callback that is false while it is empty."""
+
+    def __call__(self, error: object, message: Any) -> None:
+        self.append(message.value())
+
+
+def test_no_callback_is_passed_over(daemon: FakeDaemon, of_both: Callable[..., Any]) -> None:
+    """A callback that counts as false was never called, nor was a batch's for a message whose own is None."""
+    reports, default = Reports(), Reports()
+    producer = of_both(on_delivery=default)
+    producer.produce("t", b"0", on_delivery=reports)
+    producer.produce("t", b"1", callback=reports, on_delivery=Reports())
+    messages = [{"value": b"2"}, {"value": b"3", "callback": None}, {"value": b"4", "callback": reports}]
+    assert producer.produce_batch("t", messages, on_delivery=reports) == 3
+    producer.produce("t", b"5")
+    assert producer.flush(WAIT_S) == 0
+    assert (sorted(reports), default) == ([b"0", b"1", b"2", b"3", b"4"], [b"5"])  # type: ignore[type-var]
+
+
+def test_a_poll_ends_with_the_outcome_of_a_record_without_a_callback(of_both: Callable[..., Any]) -> None:
+    """It waited for its whole timeout, with each record of a program that polls behind every produce()."""
+    producer = of_both()
+    for _ in range(3):
+        producer.produce("t", b"v")
+        assert producer.poll(10 * WAIT_S) == 1
+    producer.produce("t", b"v")
+    assert producer.flush(WAIT_S) == 0 and producer.poll(0.01) == 0
+    told = Reports()
+    producer.produce("t", b"own", callback=told)
+    assert (producer.poll(10 * WAIT_S), told) == (1, [b"own"])
+
+
+def test_only_errors_are_reported_if_the_program_says_so(
+    daemon: FakeDaemon, of_both: Callable[..., Any]
+) -> None:
+    """Callbacks of such programs take every call for a failure."""
+    reports = Reports()
+    producer = of_both(**{"delivery.report.only.error": True, "on_delivery": reports})
+    producer.produce("t", b"kept")
+    assert (producer.flush(WAIT_S), len(producer), reports) == (0, 0, [])
+    if isinstance(producer, confluent.Producer):
+        daemon.deliver = lambda client, submit: daemon.outcome(
+            client, submit, kind=OutcomeKind.FAILED, code=29, persistence=Persistence.NOT_PERSISTED
+        )
+        producer.produce("t", b"lost")
+        assert (producer.flush(WAIT_S), reports) == (0, [b"lost"])
+
+
+def test_the_end_of_a_with_block_runs_every_callback(daemon: FakeDaemon) -> None:
+    """The reports behind a callback that raised were dropped, those of failures too: nobody could poll any more."""
+    told: list[bytes | None] = []
+
+    def fail(_: object, message: confluent.Message) -> None:
+        told.append(message.value())
+        raise RuntimeError("the program's own")
+
+    with (
+        pytest.raises(RuntimeError, match="the program's own"),
+        confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer,
+    ):
+        for number in range(5):
+            producer.produce("t", b"%d" % number, callback=fail)
+    assert told == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_message_keeps_the_bytes_that_were_sent(daemon: FakeDaemon) -> None:
+    reports = Reports()
+    buffer = bytearray(b"one")
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
+        producer.produce("t", buffer, callback=reports)
+        buffer[:] = b"two"
+    assert reports == [b"one"]
+
+
 def test_a_batch_goes_on_behind_a_message_that_is_refused(daemon: FakeDaemon) -> None:
     told: list[tuple[str, bytes | None]] = []
 
@@ -175,6 +260,24 @@ def test_headers_of_every_form_that_send_takes_are_measured(
     assert sum(submit.count for submit in daemon.received) == 1
 
 
+class SerializerOf2(kafka.serializer.Serializer):  # type: ignore[misc]
+    def serialize(self, topic: str, value: str) -> bytes:
+        return f"{topic} {value}".encode()
+
+
+class SerializerOf3(kafka.serializer.Serializer):  # type: ignore[misc]
+    def serialize(self, topic: str, headers: Any, data: str) -> bytes:
+        return f"{topic} {len(headers)} {data}".encode()
+
+
+def test_serializers_of_both_versions_of_kafka_python_are_called(daemon: FakeDaemon) -> None:
+    with kafka_python.KafkaProducer(
+        sidecar_run_dir=str(daemon.run_dir), key_serializer=SerializerOf2(), value_serializer=SerializerOf3()
+    ) as producer:
+        producer.send("t", "v", key="k", headers=[("h", b"x")]).get(WAIT_S)
+    assert [record[:2] for submit in daemon.received for record in submit.records] == [[b"t k", b"t 1 v"]]
+
+
 def test_a_forked_child_hears_nothing_of_its_parents_records(daemon: FakeDaemon) -> None:
     told: list[object] = []
     producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
@@ -191,13 +294,18 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     confluent.Producer(
-        {"bootstrap.servers": "a:1", "acks": "all", "linger.ms": 5, "sidecar.run_dir": str(daemon.run_dir)}
+        {
+            **{"bootstrap.servers": "a:1", "acks": "all", "linger.ms": 5, "error_cb": print},
+            "sidecar.run_dir": str(daemon.run_dir),
+        }
     )
     kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir), linger_ms=5, client_id="x")
     said = [record.getMessage() for record in caplog.records]
-    assert [line.rpartition(": ")[2] for line in said] == ["acks, linger.ms.", "linger.ms."]
+    assert [line.rpartition(": ")[2] for line in said] == ["acks, error_cb, linger.ms.", "linger.ms."]
     with pytest.raises(ValueError, match=r"transactional\.id is not taken"):
         kafka_python.KafkaProducer(transactional_id="t")
+    with pytest.raises(ValueError, match="the daemon places records by its own setting"):
+        kafka_python.KafkaProducer(partitioner=lambda key, all_partitions, available: all_partitions[0])
     with pytest.raises(NotImplementedError, match="the daemon has the records"):
         confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
 
