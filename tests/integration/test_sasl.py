@@ -152,7 +152,8 @@ def test_records_that_wait_for_a_refused_login_fail_with_its_cause(
         assert 'SCRAM-SHA-512, user "alice"' in str(error)
         password.write_text("")  # half written: the password before stays
         wait_until(
-            lambda: any("The old password stays" in line for line in daemon.log_lines()), "the warning"
+            lambda: any("The secret that was read last stays" in line for line in daemon.log_lines()),
+            "the warning",
         )
         password.write_text(USERS["alice"])
         wait_until(
