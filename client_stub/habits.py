@@ -106,7 +106,16 @@ def with_hints(kind: _Kind) -> _Kind:
     for name in FUTURES if kind.__name__.endswith("Delivery") else CALLS:
         if not hasattr(kind, name):
             setattr(kind, name, Missing(kind.__name__, name))
+    kind.__dir__ = _present_names  # type: ignore[assignment]
     return kind
+
+
+def _present_names(instance: object) -> list[str]:
+    """The names for dir(), and so for a prompt that completes them: without each ``Missing``."""
+    found: dict[str, object] = {}
+    for base in reversed(type(instance).__mro__):
+        found |= vars(base)
+    return [name for name in object.__dir__(instance) if not isinstance(found.get(name), Missing)]
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

@@ -39,6 +39,13 @@ def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
     assert "__getattr__" not in dir(kind)
     producer = kind(daemon.run_dir)
     assert not hasattr(producer, "nothing_of_the_kind")
+    assert {"send", "send_many", "close"} <= set(dir(producer)) and "produce" not in dir(producer)
+
+    class Own(kind):  # type: ignore[misc]
+        def poll(self) -> int:
+            return 5
+
+    assert "poll" in dir(Own(daemon.run_dir)) and Own(daemon.run_dir).poll() == 5
     for name, hint in habits.CALLS.items():
         if name == "send_and_wait" and hasattr(kind, name):
             continue
