@@ -206,7 +206,7 @@ class Producer:
         self._refuse_when_closed()
         return self._flush(timeout)
 
-    def _flush(self, timeout: float | None) -> int:
+    def _flush(self, timeout: float | None, raised: list[Exception] | None = None) -> int:
         timeout = checked_wait(timeout)
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
@@ -214,27 +214,33 @@ class Producer:
             try:
                 self._producer.flush(left)
             except TimeoutError:
-                self._serve()
+                self._serve(raised)
                 return len(self)
-            self._serve()
+            self._serve(raised)
             if not len(self):
                 self._newly_silent()  # the next poll() waits for other records
                 return 0
 
     def close(self) -> bool:
-        """Wait until no record is under way, run the callbacks, and close. A second call does nothing."""
+        """Wait until no record is under way, run the callbacks, and close. A second call does nothing.
+
+        A callback that raises holds up neither the records nor the other callbacks. Its exception is raised at the end.
+        """
         self._close(None)
         return True
 
     def _close(self, timeout: float | None) -> None:
         if self._is_closed:
             return
+        raised: list[Exception] = []
         try:
-            self._flush(timeout)
+            self._flush(timeout, raised)
         finally:
             self._is_closed = True
             self._producer.close(0)
-            self._serve_all()  # also of the records that failed for lack of time
+            self._serve(raised)  # callbacks of the records that failed for lack of time
+        if raised:
+            raise raised[0]
 
     def __enter__(self) -> Self:
         return self
@@ -261,7 +267,8 @@ class Producer:
     def __bool__(self) -> bool:
         return True
 
-    def _serve(self) -> int:
+    def _serve(self, raised: list[Exception] | None = None) -> int:
+        """Run the callbacks of all events. An exception ends this, or is appended to ``raised`` if it is the first."""
         served = 0
         while True:
             try:
@@ -269,20 +276,13 @@ class Producer:
             except queue.Empty:
                 return served
             served += 1
-            report(error, message)
-
-    def _serve_all(self) -> None:
-        """Run all callbacks, also those behind one that raises: nobody can poll() for them any more. Raises the first
-        exception.
-        """
-        first: Exception | None = None
-        while self._events.qsize():
             try:
-                self._serve()
-            except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+                report(error, message)
+            except Exception as failure:
+                if raised is None:
+                    raise
+                if not raised:
+                    raised.append(failure)
 
     def _newly_silent(self) -> int:
         """How many records without an event were decided since the last call."""

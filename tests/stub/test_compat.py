@@ -15,7 +15,7 @@ from client_stub import errors
 from client_stub.compat import confluent, kafka_python
 from client_stub.wire import LocalCode, OutcomeKind, Persistence
 from tests.stub.conftest import eventually
-from tests.stub.fake_daemon import FakeDaemon
+from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
 WAIT_S = 10
 
@@ -192,6 +192,37 @@ def test_the_end_of_a_with_block_runs_every_callback(daemon: FakeDaemon) -> None
         for number in range(5):
             producer.produce("t", b"%d" % number, callback=fail)
     assert told == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_callback_that_raises_cancels_no_record_at_the_end(daemon: FakeDaemon) -> None:
+    """A record that a callback had just sent again was said to have failed, and was delivered."""
+    fates: list[tuple[bytes | None, str | None]] = []
+    failures = [19]
+
+    def deliver(client: Client, submit: Submit) -> None:
+        if submit.topic == "again" and failures:
+            code = failures.pop()
+            daemon.outcome(
+                client, submit, kind=OutcomeKind.FAILED, code=code, persistence=Persistence.NOT_PERSISTED
+            )
+        else:
+            daemon.deliver_all(client, submit)
+
+    def report(error: confluent.KafkaError | None, message: confluent.Message) -> None:
+        fates.append((message.value(), error and error.name()))
+        if error is not None and error.retriable():
+            producer.produce(message.topic(), message.value(), callback=report)
+        if message.topic() == "raises":
+            raise RuntimeError("the program's own")
+
+    daemon.deliver = deliver
+    with (
+        pytest.raises(RuntimeError, match="the program's own"),
+        confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer,
+    ):
+        producer.produce("again", b"a", callback=report)
+        producer.produce("raises", b"b", callback=report)
+    assert sorted(fates, key=str) == [(b"a", "NOT_ENOUGH_REPLICAS"), (b"a", None), (b"b", None)]
 
 
 def test_a_message_keeps_the_bytes_that_were_sent(daemon: FakeDaemon) -> None:
