@@ -28,7 +28,7 @@ from client_stub.errors import (
 from client_stub.failures import Failures, OnError
 from client_stub.frames import MESSAGE_BYTES_MAX
 from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
-from client_stub.packer import packed_bound
+from client_stub.packer import packed_bound, packed_size
 from client_stub.room_wait import wait_for_room
 from client_stub.submission import BulkPart, Snapshot, Submission
 from client_stub.waker import Waker
@@ -124,6 +124,8 @@ class Outbox(OutboxCore):
         Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon refused the
         topic.
         """
+        if size > self.payload_bytes_max:
+            size = packed_size(record)
         while True:
             submission = stream.open
             if submission is None or submission.room < size:
@@ -161,7 +163,9 @@ class Outbox(OutboxCore):
                 return part
             if submission is not None and added < 0:
                 self.close_open(stream, submission)  # it has records with other callbacks
-            self.roll(stream, packed_bound(rows[start]))
+            size = packed_bound(rows[start])
+            # Never more room than one message has: other records would fill it.
+            self.roll(stream, size if size <= self.payload_bytes_max else packed_size(rows[start]))
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
