@@ -6,6 +6,7 @@ thread, which has none. That must not end the thread, as no record would then ge
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -39,7 +40,8 @@ class StubLog:
             _logger.log(level, text, *values, exc_info=has_exception, stacklevel=_CALLER)
         except Exception:
             if logging.raiseExceptions and sys.stderr is not None:
-                traceback.print_exc()
+                with contextlib.suppress(Exception):  # it may be closed, or an object of the application
+                    traceback.print_exc()
 
 
 log: Final = StubLog()

@@ -285,3 +285,23 @@ def test_a_filter_of_the_application_that_fails_ends_no_producer(
         logger.removeFilter(broken)
     assert producer.stats().failed == 1
     assert capsys.readouterr().err.count("LookupError: there is no request") == 2
+
+
+class ClosedStream:
+    def write(self, text: str) -> int:
+        raise ValueError("I/O operation on closed file.")
+
+
+def test_lines_of_an_application_without_a_stderr_end_no_producer(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a service that has closed it: ``logging`` reports a failed write there, which fails, too."""
+    handler, logger = logging.StreamHandler(ClosedStream()), logging.getLogger("client_stub")
+    monkeypatch.setattr("sys.stderr", ClosedStream())
+    logger.addHandler(handler)
+    try:
+        with Producer(daemon.run_dir) as producer:
+            assert producer.send("a", b"1", on_delivery=lambda *_: 1 / 0).result(10).offset == 0
+            assert producer.send("a", b"2").result(10).offset == 1
+    finally:
+        logger.removeHandler(handler)
