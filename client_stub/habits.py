@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn, TypeVar
+from typing import Final, TypeVar
 
 _Kind = TypeVar("_Kind", bound=type)
 
@@ -96,7 +96,12 @@ class Missing:
         self._name = name
         self.__doc__ = f"Not here: {hint}."  # for help()
 
-    def __get__(self, owner: object, kind: type) -> NoReturn:
+    def __get__(self, owner: object, kind: type) -> object:
+        # An application's class may inherit the name from another class behind ours.
+        for base in kind.__mro__:
+            found = vars(base).get(self._name, self)
+            if not isinstance(found, Missing):
+                return found.__get__(owner, kind) if hasattr(found, "__get__") else found
         # Without an owner, as Python would otherwise put a "Did you mean" of its own behind the text of a traceback.
         raise AttributeError(self._text, name=self._name, obj=None)
 
@@ -112,10 +117,10 @@ def with_hints(kind: _Kind) -> _Kind:
 
 def _present_names(instance: object) -> list[str]:
     """The names for dir(), and so for a prompt that completes them: without each ``Missing``."""
-    found: dict[str, object] = {}
-    for base in reversed(type(instance).__mro__):
-        found |= vars(base)
-    return [name for name in object.__dir__(instance) if not isinstance(found.get(name), Missing)]
+    present = set(getattr(instance, "__dict__", ()))
+    for base in type(instance).__mro__:
+        present.update(name for name, each in vars(base).items() if not isinstance(each, Missing))
+    return [name for name in object.__dir__(instance) if name in present]
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

@@ -45,7 +45,20 @@ def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
         def poll(self) -> int:
             return 5
 
+    class Polls:
+        poll_count = start = 3
+
+        def poll(self) -> int:
+            return self.poll_count
+
+    class Mixed(kind, Polls):  # type: ignore[misc]
+        """The hints of our class hide no method of the class behind it."""
+
     assert "poll" in dir(Own(daemon.run_dir)) and Own(daemon.run_dir).poll() == 5
+    mixed = Mixed(daemon.run_dir)
+    mixed.stop = None
+    assert {"poll", "stop"} <= set(dir(mixed)) and "metrics" not in dir(mixed)
+    assert mixed.poll() == Mixed.poll(mixed) == mixed.start == 3 and not hasattr(mixed, "metrics")
     for name, hint in habits.CALLS.items():
         if name == "send_and_wait" and hasattr(kind, name):
             continue
