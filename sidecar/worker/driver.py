@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from client_stub.wire import LocalCode
@@ -61,6 +62,8 @@ ACKS_WAIT_MS_MAX = 1_000.0
 """Time in ms that a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
 """Time in ms after which a stub whose socket took nothing is tried again."""
+BACKOFF_STEP_MS = 1.0
+"""A backoff gets another timer only if it ends this much earlier: two readings of the same end differ by rounding."""
 UNREPEATED: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
 """Effects that nothing repeats. The others come again after a timeout, a backoff or the next refresh."""
 
@@ -121,8 +124,8 @@ class Driver:
         self._forced = False
         self._spare_memory = SpareMemory(core.buffers)
         self._wakeups = self._last_wakeups = 0
-        self._backing_off: set[int] = set()
-        """Brokers with a timer for the end of their backoff."""
+        self._backoff_ends_ms: dict[int, float] = {}
+        """Brokers with a timer for the end of their backoff, and when that is (monotonic ms)."""
         self._gauges = Gauges(memory, core, topics, brokers)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._settlement.settle,
@@ -212,7 +215,7 @@ class Driver:
                 self._sender.force_close(now_ms)
                 # From here on no answer is awaited: requests to a silent broker would outlive the daemon.
                 self._forced = True
-                self._drain_deadline_ms = float("inf")
+                self._drain_deadline_ms = inf
                 self._turns.wake()
             return
         if self._acks_deadline_ms is None:
@@ -354,15 +357,17 @@ class Driver:
         self._produce_port.connect(effect.node_id)
         delay_ms = self._links.next_attempt_delay_ms(effect.node_id, now_ms)
         # Nothing waits for a second connection: it is requested again in any turn that lacks it.
-        if not 0 < delay_ms < float("inf") or effect.node_id != broker_of(effect.node_id):
+        if not 0 < delay_ms < inf or effect.node_id != broker_of(effect.node_id):
             return
-        # Each turn asks for the broker: one timer serves them all.
-        if effect.node_id not in self._backing_off:
-            self._backing_off.add(effect.node_id)
-            self._loop.call_later(delay_ms / 1000, self._end_backoff, effect.node_id)
+        # Each turn asks for the broker: one timer serves them all. A new address or login may begin a shorter backoff.
+        ends_ms = now_ms + delay_ms
+        if ends_ms < self._backoff_ends_ms.get(effect.node_id, inf) - BACKOFF_STEP_MS:
+            self._backoff_ends_ms[effect.node_id] = ends_ms
+            self._loop.call_later(delay_ms / 1000, self._end_backoff, effect.node_id, ends_ms)
 
-    def _end_backoff(self, node_id: int) -> None:
-        self._backing_off.discard(node_id)
+    def _end_backoff(self, node_id: int, ends_ms: float) -> None:
+        if self._backoff_ends_ms.get(node_id) == ends_ms:
+            del self._backoff_ends_ms[node_id]
         self._turns.wake()
 
     def _close_link(self, effect: CloseLink, now_ms: float) -> None:
