@@ -282,6 +282,7 @@ class Daemon:
             mend_run_dir(
                 self.run_dir,
                 self._publish_all,
+                segment=self.store.path,
                 control=self._control,
                 exporter=self.status.exporter,
                 workers=self.supervisor.alive,

@@ -10,6 +10,8 @@ from sidecar.common.control import ListenAgain
 from sidecar.controller.http_port import bind_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sidecar.controller.control_endpoint import ControlEndpoint
     from sidecar.controller.run_dir import RunDir
     from sidecar.controller.worker_process import WorkerProcess
@@ -22,6 +24,7 @@ def mend_run_dir(
     run_dir: RunDir,
     publish: Callable[[], None],
     *,
+    segment: Path,
     control: ControlEndpoint | None,
     exporter: Exporter | None,
     workers: Iterable[WorkerProcess],
@@ -31,7 +34,7 @@ def mend_run_dir(
     Connections stay: only the sockets at the paths are new. A worker locks its slot in the new lock file before it
     listens there, so that the next daemon sees that it lives.
     """
-    if not run_dir.is_lost or not run_dir.make_again():
+    if not run_dir.is_lost or not run_dir.make_again(segment):
         return
     try:
         publish()

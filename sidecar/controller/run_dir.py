@@ -211,13 +211,17 @@ class RunDir:
             log.error(
                 "Run dir %s was removed under this daemon, as systemd-logind does with /run/user at the last logout. "
                 "Clients that are connected go on, and no other finds this daemon until it is there again: that needs "
-                "the folder above it, and no other daemon in its place.",
+                "the folder above it, and neither another daemon nor records of one in its place.",
                 self.path,
             )
         return True
 
-    def make_again(self) -> bool:
-        """Make and hold the folder that was removed. False if that is not possible now, or another daemon holds it."""
+    def make_again(self, segment: Path) -> bool:
+        """Make and hold the folder that was removed. False if that is not possible now, or if another daemon holds it
+        or has left another segment than ``segment`` there: its records would have no successor.
+        """
+        if (read_json(self.segment_json) or {}).get("path", str(segment)) != str(segment):
+            return False
         lost, self._lock_fd = self._lock_fd, None
         try:
             # Its parents are somebody else's to make: root would make /run/user/UID where a mount belongs.

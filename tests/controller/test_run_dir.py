@@ -80,6 +80,23 @@ def test_leftovers_of_a_dead_daemon_are_cleared(short_dir: Path) -> None:
     assert "2 stale sockets" in done[1]
 
 
+def test_a_run_dir_with_records_of_another_daemon_is_not_taken_back(short_dir: Path) -> None:
+    """Their segment was written over in segment.json, so that no later daemon found them."""
+    first, second = RunDir(short_dir / "run"), RunDir(short_dir / "run")
+    first.acquire()
+    first.path.rename(short_dir / "gone")
+    second.acquire()
+    second.publish_segment(Path("/dev/shm/second"))
+    assert first.is_lost and not first.make_again(Path("/dev/shm/first")), "it is held"
+    second.release(forget_segment=False)
+    assert not first.make_again(Path("/dev/shm/first")) and first.is_lost
+    assert read_json(second.segment_json) == {"path": "/dev/shm/second"}
+    second.acquire()
+    second.release(forget_segment=True)
+    assert first.make_again(Path("/dev/shm/first")) and not first.is_lost
+    first.release(forget_segment=True)
+
+
 def test_publish_is_whole_and_release_forgets(short_dir: Path) -> None:
     run_dir = RunDir(short_dir)
     run_dir.acquire()
