@@ -25,6 +25,9 @@ QUEUE_MAX = 64
 REPLY_TIMEOUT_S = 30.0
 """A worker that has not answered within this time may have lost the update, so it gets a full one."""
 
+SEND_PAUSE_S = 1.0
+"""How long to wait after a failed send, so that one that always fails does not fill the log."""
+
 Send = Callable[[UpdateMetadata], None]
 
 
@@ -76,7 +79,9 @@ class MetadataPush:
             try:
                 self._send(self._queue.popleft())
             except Exception:
-                log.exception("Sending metadata to worker %d failed.", self._worker_id)
+                log.exception("Sending metadata to worker %d failed; it gets the full state.", self._worker_id)
+                await asyncio.sleep(SEND_PAUSE_S)
+                self.put_all()
                 continue
             # A worker that is slow to answer delays only itself; its end cancels this task.
             if not await happens_within(self._answered, self._pusher.reply_timeout_s):

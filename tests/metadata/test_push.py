@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.common.control import UpdateError, UpdateMetadata, UpdateMetadataReply
 from sidecar.common.model import Node, TopicPartition
+from sidecar.controller import update_metadata
 from sidecar.controller.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, MetadataPusher
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
@@ -50,13 +51,14 @@ def active(controller_epoch: int = 1, *, reply_timeout_s: float = REPLY_TIMEOUT_
 
 
 class FakeWorkers:
-    """Workers that note what they get; all but those in ``mute`` answer at once."""
+    """Workers that note what they get; all but those in ``mute`` answer at once, and the pipe of ``broken`` is gone."""
 
     def __init__(self, pusher: MetadataPusher) -> None:
         self.pusher = pusher
         self.got: dict[int, list[UpdateMetadata]] = {}
         self.caches: dict[int, MetadataCache] = {}
         self.mute: set[int] = set()
+        self.broken: set[int] = set()
 
     def join(self, worker_id: int, epoch: int = 1) -> None:
         got = self.got[worker_id] = []
@@ -64,6 +66,8 @@ class FakeWorkers:
 
         def send(request: UpdateMetadata) -> None:
             got.append(request)
+            if worker_id in self.broken:
+                raise OSError("gone")
             if worker_id in self.mute:
                 return
             cache.update_metadata(request)
@@ -289,20 +293,23 @@ def test_an_answer_that_never_comes_does_not_hold_later_updates_for_ever() -> No
 
 
 @pytest.mark.rule("U2")
-def test_a_send_that_raises_costs_only_that_request() -> None:
+def test_a_worker_misses_nothing_when_a_send_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed update was the only one that named the new leader, so the worker gets everything."""
+    monkeypatch.setattr(update_metadata, "SEND_PAUSE_S", 0.0)
+
     async def test() -> None:
         pusher = active()
-        sent: list[UpdateMetadata] = []
-
-        def send(request: UpdateMetadata) -> None:
-            sent.append(request)
-            if len(sent) == 1:
-                raise OSError("gone")
-
-        pusher.worker_joined(0, 1, send)
-        pusher.snapshot_changed(MetadataSnapshot(), snapshot(1, {"t": [1]}))
-        await until(lambda: len(sent) == 2)
-        assert [len(request.partitions) for request in sent] == [0, 1]
+        first = snapshot(1, {"t": [1, 2]})
+        pusher.snapshot_changed(MetadataSnapshot(), first)
+        workers = FakeWorkers(pusher)
+        workers.join(0)
+        await workers.settled(1)
+        workers.broken = {0}
+        pusher.snapshot_changed(first, snapshot(2, {"t": [1, 3]}))
+        await until(lambda: len(workers.got[0]) >= 3)
+        assert [request.is_full for request in workers.got[0]][:3] == [True, False, True]
+        workers.broken = set()
+        await until(lambda: workers.caches[0].current.leader("t", 1) == NODES[2])
         pusher.close()
 
     run(test)
