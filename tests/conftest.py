@@ -75,8 +75,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     with Path(kept).open("a") as file:
         for report in failed:
-            words = report.longreprtext.strip().splitlines()
-            reason = next((line[2:] for line in words if line.startswith("E ")), words[-1] if words else "")
+            # Of a chain of exceptions the last one is the reason.
+            crash = getattr(report.longrepr, "reprcrash", None)
+            *_, last_line = report.longreprtext.strip().splitlines() or [""]
+            reason = last_line if crash is None else crash.message
             file.write(f"FAILED {report.nodeid}: E {' '.join(reason.split())[:300]}\n")
 
 

@@ -248,7 +248,7 @@ def readme(wheels: Path) -> Iterator[str]:
 
 def test_a_package_page_has_links_that_work_there(readme: str) -> None:
     links = re.findall(r"\]\(([^)]+)\)", readme)
-    assert len(links) > 20
+    assert len(links) > 10, "they are found"
     assert all(link.startswith(("https://", "#")) for link in links)
     inside = [link.split("/blob/main/")[1].split("#")[0] for link in links if "/blob/main/" in link]
     assert all((ROOT / path).exists() for path in inside)
