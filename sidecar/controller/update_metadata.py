@@ -79,7 +79,9 @@ class MetadataPush:
             try:
                 self._send(self._queue.popleft())
             except Exception:
-                log.exception("Sending metadata to worker %d failed; it gets the full state.", self._worker_id)
+                log.exception(
+                    "Sending metadata to worker %d failed; it gets the full state.", self._worker_id
+                )
                 await asyncio.sleep(SEND_PAUSE_S)
                 self.put_all()
                 continue
