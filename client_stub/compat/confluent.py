@@ -13,6 +13,7 @@ Different: configuration and statistics are the daemon's, and there are no trans
 
 from __future__ import annotations
 
+import operator
 import os
 import queue
 import time
@@ -103,7 +104,7 @@ class Producer:
         _check_callbacks(callback=callback, on_delivery=on_delivery)
         pairs = None if headers is None else checked_headers(_encoded(headers))
         value, key = _bytes(value), _bytes(key)
-        number = None if isinstance(partition, int) and partition < 0 else partition
+        number = _partition(partition)
         # A callable object may be false, such as a list with __call__().
         report = callback if callback is not None else on_delivery
         if report is None:
@@ -111,7 +112,9 @@ class Producer:
         decided = None
         if report is not None:
             decided = partial(
-                self._decided, Sent(topic, value, key, pairs, partition, time.monotonic()), report
+                self._decided,
+                Sent(topic, value, key, pairs, -1 if number is None else number, time.monotonic()),
+                report,
             )
         outbox = self._producer._outbox
         try:
@@ -178,7 +181,7 @@ class Producer:
         Exceptions of callbacks are raised here.
         """
         self._refuse_when_closed()
-        timeout = checked_wait(timeout)
+        timeout = _seconds(timeout)
         served = self._serve()
         if timeout == 0:
             return served  # programs call poll(0) for each record
@@ -207,7 +210,7 @@ class Producer:
         return self._flush(timeout)
 
     def _flush(self, timeout: float | None, raised: list[Exception] | None = None) -> int:
-        timeout = checked_wait(timeout)
+        timeout = _seconds(timeout)
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -318,6 +321,22 @@ def _bytes(given: Any) -> bytes | None:
     if isinstance(given, bytearray | memoryview):
         return bytes(given)  # the program may change it before the callback sees the message
     return given.encode() if isinstance(given, str) else given  # send() refuses other types
+
+
+def _partition(given: Any) -> Any:
+    """Any integer, such as one of numpy, as confluent's C code takes it; None for a negative one. send() refuses other
+    types.
+    """
+    try:
+        number = operator.index(given)
+    except TypeError:
+        return given
+    return None if number < 0 else number
+
+
+def _seconds(timeout: Any) -> float | None:
+    """``checked_wait``, which also takes True and False, as confluent's C code does."""
+    return checked_wait(float(timeout) if isinstance(timeout, bool) else timeout)
 
 
 def _encoded(headers: Any) -> Any:

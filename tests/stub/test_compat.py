@@ -40,6 +40,28 @@ def test_a_full_buffer_is_a_buffer_error_at_once(daemon: FakeDaemon) -> None:
     producer._producer.close(0)
 
 
+class Integer:
+    """As an integer of numpy."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+
+def test_numbers_of_any_type_are_taken(of_both: Callable[..., Any]) -> None:
+    """As a function in C takes them. The twin refused them, or never did what they said."""
+    told: list[int] = []
+    producer = of_both(on_delivery=lambda error, message: told.append(message.partition()))
+    for partition in (Integer(-1), Integer(0), False):
+        producer.produce("t", b"v", partition=partition)
+    while len(told) < 3:
+        assert producer.poll(True) in range(4)
+    assert producer.poll(False) == 0 and producer.flush(True) == 0
+    assert told.count(0) >= 2
+
+
 def test_no_daemon_is_what_each_of_them_raises(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confluent, "CONNECT_TIMEOUT_MS", 100.0)
     with pytest.raises(confluent.KafkaException) as raised:
