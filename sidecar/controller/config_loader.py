@@ -264,7 +264,8 @@ def _read_file(path: Path) -> dict[str, object]:
         if table not in ("kafka", *OWN_TABLES, *_NAMED_TABLES):
             known = ("kafka", *OWN_TABLES, *_NAMED_TABLES)
             # A line such as linger.ms = 5 above all tables is a table to TOML.
-            loose = next((name for name in BY_NAME if _has(document, name)), None)
+            names = (name for name in BY_NAME if name.startswith(f"{table}."))
+            loose = next((name for name in names if _has(document, name)), None)
             if loose is not None:
                 raise ConfigError(
                     [f'"{loose}" ({path}) is outside of any table: put it under [{BY_NAME[loose].table}].']

@@ -168,6 +168,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ("[kafka", "not valid TOML"),
         ("acks = 1", "outside of any table: put it under [kafka]"),
         ("[kafak]\nacks = 1", "did you mean [kafka]?"),
+        ("[daemon]\nworkers = 2\n[kafak]\nacks = 1", "did you mean [kafka]?"),
         ('[kafka]\nacks = "most"', "sidecar.toml): must be one of"),
         ("[daemon]\nworkers = true", "must be a whole number"),
         ("[http]\nlisten = 5.5", "http.listen"),
