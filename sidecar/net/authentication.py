@@ -133,8 +133,9 @@ class Authenticator:
 
         Raises LoginFailed, CredentialsMissing, and any exception of ``exchange``.
         """
+        mechanism = self.mechanism  # new settings may come while a file is read
         credentials = await self.credentials()
-        authentication = Authentication(self.mechanism, credentials, versions)
+        authentication = Authentication(mechanism, credentials, versions)
         while (request := authentication.next_request()) is not None:
             try:
                 response = await exchange(request)

@@ -14,6 +14,7 @@ import pytest
 
 from sidecar.controller.http_port import _TokenFile
 from sidecar.net.authentication import Authenticator
+from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.sasl.credentials import PasswordCredentials
 from tests.configs import DEFAULTS
 
@@ -123,5 +124,29 @@ def test_a_first_login_waits_as_long_as_its_connection_may(run: Run, mount: Moun
             noting.links.close_all()
             gc.collect()
             await asyncio.sleep(0)
+
+    run(test)
+
+
+def test_a_login_keeps_its_mechanism_while_the_settings_change(run: Run, mount: Mount) -> None:
+    """The password of a SCRAM login went to the broker in plain text."""
+    path = str(mount.path)
+    values = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "alice", "sasl.password.file": path}
+    asked: list[Any] = []
+
+    async def exchange(request: Any) -> Any:
+        asked.append(request.mechanism)
+        raise ConnectionError
+
+    async def test() -> None:
+        authenticator = Authenticator(DEFAULTS | values)
+        versions: dict[int, int] = {ApiKey.SASL_HANDSHAKE: 1, ApiKey.SASL_AUTHENTICATE: 1}
+        login = asyncio.ensure_future(authenticator.log_in(exchange, versions))
+        await until(lambda: mount.threads == 1)
+        authenticator.change(DEFAULTS | values | {"sasl.mechanism": "PLAIN"})
+        mount.is_back.set()
+        with pytest.raises(ConnectionError):
+            await login
+        assert asked == ["SCRAM-SHA-256"]
 
     run(test)
