@@ -26,7 +26,7 @@ from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint, open_control
 from sidecar.controller.daemon_status import DaemonStatus
 from sidecar.controller.failure_book import FailureBook
-from sidecar.controller.lost_run_dir import mend_run_dir
+from sidecar.controller.lost_run_dir import LostRunDir
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import LOOK_S, Overview
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
@@ -275,18 +275,12 @@ class Daemon:
             self._failures.tick(self._loop.time() * 1e3)
 
     async def _look(self) -> None:
+        lost = LostRunDir(self.run_dir, self.store.path, self._publish_all)
         while True:
             await asyncio.sleep(LOOK_S)
             if self._overview.tick():
                 self.changed()
-            mend_run_dir(
-                self.run_dir,
-                self._publish_all,
-                segment=self.store.path,
-                control=self._control,
-                exporter=self.status.exporter,
-                workers=self.supervisor.alive,
-            )
+            lost.look(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
 
     def _publish_all(self) -> None:
         self.run_dir.publish_segment(self.store.path)

@@ -96,6 +96,9 @@ class RunDir:
         self._loose: list[Path] = []
         """Folders above it that other users may write and that were logged."""
         self._is_loss_logged = False
+        self._folder_mode = FOLDER_MODE
+        self._folder_group: int | None = None
+        """Rights of the folder that was held: one that is made again gets the same."""
 
     @property
     def control_socket(self) -> Path:
@@ -161,8 +164,11 @@ class RunDir:
         """As :meth:`acquire`, but returns False when another daemon holds it."""
         self.check_length()
         try:
-            make_folder(self.path, FOLDER_MODE)
+            if make_folder(self.path, self._folder_mode) and self._folder_group is not None:
+                with contextlib.suppress(OSError):  # this user is not in that group any more
+                    os.chown(self.path, -1, self._folder_group)
             self._name_loose(self.check_ours())
+            found = self.path.stat()
             lock = take_run_dir_lock(self.path / LOCK_FILE)
         except OSError as error:
             raise RunDirError(
@@ -171,6 +177,7 @@ class RunDir:
         if lock is None:
             return False
         self._lock_fd = lock
+        self._folder_mode, self._folder_group = stat.S_IMODE(found.st_mode), found.st_gid
         self._close_to_others()
         return True
 
@@ -218,15 +225,14 @@ class RunDir:
 
     def make_again(self, segment: Path) -> bool:
         """Make and hold the folder that was removed. False if that is not possible now, or if another daemon holds it
-        or has left another segment than ``segment`` there: its records would have no successor.
+        or has left another segment than ``segment`` there.
         """
-        if (read_json(self.segment_json) or {}).get("path", str(segment)) != str(segment):
-            return False
         lost, self._lock_fd = self._lock_fd, None
         try:
             # Its parents are somebody else's to make: root would make /run/user/UID where a mount belongs.
-            is_held = self.path.parent.is_dir() and self.try_acquire()
-        except RunDirError:
+            is_possible = self.path.parent.is_dir() and not self._is_of_another(segment)
+            is_held = is_possible and self.try_acquire()
+        except (OSError, RunDirError):
             is_held = False
         if not is_held:
             self._lock_fd = lost
@@ -235,6 +241,20 @@ class RunDir:
             os.close(lost)
         self._is_loss_logged = False
         return True
+
+    def _is_of_another(self, own_segment: Path) -> bool:
+        """Whether another daemon holds the folder at this path, or has left a segment there: its records would have no
+        successor.
+
+        Raises RunDirError or OSError for a folder that this daemon may not use.
+        """
+        if not os.path.lexists(self.path):
+            return False
+        self.check_ours()  # first: opening a pipe that another user has put there would block
+        # The lock is not tried, as that may take a second. A copy of this daemon's lock file has its own pid.
+        if self.holder() not in {None, os.getpid()}:
+            return True
+        return bool((read_json(self.segment_json) or {}).get("path", str(own_segment)) != str(own_segment))
 
     def _close_to_others(self) -> None:
         """Close files of earlier versions, which followed the umask: the group could read, lock or even write some."""

@@ -79,7 +79,7 @@ def release_run_dir_lock(fd: int) -> None:
 def look_at_lock(path: Path) -> Holder | None:
     """The holder; None if there is none. Raises PermissionError when this user may not read it."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except PermissionError:
         raise
     except OSError:

@@ -309,6 +309,8 @@ class Worker:
 
     def _listen_again(self) -> None:
         """The clients that are connected stay. After an error this worker ends, and its successor listens there."""
+        if self._exit.done():
+            return
         assert self._endpoint is not None
         try:
             is_ours = take_slot_byte(self._start) is not None
