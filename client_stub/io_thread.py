@@ -208,6 +208,13 @@ class IoThread:
         if session.effects:
             self._act()
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the daemon has refused the producer or a topic of late. Records fail of it before the outbox has it.
+        Any thread.
+        """
+        return self._session.fatal is not None or bool(self._session.refused_topics)
+
     def _pass_on_state(self) -> None:
         """Give the callers the session's state: its limits, the reason why it is away, and refusals."""
         outbox, session = self._outbox, self._session

@@ -212,7 +212,11 @@ class Producer(ProducerCore):
         """False for good once the producer, or one of its topics, was closed or refused. A new producer may be
         admitted.
         """
-        outbox = self._outbox
+        outbox, io = self._outbox, self._io
+        if (
+            io is not None and io.is_refused
+        ):  # first: the io thread passes it on to the outbox, then forgets it
+            return False
         return (
             not outbox.closed
             and outbox.fatal is None

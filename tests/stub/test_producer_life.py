@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from client_stub import Producer, errors
+from client_stub.io_thread import IoThread
 from client_stub.outbox import Outbox
 from client_stub.session import Session
-from client_stub.wire import Persistence
+from client_stub.wire import Kind, Persistence
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -60,6 +61,40 @@ def test_a_refused_client_hears_why(run_dir: Path) -> None:
     assert caught.value.name == "NOT_ADMITTED"
     producer.close()
     daemon.stop()
+
+
+@pytest.mark.parametrize("refused", ["producer", "topic"])
+def test_whose_record_fails_of_a_refusal_sees_that_the_producer_takes_no_more(
+    daemon: FakeDaemon, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's next task asks at once, before the io thread has passed the refusal on to senders."""
+    may_pass = threading.Event()
+    pass_on = IoThread._pass_on_state
+
+    def late(io: IoThread) -> None:
+        if io.is_refused:
+            assert may_pass.wait(10)
+        pass_on(io)
+
+    monkeypatch.setattr(IoThread, "_pass_on_state", late)
+    daemon.deliver = None
+    producer = Producer(daemon.run_dir)
+    sent = producer.send("t", b"v")
+    eventually(lambda: daemon.received)
+    if refused == "producer":
+        daemon.refuse_hello = ("MALFORMED_FRAME", "it cannot be read")
+        daemon.kill_worker()
+    else:
+        client, (submit,) = daemon.only_client, daemon.received
+        daemon.do(lambda: daemon.tell(client, [Kind.REFUSED, "TOPIC_LIMIT", "too many", submit.stream]))
+    eventually(sent.done)
+    assert isinstance(sent.exception(0), errors.DeliveryFailed)
+    takes_records = producer.takes_records
+    may_pass.set()
+    assert not takes_records
+    eventually(lambda: not producer._io.is_refused or producer._outbox.fatal)  # type: ignore[union-attr]
+    assert not producer.takes_records
+    producer.close(0)
 
 
 @pytest.mark.rule("S2")
