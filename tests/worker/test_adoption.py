@@ -348,10 +348,8 @@ def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor
     assert second.counters.get("records_failed_total") == 0, "not told before its client asks"
 
 
-def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
-    """The broker had the batch and said that it lacked it, so it went out under another number and was lost. A
-    successor's broker lacks that number and refuses the halves: a copy may be there anyway."""
-    broker = MemoryBroker()
+def whose_doubt_is_refuted(segment: Segment, broker: MemoryBroker) -> SlotStage:
+    """A worker whose broker has appended a batch of two records, and says at the second try that it lacks them."""
     first = SlotStage(segment, broker, 1)
     session, _ = first.attach()
     first.know_topic()
@@ -364,6 +362,14 @@ def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
     assert broker.log == {0: [b"known", b"a", b"b"]}
     broker.is_silent, broker.refuse_once = False, {0: Code.OUT_OF_ORDER_SEQUENCE_NUMBER}
     first.cut()
+    return first
+
+
+def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
+    """The broker had the batch and said that it lacked it, so it went out under another number and was lost. A
+    successor's broker lacks that number and refuses the halves: a copy may be there anyway."""
+    broker = MemoryBroker()
+    first = whose_doubt_is_refuted(segment, broker)
     while broker.refuse_once:
         first.turn()
     broker.is_silent, broker.refuse_once = True, {0: Code.REQUEST_TIMED_OUT}
@@ -380,18 +386,7 @@ def test_a_refuted_doubt_outlives_the_worker(segment: Segment) -> None:
 def test_a_refuted_doubt_outlives_the_worker_before_the_batch_is_sent_again(segment: Segment) -> None:
     """Its descriptor is free by then. The next successor knows it too; records behind it were in no doubt."""
     broker = MemoryBroker()
-    first = SlotStage(segment, broker, 1)
-    session, _ = first.attach()
-    first.know_topic()
-    first.accept(session, [b"known"], [0])
-    while broker.log != {0: [b"known"]}:
-        first.turn()
-    broker.is_silent = True
-    first.accept(session, [b"a", b"b"], [0, 0])
-    first.turn()
-    assert broker.log == {0: [b"known", b"a", b"b"]}
-    broker.is_silent, broker.refuse_once = False, {0: Code.OUT_OF_ORDER_SEQUENCE_NUMBER}
-    first.cut()
+    first = whose_doubt_is_refuted(segment, broker)
     while list(first.descriptors):
         first.turn(stop_after=Renumbered)
     broker.records_max = 0

@@ -101,10 +101,8 @@ class Backoff(NoLinks):
         return max(0.0, self.until_ms - now_ms)
 
 
-def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_there_are(
-    tmp_path: Path,
-) -> None:
-    """Each turn set one more, for the whole of reconnect.backoff.max.ms."""
+def whose_broker_backs_off(tmp_path: Path) -> tuple[ManualClock, Backoff, Stage]:
+    """A worker with a record for a broker that may not be tried yet."""
     clock = ManualClock()
     links = Backoff(clock)
     config = producer_config(linger_ms=0.0, enable_idempotence=False, acks=1)
@@ -112,6 +110,14 @@ def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_the
     stage = Stage(scene)
     stage.know("t")
     stage.submit(stage.client())
+    return clock, links, stage
+
+
+def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_there_are(
+    tmp_path: Path,
+) -> None:
+    """Each turn set one more, for the whole of reconnect.backoff.max.ms."""
+    clock, links, stage = whose_broker_backs_off(tmp_path)
     for _ in range(50):
         stage.turns.run_now()
         stage.loop.run(1)
@@ -122,27 +128,21 @@ def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_the
     assert not links.tried
     stage.loop.run(1)
     assert links.tried[0] == links.until_ms
-    scene.close()
+    stage.scene.close()
 
 
 def test_a_shorter_backoff_that_begins_meanwhile_ends_in_time(tmp_path: Path) -> None:
     """A broker had another address, or took the new login, and then was away for a moment. The timer of the longer
     backoff was the only one.
     """
-    clock = ManualClock()
-    links = Backoff(clock)
-    config = producer_config(linger_ms=0.0, enable_idempotence=False, acks=1)
-    scene = Scene(tmp_path / "segment", config, clock=clock, links=links)
-    stage = Stage(scene)
-    stage.know("t")
-    stage.submit(stage.client())
+    clock, links, stage = whose_broker_backs_off(tmp_path)
     stage.turns.run_now()
     links.until_ms = clock.now_ms() + 50
     stage.turns.run_now()
     links.tried.clear()
     stage.loop.run(50)
     assert links.tried and links.tried[0] == links.until_ms
-    scene.close()
+    stage.scene.close()
 
 
 def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(stage: Stage) -> None:
