@@ -16,6 +16,7 @@ from sidecar.common.config_rules import parse_address, unix_path
 from sidecar.common.secret_sources import read_secret
 from sidecar.controller.run_dir import RunDirError
 from sidecar.net.current_secret import CurrentSecret
+from sidecar.net.listener import listen_at
 from sidecar.telemetry.exporter import BACKLOG, Exporter
 
 
@@ -89,11 +90,7 @@ def bind_path(path: str) -> socket.socket:
                 Path(path).unlink()
             else:
                 raise OSError(errno.EADDRINUSE, "another process listens there")
-        # The path gets the socket's mode without the umask bits; the umask itself is shared by all threads.
-        os.fchmod(sock.fileno(), 0o600)
-        sock.bind(path)
-        Path(path).chmod(0o660)
-        sock.listen(BACKLOG)
+        listen_at(sock, path, BACKLOG)
     except OSError:
         sock.close()
         raise

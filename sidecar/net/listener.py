@@ -236,15 +236,20 @@ def _listening(path: str) -> socket.socket:
     Path(path).unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        # The path gets the socket's own mode, less the umask. Set here: umask() would affect all threads.
-        os.fchmod(made.fileno(), 0o600)
-        made.bind(path)
-        Path(path).chmod(0o660)
-        made.listen(BACKLOG)
+        listen_at(made, path, BACKLOG)
     except OSError:
         made.close()
         raise
     return made
+
+
+def listen_at(sock: socket.socket, path: str, backlog: int) -> None:
+    """Let a Unix socket listen at a free path, for its user and group alone at every moment. Raises OSError."""
+    # The path gets the socket's own mode, less the umask. Set here: umask() would affect all threads.
+    os.fchmod(sock.fileno(), 0o600)
+    sock.bind(path)
+    Path(path).chmod(0o660)
+    sock.listen(backlog)
 
 
 def _take_one(counts: dict[Any, int], key: int | str) -> None:
