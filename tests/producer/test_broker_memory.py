@@ -313,6 +313,20 @@ def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> Non
     ]
 
 
+def test_an_adopted_batch_that_is_refused_before_a_later_one_that_is_there_fails_at_once() -> None:
+    """It goes nowhere again, whatever becomes of the later one: that one's answer may be long in coming."""
+    core = Core()
+    requests = [core.send("a"), core.send("b")]
+    requests[1].batches[0].appended = True
+    again = resent(core, requests)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (later,) = core.poll()
+    (failed,) = core.completed
+    assert (payloads_of([failed]), failed.persistence) == (["a"], Persistence.POSSIBLY_PERSISTED)
+    assert "forgot the producer id" in failed.text
+    assert payloads_of(later.batches) == ["b"]
+
+
 # --- asked before it is sent again ---------------------------------------------------------------------------
 
 

@@ -167,6 +167,27 @@ def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_
     assert client.ring_full_since_ms is None
 
 
+@pytest.mark.rule("A6")
+def test_outcomes_that_wait_for_room_are_written_in_the_order_of_their_fates(scene: Scene) -> None:
+    """Of one partition, decided one by one while the ring is full, and both kinds of fate among them."""
+    client = scene.client()
+    fill_ring(scene, client, room=0)
+    last = client.row.next_number - 1
+    for seq in (2, 3, 4, 5):
+        batch = scene.batch(scene.accept(client, seq, 1))
+        if seq == 4:
+            batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+        else:
+            batch.done(base_offset=seq)
+        scene.settlement.settle(Completed((batch,)), 1.0)
+    assert told(client.row, last + 1) == []
+    assert len(client.unwritten) == 4
+    client.row.ring_ack(last)
+    scene.acker.acked(client, 2.0)
+    found = [(each.seq, each.code) for each in told(client.row, last + 1)]
+    assert found == [(2, 0), (3, 0), (4, LocalCode.EXPIRED), (5, 0)]
+
+
 def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> None:
     deaf = scene.client("deaf")
     entry = scene.accept(deaf, 1, 1)
