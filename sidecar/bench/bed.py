@@ -93,17 +93,15 @@ class Bed:
 def daemon_before(
     bootstrap_servers: str,
     settings: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
     config: Path | None = None,
 ) -> Iterator[Site]:
-    """A daemon with the bench's pool in front of that broker; ``environment`` is added to ours.
+    """A daemon with the bench's pool in front of that broker.
 
     ``config``: a file for configuration that -X cannot express, such as tables of clients.
     """
     with SidecarDaemon(
         bootstrap_servers,
         settings={"buffer.memory": POOL_BYTES, **(settings or {})},
-        environment=environment,
         config=config,
     ) as daemon:
         yield Site(bootstrap_servers, daemon)

@@ -31,7 +31,6 @@ from sidecar.bench.report import print_results, to_markdown, write_json
 from sidecar.bench.scale import measure_scale
 from sidecar.bench.scrape import measure_scrape
 from sidecar.bench.spark_sinks import measure_spark
-from sidecar.bench.steps import measure_steps
 from sidecar.bench.throughput import compare_throughput, measure_throughput
 from sidecar.bench.warm_up import warm_broker
 from sidecar.demo.steps import Steps
@@ -41,7 +40,6 @@ ONE, MANY = "one caller", f"{MANY_CALLERS} callers"
 BASE: Final = "the broker and the daemons"
 PARTS: Final = (
     "kernel",
-    "steps",
     "throughput",
     "tls",
     "tcp",
@@ -60,7 +58,7 @@ PARTS: Final = (
     "scrape",
     "scale",
 )
-WITHOUT_KAFKA: Final = ("kernel", "steps", "tls", "tcp", "adoption", "scrape", "scale")
+WITHOUT_KAFKA: Final = ("kernel", "tls", "tcp", "adoption", "scrape", "scale")
 OPEN_LOOP_KINDS: Final = ("sidecar-callbacks", "confluent-callbacks")
 CALLERS_KINDS: Final = ("sidecar-callbacks", "sidecar-send-many", "confluent-callbacks")
 
@@ -116,7 +114,6 @@ def run_bench(
     try:
         with exit_on_sigterm():
             run.part("kernel", lambda: measure_kernel(run.steps, run.results))
-            run.part("steps", lambda: measure_steps(run.steps, run.results))
             if any(part not in WITHOUT_KAFKA for part in parts):
                 run.attempt(BASE, lambda: _on_kafka(run, records, rounds, bootstrap_servers, topic))
             run.part("tls", lambda: measure_tls(run.steps, run.results, records=records, rounds=rounds))

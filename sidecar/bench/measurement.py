@@ -86,8 +86,6 @@ class Results:
     notes: list[str] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     machine: Mapping[str, Any] = field(default_factory=dict)
-    walks: list[dict[str, Any]] = field(default_factory=list)
-    """The functions that one record passes, of the part ``steps``: only in the JSON."""
 
     def add(
         self,
@@ -150,7 +148,6 @@ class Results:
             "failures": [asdict(each) for each in self.failures],
             "ratios": [each.to_dict() for each in self.ratios],
             "measurements": [each.to_dict() for each in self.measurements],
-            "walks": self.walks,
         }
 
 

@@ -61,7 +61,7 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch
 
     \b
-    Parts: kernel steps throughput tls tcp crash-safety callers java spark sync
+    Parts: kernel throughput tls tcp crash-safety callers java spark sync
            open-loop interference fleet first-ack memory idle adoption scrape
            scale
     """

@@ -127,7 +127,7 @@ def test_all_that_a_page_names_is_there(page: Path) -> None:
     [
         "`sidecar/no/such.py`",
         "`tests/no_such_folder/`",
-        "`tests/conventions/test_sizes.py::test_nosuch`",
+        "`tests/conventions/test_tour.py::test_nosuch`",
         "`make nosuch`",
         "```\nmake deb nosuch   # a comment\n```",
         "`Chain.nosuch`",

@@ -15,7 +15,6 @@ import pytest
 from sidecar.cli.main import cli
 from sidecar.common.settings import BY_NAME
 from tests.conventions.test_layering import OURS, ROOT, TOOLS, sources
-from tests.conventions.test_words import RETIRED
 
 TOUR: Final = ROOT / "docs" / "tour.md"
 LINES_MAX: Final = 200
@@ -115,9 +114,8 @@ def is_there(name: str) -> bool:
 
 
 def _text(page: str) -> str:
-    """Without drawings and without the table of retired words."""
-    page = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
-    return re.sub(r"^\| retired \|.*?\n\n", "", page, flags=re.DOTALL | re.MULTILINE)
+    """Without drawings."""
+    return re.sub(r"```.*?```", "", page, flags=re.DOTALL)
 
 
 def faults(page: str) -> list[str]:
@@ -174,18 +172,6 @@ def test_the_map_has_every_room_and_what_it_may_import() -> None:
     for room, cell in mapped.items():
         doors = ", ".join(_short(door) for door in table[room] if door != room) or "-"
         assert cell == doors, f"docs/tour.md, {room}: tests/conventions/test_layering.py says {doors}"
-
-
-def test_the_retired_words_are_those_that_the_code_may_not_use() -> None:
-    said = {}
-    for cells in _rows(TOUR.read_text(), "retired"):
-        for words, instead in (cells[:2], cells[2:]):
-            said.update(dict.fromkeys(_SPAN.findall(words), instead))
-    for pattern, instead in RETIRED.items():
-        words = [word for word in said if re.fullmatch(pattern, word)]
-        assert words, f"docs/tour.md does not list {pattern}"
-        assert {said.pop(word) for word in words} == {instead}, f"docs/tour.md, {words}: say {instead!r}"
-    assert not said, f"tests/conventions/test_words.py does not refuse {sorted(said)}"
 
 
 @pytest.mark.parametrize(
