@@ -328,7 +328,9 @@ class Cluster:
         try:
             async with asyncio.TaskGroup() as group:
                 waits = [group.create_task(wait(name, max_wait_ms)) for name in names]
-        except* MetadataError as errors:
+        except ExceptionGroup as errors:
+            if not all(isinstance(each, MetadataError) for each in errors.exceptions):
+                raise
             raise refused(errors.exceptions[0], self.error) from None
         return [
             [
