@@ -80,6 +80,35 @@ def test_an_alert_has_a_page_and_a_test(alert: dict[str, Any]) -> None:
     assert f'alertname="{name}"' in (PROMETHEUS / "rules_test.yml").read_text()
 
 
+def counters_behind(expression: str) -> set[str]:
+    """The counters that an alert's expression asks, also by way of recording rules."""
+    behind = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+    names = set(re.findall(r"\bkafka_sidecar[_:][a-z_0-9:]*", expression))
+    asked = {name for name in names if name.endswith("_total")}
+    return asked.union(*(counters_behind(behind[name]) for name in names & behind.keys()))
+
+
+def test_an_alert_on_counters_is_tested_with_series_that_begin_with_a_burst() -> None:
+    """``increase()`` sees no gain in a series that is born with its last value."""
+    tests = yaml.safe_load((PROMETHEUS / "rules_test.yml").read_text())["tests"]
+    burst = next(each for each in tests if each["name"].endswith("when its series begins with a burst"))
+    born = {
+        re.split(r"[{]", each["series"])[0]
+        for each in burst["input_series"]
+        if re.fullmatch(r"_x\d+ [1-9]\d*x\d+", each["values"])
+    }
+    expected = {sample["labels"] for check in burst["promql_expr_test"] for sample in check["exp_samples"]}
+    on_counters = {alert["alert"]: counters_behind(alert["expr"]) for alert in ALERTS}
+    on_counters = {name: asked for name, asked in on_counters.items() if asked}
+    assert len(on_counters) == 5, "the alerts on counters are found"
+    for name, asked in on_counters.items():
+        assert f'{{alertname="{name}"}}' in expected and asked <= born, name
+    for each in ALERTS:
+        assert "increase(" not in each["expr"] and "rate(" not in each["expr"], (
+            "kafka_sidecar:*:gain counts births"
+        )
+
+
 def test_every_page_has_its_alert() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"}
     assert pages == {alert["alert"] for alert in ALERTS}
