@@ -37,7 +37,7 @@ from functools import partial
 
 from client_stub.arguments import SEND_FIELDS, check_callable
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
-from client_stub.habits import Missing, no_pickle, unknown_field
+from client_stub.habits import Missing, no_pickle, not_awaited, unknown_field
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import OUTCOME_HEADER_BYTES, Outcome
@@ -65,6 +65,11 @@ cdef extern from *:
         PyTuple_SET_ITEM(made, place, item);
         Py_DECREF(old);
     }
+    static PyAsyncMethods ks_no_await;
+    static inline void ks_set_await(PyTypeObject *type, unaryfunc refuse) {
+        if (type->tp_as_async == NULL) type->tp_as_async = &ks_no_await;
+        type->tp_as_async->am_await = refuse;
+    }
     static inline int ks_lowest_bit(uint64_t word) { return __builtin_ctzll(word); }
     static inline int ks_bits(uint64_t word) { return __builtin_popcountll(word); }
     """
@@ -73,6 +78,7 @@ cdef extern from *:
         pass
     PyObject* ks_metadata(PyTypeObject*, PyObject*, PyObject*, PyObject*, PyObject*) except NULL
     void ks_refill(PyObject*, Py_ssize_t, PyObject*)
+    void ks_set_await(PyTypeObject*, object (*)(object))
     int ks_lowest_bit(uint64_t) nogil
     int ks_bits(uint64_t) nogil
 

@@ -299,6 +299,23 @@ cdef class Delivery:
         return "<Delivery: no outcome yet>" if self._submission is None else self._submission.describe(self._index)
 
 
+cdef object refuse_await(object delivery):
+    raise not_awaited(type(delivery).__name__)
+
+
+def refuses_await(kind):
+    """Give ``await`` of a ``kind`` the error that names AsyncProducer. Returns ``kind``: a decorator.
+
+    An ``__await__`` that raises would make it an Awaitable. Frameworks await what a handler returns if it is one, and
+    would then fail on a delivery.
+    """
+    ks_set_await(<PyTypeObject*> kind, refuse_await)
+    return kind
+
+
+refuses_await(Delivery)
+
+
 cdef class ProducerCore:
     """The compiled half of Producer: appends plain records to an open submission and leaves all others to
     ``_send_slow``.

@@ -17,6 +17,7 @@ from client_stub.producer_core import checked_partition, checked_timestamp
 
 NAMES: Final = ("value", "key", "headers", "partition", "timestamp")
 _MS_PER_UNIT: Final = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+_MS_PER_DAY: Final = 86_400_000.0
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADERS_WANTED: Final = "headers must be a(n) array<struct<key:string,value:binary>>"
 
@@ -101,18 +102,27 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _milliseconds(column: Any, kind: Any) -> Any:
+    """A timestamp or a date is UTC where it names no zone; a date is its midnight."""
     scale = 1.0
     if pa.types.is_timestamp(kind):
         scale = _MS_PER_UNIT[kind.unit]
         column = column.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        scale = _MS_PER_DAY
+        column = column.cast(pa.int32()).cast(pa.int64())
+    elif pa.types.is_date64(kind):
+        column = column.cast(pa.int64())
     elif not pa.types.is_integer(kind):
-        raise TypeError(f"timestamp attribute unsupported type {kind}. timestamp must be a(n) bigint")
+        raise TypeError(
+            f"timestamp attribute unsupported type {kind}. timestamp must be a(n) bigint, timestamp or date"
+        )
     most = (1 << 63) - 1
     if scale <= 1:
         _check_numbers(column, checked_timestamp, most)
         return column.cast(pa.int64()) if scale == 1 else compute().divide(column, round(1 / scale))
-    _check_numbers(column, lambda seconds: checked_timestamp(seconds * 1_000), most // 1_000)
-    return compute().multiply(column, 1_000)
+    times = int(scale)
+    _check_numbers(column, lambda units: checked_timestamp(units * times), most // times)
+    return compute().multiply(column, times)
 
 
 def _check_numbers(column: Any, check: Callable[[Any], object], most: int) -> None:

@@ -10,7 +10,7 @@ from client_stub.arguments import check_callable
 from client_stub.callback_log import CallbackLog
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.habits import no_pickle, with_hints
-from client_stub.hot import Delivery
+from client_stub.hot import Delivery, refuses_await
 from client_stub.record_metadata import OffsetRange
 from client_stub.submission import make_call
 from client_stub.wait_reasons import ask, why_no_outcome, why_not_taken
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BulkDelivery", "Delivery"]
 
 
+@refuses_await
 @with_hints
 class BulkDelivery:
     """The future of all records of one send_many() or send_arrow() call. Thread-safe."""

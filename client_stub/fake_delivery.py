@@ -12,7 +12,7 @@ from client_stub.arguments import check_callable, checked_wait
 from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
 from client_stub.habits import no_pickle, with_hints
-from client_stub.hot import OnDelivery
+from client_stub.hot import OnDelivery, refuses_await
 from client_stub.record_metadata import OffsetRange, RecordMetadata
 
 log = logging.getLogger("client_stub")
@@ -29,6 +29,7 @@ class FakeRecord(NamedTuple):
     timestamp_ms: int | None
 
 
+@refuses_await
 @with_hints
 class FakeDelivery:
     """A fake Delivery. Thread-safe."""
@@ -108,6 +109,7 @@ def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeB
         log.exception("A done callback failed; the others go on.")
 
 
+@refuses_await
 @with_hints
 class FakeBulkDelivery:
     """A fake BulkDelivery."""

@@ -24,6 +24,8 @@ CALLS: Final = {
     "bootstrap_connected": "`kafka-sidecar status` tells whether the daemon reaches Kafka",
     "start": "nothing need be started: the first send does it",
     "stop": "close() is its name here",
+    "__enter__": "on an event loop it is `async with`, as its close() is awaited",
+    "__aenter__": "it is `with`, as it waits in its thread; AsyncProducer has `async with`, for an event loop",
     "send_batch": "send_many(topic, [(key, value), ...]) is its name here",
     "create_batch": "send_many(topic, [(key, value), ...]) sends a batch",
     "send_and_wait": "send(...).result() waits for the outcome, and AsyncProducer has send_and_wait()",
@@ -168,6 +170,14 @@ def check_run_dir(run_dir: object) -> None:
     is_tcp = named.startswith("tcp://")
     if not is_tcp and _SERVERS.fullmatch(named) and not os.path.exists(named):  # noqa: PTH110
         raise ValueError(f"run_dir is a path, not a list of brokers ({named}): {_CONFIGURATION_TEXT}")
+
+
+def not_awaited(kind: str) -> TypeError:
+    """The error for ``await`` of a future of Producer."""
+    return TypeError(
+        f"A {kind} cannot be awaited: result(timeout) waits for it in this thread; for an event loop take "
+        "AsyncProducer in place of Producer."
+    )
 
 
 def no_pickle(kind: str) -> TypeError:

@@ -7,11 +7,13 @@ Type checkers see both as ``pure.py``.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from client_stub import pure
 from client_stub.pure import *  # noqa: F403
 from client_stub.pure_fate import OnDelivery as OnDelivery  # noqa: PLC0414
+
+_Kind = TypeVar("_Kind", bound=type)
 
 
 def _load() -> Any:
@@ -26,6 +28,14 @@ def _load() -> Any:
 
 native: Final = _load()
 """``client_stub._native``, or None."""
+
+
+def refuses_await(kind: _Kind) -> _Kind:
+    """Give ``await`` of a future of Producer our words. A decorator; without the compiled module Python has its own
+    words.
+    """
+    return kind if native is None else native.refuses_await(kind)
+
 
 if native is not None:
     globals().update({name: getattr(native, name) for name in pure.__all__})

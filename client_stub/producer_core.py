@@ -5,6 +5,7 @@ Types are checked before anything is packed, as a failed pack could leave half a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Never
 
@@ -129,25 +130,35 @@ def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def checked_partition(partition: object) -> int:
-    if not isinstance(partition, int) or isinstance(partition, bool):
-        raise TypeError(f"partition must be int or None, not {type(partition).__name__}.")
-    if not 0 <= partition <= INT_MAX:
+    number = _integer("partition", partition)
+    if not 0 <= number <= INT_MAX:
         raise ValueError(
-            f"Invalid partition: {partition}. Partition number should always be non-negative or None"
-            f"{f', and at most {INT_MAX}' if partition > 0 else ''}."
+            f"Invalid partition: {number}. Partition number should always be non-negative or None"
+            f"{f', and at most {INT_MAX}' if number > 0 else ''}."
         )
-    return partition
+    return number
 
 
 def checked_timestamp(timestamp_ms: object) -> int:
-    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool):
-        raise TypeError(f"timestamp_ms must be int or None, not {type(timestamp_ms).__name__}.")
-    if not 0 <= timestamp_ms <= LONG_MAX:
+    number = _integer("timestamp_ms", timestamp_ms)
+    if not 0 <= number <= LONG_MAX:
         raise ValueError(
-            f"Invalid timestamp: {timestamp_ms}. Timestamp should always be non-negative or None"
-            f"{f', and at most {LONG_MAX}' if timestamp_ms > 0 else ''}."
+            f"Invalid timestamp: {number}. Timestamp should always be non-negative or None"
+            f"{f', and at most {LONG_MAX}' if number > 0 else ''}."
         )
-    return timestamp_ms
+    return number
+
+
+def _integer(name: str, given: Any) -> int:
+    """Any integer as an int, also one of numpy, which is none of Python's."""
+    if type(given) is int:
+        return given
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        return int(operator.index(given))  # index() leaves a subclass of int as it is
+    except TypeError:
+        raise TypeError(f"{name} must be int or None, not {type(given).__name__}.") from None
 
 
 def full_record(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -56,16 +55,29 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's method, but suggests the nearest command for an unknown one."""
-        near = get_close_matches(args[0], COMMANDS, 1) if args and args[0] not in COMMANDS else []
-        if near:
-            ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
+        """As click's method, but suggests the command that an unknown one stands for."""
+        if args and args[0] not in COMMANDS:
+            from sidecar.cli.usage_hints import command_hint
+
+            hint = command_hint(args[0], COMMANDS)
+            if hint is not None:
+                ctx.fail(f"No such command {args[0]!r}: {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's method, but Ctrl-C ends every command with the status that shells use."""
+        """As click's method, but Ctrl-C ends every command with the status that shells use, and a setting given as
+        an option gets a hint.
+        """
+        words = tuple(ctx.args)
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            from sidecar.cli.usage_hints import option_hint
+
+            hint = option_hint(error, words)
+            if hint is None:
+                raise
+            raise click.UsageError(hint, error.ctx) from None
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
             raise SystemExit(int(ExitStatus.INTERRUPTED)) from None

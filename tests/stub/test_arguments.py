@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client_stub import AsyncProducer, Producer
@@ -117,6 +118,19 @@ def test_of_a_send(any_producer: Any, arguments: dict[str, Any], sentence: str) 
             with pytest.raises((TypeError, ValueError), match=sentence):
                 call()
         assert producer.stats().sent == 1
+
+
+def test_any_integer_is_a_partition_and_a_timestamp(any_producer: Any) -> None:
+    """Programs compute both with numpy, whose integers are none of Python's."""
+    with any_producer as producer:
+        for kind in (np.int8, np.uint16, np.int32, np.int64, enum.IntEnum("Place", {"ONE": 1})):
+            fields = {"partition": kind(1), "timestamp_ms": kind(1)}
+            assert producer.send("orders", b"x", **fields).result(10)
+            assert producer.send_many("orders", [(None, b"x", None, kind(1), kind(1))]).result(10) == 1
+        for wrong in (True, np.bool_(True), np.float64(1), np.array([1, 2])):
+            for name in fields:
+                with pytest.raises(TypeError, match=f"{name} must be int or None, not "):
+                    producer.send("orders", b"x", **{name: wrong})
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_timestamps_become_milliseconds_and_partitions_int32() -> None:
         ({"key": pa.array([b"k"])}, ValueError, "has no column 'value'"),
         ({"value": pa.array([1])}, TypeError, "value attribute unsupported type int64"),
         ({"value": pa.array([b"v"]), "partition": pa.array(["1"])}, TypeError, "partition must be a"),
-        ({"value": pa.array([b"v"]), "timestamp": pa.array([1.5])}, TypeError, "timestamp must be a"),
+        ({"value": pa.array([b"v"]), "timestamp": pa.array([1.5])}, TypeError, "bigint, timestamp or date"),
         ({"value": pa.array([b"v"]), "headers": pa.array([["h"]])}, TypeError, "headers must be a"),
     ],
 )
@@ -230,6 +230,8 @@ def test_headers_of_every_kind_of_text_and_bytes_are_taken(kind: Any) -> None:
             pa.array([2**64 - 1], pa.uint64()),
             "record 0: Invalid timestamp: 18446744073709551615",
         ),
+        ("timestamp", pa.array([0, -1], pa.date32()), "record 1: Invalid timestamp: -86400000"),
+        ("timestamp", pa.array([-86_400_000], pa.date64()), "record 0: Invalid timestamp: -86400000"),
         ("partition", pa.array([0, 2**31], pa.int64()), "record 1: Invalid partition: 2147483648"),
         ("partition", pa.array([-1], pa.int32()), "record 0: Invalid partition: -1"),
     ],
@@ -248,6 +250,8 @@ def test_numbers_at_the_edge_of_their_range_are_taken() -> None:
         (pa.array([most, None, 999_999], pa.timestamp("ns")), [most // 10**6, None, 0]),
         (pa.array([most, None, 0], pa.uint64()), [most, None, 0]),
         (pa.array([None, None, None], pa.timestamp("s")), [None] * 3),
+        (pa.array([2**31 - 1, None, 0], pa.date32()), [(2**31 - 1) * 86_400_000, None, 0]),
+        (pa.array([20_089 * 86_400_000, None, 0], pa.date64()), [20_089 * 86_400_000, None, 0]),
     ]:
         table = pa.table({"value": pa.array([b"v"] * 3), "timestamp": column})
         assert [row[4] for row in block_rows(table)] == expected

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.metadata
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 import client_stub
-from client_stub import AsyncProducer, BulkDelivery, Producer, _native, errors, habits, pure
+from client_stub import AsyncProducer, BulkDelivery, Producer, _native, errors, habits, hot, pure
 from client_stub.fake_delivery import FakeBulkDelivery, FakeDelivery
 from client_stub.testing import FakeAsyncProducer, FakeProducer
 from client_stub.wire import OutcomeKind
@@ -60,7 +63,8 @@ def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
     assert {"poll", "stop"} <= set(dir(mixed)) and "metrics" not in dir(mixed)
     assert mixed.poll() == Mixed.poll(mixed) == mixed.start == 3 and not hasattr(mixed, "metrics")
     for name, hint in habits.CALLS.items():
-        if name == "send_and_wait" and hasattr(kind, name):
+        if hasattr(kind, name):
+            assert name in {"send_and_wait", "__enter__", "__aenter__"}
             continue
         assert not hasattr(producer, name) and not hasattr(kind, name)
         with pytest.raises(AttributeError) as raised:
@@ -79,6 +83,45 @@ def test_names_of_other_futures(kind: type) -> None:
         with pytest.raises(AttributeError) as raised:
             getattr(delivery, name)
         assert str(raised.value) == f"{kind.__name__} has no attribute {name!r}: {hint}."
+
+
+def test_with_and_async_with_name_each_other(daemon: FakeDaemon) -> None:
+    for kind in (AsyncProducer, FakeAsyncProducer):
+        with (
+            pytest.raises(AttributeError, match=f"^{kind.__name__} .* it is `async with`"),
+            kind(daemon.run_dir),
+        ):
+            pass
+        assert not isinstance(kind(daemon.run_dir), contextlib.AbstractContextManager)
+
+    async def enter(kind: Any) -> None:
+        async with kind(daemon.run_dir):
+            pass
+
+    for kind in (Producer, FakeProducer):
+        with pytest.raises(AttributeError, match=f"^{kind.__name__} .* AsyncProducer has `async with`"):
+            asyncio.run(enter(kind))
+        assert not isinstance(kind(daemon.run_dir), contextlib.AbstractAsyncContextManager)
+
+
+@pytest.mark.skipif(hot.native is None, reason="only the compiled module can say so without an __await__")
+def test_await_of_a_delivery_names_the_producer_that_is_awaited(producer: Producer) -> None:
+    fake = FakeProducer()
+    rows: list[tuple[None, bytes]] = [(None, b"x")]
+    deliveries = [each.send("orders", b"x") for each in (producer, fake)]
+    deliveries += [each.send_many("orders", rows) for each in (producer, fake)]  # type: ignore[misc]
+
+    async def wait(delivery: Any) -> None:
+        await delivery
+
+    for delivery in deliveries:
+        words = (
+            f"^A {type(delivery).__name__} cannot be awaited: .* take AsyncProducer in place of Producer.$"
+        )
+        with pytest.raises(TypeError, match=words):
+            asyncio.run(wait(delivery))
+        # A framework that awaits what a handler returned, if it can be awaited, takes it as it is.
+        assert not inspect.isawaitable(delivery) and not hasattr(delivery, "__await__")
 
 
 UNCAUGHT = """
