@@ -35,7 +35,7 @@ from libc.string cimport memcpy
 
 from functools import partial
 
-from client_stub.arguments import SEND_FIELDS, check_callable
+from client_stub.arguments import SEND_FIELDS, check_callable, checked_wait
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
 from client_stub.habits import Missing, no_pickle, not_awaited, unknown_field
 from client_stub.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
@@ -95,6 +95,10 @@ cdef extern from "Python.h":
     int PyTuple_CheckExact(PyObject*)
     int PyBytes_Check(PyObject*)
     int PyCallable_Check(object)
+    int PyFloat_CheckExact(PyObject*)
+    double PyFloat_AS_DOUBLE(PyObject*)
+    int PyLong_CheckExact(PyObject*)
+    long long PyLong_AsLongLongAndOverflow(object, int*)
     int PyDict_SetItem(object, object, object) except -1
     int PyDict_Update(object, object) except -1
     int PyDict_Next(object, Py_ssize_t*, PyObject**, PyObject**)
@@ -116,6 +120,7 @@ cdef Py_ssize_t ROW_CHARGE = ROW_CHARGE_BYTES
 cdef Py_ssize_t START_BYTES = PACKER_START_BYTES
 cdef Py_ssize_t ARRAY_MAX = ARRAY_BYTES_MAX
 cdef Py_ssize_t BIN_MAX = 0xFFFFFFFF
+cdef double PLAIN_WAIT_S = 1e9
 
 
 include "_native_packer.pxi"

@@ -5,6 +5,22 @@
 cdef class OutboxCore
 
 
+cdef inline bint is_plain_wait(PyObject* timeout) noexcept:
+    """Whether ``checked_wait`` would return it unchanged; False where only that can tell."""
+    cdef double seconds
+    cdef long long whole
+    cdef int overflow = 0
+    if timeout == <PyObject*> None:
+        return True
+    if PyFloat_CheckExact(timeout):
+        seconds = PyFloat_AS_DOUBLE(timeout)
+        return -PLAIN_WAIT_S <= seconds <= PLAIN_WAIT_S  # false for nan
+    if not PyLong_CheckExact(timeout):
+        return False
+    whole = PyLong_AsLongLongAndOverflow(<object> timeout, &overflow)
+    return not overflow and -PLAIN_WAIT_S <= whole <= PLAIN_WAIT_S
+
+
 cdef class PartCore:
     """The records of one send_many() or send_arrow() call in one submission; ``BulkPart`` is built on it."""
 
@@ -257,6 +273,8 @@ cdef class Delivery:
         cdef SubmissionCore submission = self._submission
         cdef Py_ssize_t rank
         cdef Fate fate
+        if not is_plain_wait(<PyObject*> timeout):
+            timeout = checked_wait(timeout)
         if submission is not None and submission.outbox is not None and not submission.outbox.forked:
             fate = submission.fate_of(self._index, &rank)
             if fate is not None and fate.error is None:
@@ -268,7 +286,7 @@ cdef class Delivery:
 
     def exception(self, timeout: float | None = None):
         """Wait as ``result`` does. Returns the record's error, or None when it was delivered."""
-        return self._submission.wait_for(self._index, timeout)[0]
+        return self._submission.wait_for(self._index, checked_wait(timeout))[0]
 
     def add_done_callback(self, callback):
         """Call ``callback(delivery)`` once the record has its outcome, as concurrent.futures does.

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from client_stub.arguments import checked_wait
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import SidecarError
 from client_stub.hot import Delivery
@@ -66,6 +67,7 @@ class AsyncBulkDelivery(BulkDelivery):
 
     def result(self, timeout: float | None = None) -> int:
         """As BulkDelivery.result(). Raises SidecarError on an event loop, which it would block."""
+        timeout = checked_wait(timeout)
         refuse_on_a_loop(self, timeout)
         return super().result(timeout)
 

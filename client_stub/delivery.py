@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from client_stub.arguments import check_callable
+from client_stub.arguments import check_callable, checked_wait
 from client_stub.callback_log import CallbackLog
 from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.habits import no_pickle, with_hints
@@ -43,6 +43,7 @@ class BulkDelivery:
         Raises the error of the first failed submission, with the number of failed records in its text; TimeoutError
         after ``timeout``; ForkedProducer in a forked child.
         """
+        timeout = checked_wait(timeout)
         self.watch()
         if not self._parts:
             return 0

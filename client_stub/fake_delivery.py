@@ -67,9 +67,10 @@ class FakeDelivery:
         return self._metadata
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:
+        timeout = checked_wait(timeout)
         if not self._over.is_set():
             self._refuse_wait_in_callback("result()")
-        if not self._over.wait(checked_wait(timeout)):
+        if not self._over.wait(timeout):
             raise TimeoutError(
                 f"The record for topic {self.record.topic} has no outcome after {timeout} s yet."
             )
@@ -124,8 +125,8 @@ class FakeBulkDelivery:
         return all(each.done() for each in self.deliveries)
 
     def result(self, timeout: float | None = None) -> int:
-        self.watch()
         timeout = checked_wait(timeout)
+        self.watch()
         ends = None if timeout is None else time.monotonic() + timeout
         for each in self.deliveries:
             each.result(None if ends is None else max(0.0, ends - time.monotonic()))

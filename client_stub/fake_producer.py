@@ -277,9 +277,9 @@ class FakeProducer:
         Raises TimeoutError while outcomes are held, ValueError for a wrong ``until``, and the first error of a
         send_many() or send_arrow() whose future was not asked.
         """
-        self._refuse_wait_in_callback("flush()")
         timeout = checked_wait(timeout)
         check_until(until)
+        self._refuse_wait_in_callback("flush()")
         with self._lock:
             self._moved.wait_for(lambda: self._is_held or not (self._line or self._decider), timeout)
             if self._line and until == "delivered":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_stub.arguments import check_until
 from client_stub.wait_reasons import why_no_outcome, why_not_taken
 
 if TYPE_CHECKING:
@@ -16,11 +15,10 @@ class FlushWait:
     """Ends linger for all records sent so far, and reports when the last of them is over. For one waiting caller.
 
     ``until``: ``"delivered"`` (every record has its outcome, and errors are noted) or ``"accepted"`` (the daemon has
-    taken each). Raises ValueError for another value.
+    taken each).
     """
 
     def __init__(self, outbox: Outbox, until: str = "delivered") -> None:
-        check_until(until)
         self.for_acceptance = until == "accepted"
         self._outbox = outbox
         self._pending = outbox.pending

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from client_stub.arguments import checked_wait
 from client_stub.callback_log import CallbackLog
 from client_stub.errors import (
     FORKED_TEXT,
@@ -42,9 +41,6 @@ COPIED_BYTES_MAX: Final = 4096
 """A payload up to this size is copied out of its packer, so that many small submissions do not hold many large
 buffers.
 """
-_PLAIN_NUMBERS: Final = frozenset({float, int})
-_PLAIN_MAX_S: Final = threading.TIMEOUT_MAX
-"""A timeout of these types up to this size needs no further check; nan does."""
 PACKERS_KEPT_MAX: Final = 12
 PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 
@@ -269,7 +265,7 @@ class Outbox(OutboxCore):
         for_room: bool = False,
     ) -> Any:
         """Wait until ``ready()``, which the io thread makes true, and return its value: a false one after ``timeout``
-        seconds.
+        seconds, which ``checked_wait`` has seen.
 
         ``for_outcome``, as for result(): it first ends linger, as a caller that waits adds nothing to the batch. A
         timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child.
@@ -280,8 +276,6 @@ class Outbox(OutboxCore):
         if for_outcome:
             if threading.get_ident() == self.io_thread_id:
                 self.refuse_wait_in_callback("result()")
-            if timeout is not None and not (type(timeout) in _PLAIN_NUMBERS and timeout <= _PLAIN_MAX_S):
-                timeout = checked_wait(timeout)
             if timeout is None or timeout > 0:
                 self.flush_requested = True  # as expedite()
                 self.wake()

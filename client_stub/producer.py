@@ -25,6 +25,7 @@ from client_stub.arguments import (
     check_on_delivery,
     check_token,
     check_topic,
+    check_until,
     checked_timeout,
     checked_wait,
     list_of_rows,
@@ -272,9 +273,10 @@ class Producer(ProducerCore):
         value, TimeoutError after ``timeout`` seconds, and the first error of a send_many() or send_arrow() whose
         future was not asked. Errors of send() are reported only by their futures and callbacks.
         """
+        timeout = checked_wait(timeout)
+        check_until(until)
         outbox = self._outbox
         outbox.refuse_wait_in_callback("flush()")
-        timeout = checked_wait(timeout)
         wait = FlushWait(outbox, until)
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
         if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):

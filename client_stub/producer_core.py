@@ -66,10 +66,7 @@ class ProducerCore:
             key, value = self._serializers.record(topic, key, value)
         if on_delivery is not None and not callable(on_delivery):
             check_on_delivery(on_delivery)
-        try:
-            stream = self._outbox.streams.get(topic)
-        except TypeError:  # a list, which has no hash: the check below gives the right error
-            stream = None
+        stream = self._outbox.streams.get(topic) if isinstance(topic, str) else None
         if stream is None:
             stream = self._open_stream(topic)
         if (
@@ -113,9 +110,19 @@ def checked_bytes(value: object, what: str) -> bytes | None:
     raise TypeError(f"{what} must be bytes or None, not {type(value).__name__}{hint}.")
 
 
+def header_pairs(headers: Any) -> Iterable[Any] | None:
+    """The pairs of headers in any form; None for what holds none."""
+    kind = type(headers)
+    if kind is list or kind is tuple:  # first, as an ABC's isinstance() costs each record 0.4 µs
+        return headers  # type: ignore[no-any-return]
+    if kind is dict or isinstance(headers, Mapping):
+        return headers.items()  # type: ignore[no-any-return]
+    return headers if isinstance(headers, Iterable) and not isinstance(headers, str | bytes) else None
+
+
 def checked_headers(headers: Headers) -> list[tuple[str, bytes | None]]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+    pairs = header_pairs(headers)
+    if pairs is None:
         raise TypeError(f"headers must be (name, value) pairs or a mapping, not {type(headers).__name__}.")
     checked: list[tuple[str, bytes | None]] = []
     for pair in pairs:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgpack
 
-from client_stub.arguments import check_callable
+from client_stub.arguments import check_callable, checked_wait
 from client_stub.frames import encode, whole_message
 from client_stub.habits import no_pickle, with_hints
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
@@ -341,6 +341,7 @@ class Delivery:
         return metadata
 
     def _wait(self, timeout: float | None) -> tuple[SidecarError | None, RecordMetadata | None]:
+        timeout = checked_wait(timeout)
         if self._submission is None:
             outbox = self._outbox
             topic = outbox.queued_topic(self)

@@ -30,7 +30,7 @@ from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
-from client_stub.producer_core import checked_headers
+from client_stub.producer_core import checked_headers, header_pairs
 from client_stub.record_metadata import RecordMetadata
 
 __all__ = [
@@ -341,8 +341,8 @@ def _seconds(timeout: Any) -> float | None:
 
 def _encoded(headers: Any) -> Any:
     """Headers whose values are bytes where they were text; ``checked_headers`` refuses all that is no header."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+    pairs = header_pairs(headers)
+    if pairs is None:
         return headers
     return [
         (pair[0], _bytes(pair[1])) if isinstance(pair, tuple | list) and len(pair) == 2 else pair

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -255,9 +256,6 @@ def test_of_the_waits_and_of_a_bulk_call(any_producer: Any) -> None:
         if isinstance(producer, FakeProducer):
             producer.hold()
         waiting = producer.send("orders", b"2")
-        for call in (waiting.result, waiting.exception, producer.flush, producer.partitions_for):
-            with pytest.raises(TypeError, match=r"^timeout must be a number of seconds or None, not str\.$"):
-                call("orders", "5") if call == producer.partitions_for else call("5")
         for records, kind in ((None, "NoneType"), (5, "int"), (b"abc", "bytes")):
             with pytest.raises(TypeError, match=rf"^records must be an iterable of \(key, .* not {kind}\.$"):
                 producer.send_many("orders", records)
@@ -267,6 +265,60 @@ def test_of_the_waits_and_of_a_bulk_call(any_producer: Any) -> None:
             producer.release()
 
 
+@pytest.mark.parametrize("wrong", ["5", True, timedelta(seconds=1), math.nan])
+def test_a_wait_looks_at_its_argument_first_whatever_there_is_to_wait_for(
+    any_producer: Any, wrong: Any
+) -> None:
+    """Otherwise a wrong one would pass each time the outcome is quicker than the caller."""
+    with any_producer as producer:
+        done, many = producer.send("orders", b"1"), producer.send_many("orders", [(None, b"1")])
+        done.result(10)
+        many.result(10)
+        failed: list[BaseException] = []
+
+        def in_a_callback(_: object) -> None:
+            for call in (done.result, many.result, producer.flush):
+                try:
+                    call(wrong)
+                except (TypeError, ValueError) as error:
+                    failed.append(error)
+
+        done.add_done_callback(in_a_callback)
+        if isinstance(producer, FakeProducer):
+            producer.hold()
+        left, none = producer.send("orders", b"2"), producer.send_many("orders", [])
+        waits = [
+            each for delivery in (done, many, left, none) for each in (delivery.result, delivery.exception)
+        ]
+        waits += [producer.flush, producer.close, partial(producer.partitions_for, "orders")]
+        for wait in waits:
+            with pytest.raises((TypeError, ValueError), match=r"(number of seconds or None, not|be nan)"):
+                wait(wrong)
+        if isinstance(producer, FakeProducer):
+            producer.release()
+        producer.close()
+        for wait in waits:
+            with pytest.raises((TypeError, ValueError), match=r"(number of seconds or None, not|be nan)"):
+                wait(wrong)
+    assert len(failed) == 3
+
+
+def test_a_future_of_a_forked_child_looks_at_its_argument_first(daemon: FakeDaemon) -> None:
+    with Producer(daemon.run_dir) as producer:
+        waits = [producer.send("orders", b"1").result, producer.send_many("orders", [(None, b"1")]).result]
+        producer.flush()
+        pid = os.fork()
+        if not pid:
+            try:
+                for wait in waits:
+                    with pytest.raises(TypeError):
+                        wait("5")  # type: ignore[arg-type]
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
 def test_of_the_waits_on_a_loop(daemon: FakeDaemon) -> None:
     async def main() -> None:
         async with AsyncProducer(daemon.run_dir) as producer:
@@ -274,5 +326,9 @@ def test_of_the_waits_on_a_loop(daemon: FakeDaemon) -> None:
                 await producer.flush("5")  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="records must be an iterable"):
                 await producer.send_many("orders", None)  # type: ignore[arg-type]
+            bulk = await producer.send_many("orders", [(None, b"1")])
+            await bulk
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not str"):
+                bulk.result("5")  # type: ignore[arg-type]
 
     asyncio.run(main())
