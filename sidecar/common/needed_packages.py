@@ -8,7 +8,6 @@ NEEDED_PACKAGES = (
     "kio",
     "msgpack",
     "prometheus_client",
-    "pydantic",
     "rich",
     "scramp",
     "setproctitle",

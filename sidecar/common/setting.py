@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-Value = int | float | bool | str | list[str] | None
+Value = int | float | bool | str | list[Any] | None
+"""A list has str, or int where its kind is INTEGERS."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1

@@ -6,17 +6,13 @@ Every fault is one sentence that names the setting, its source, and what to do.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from typing import Any
 
 from client_stub.curve_keys import MISSING_TEXT, KeyFileError, read_key_file
 from sidecar.common.client_settings import CLIENT_KEYS
@@ -24,8 +20,9 @@ from sidecar.common.config_rules import conclude
 from sidecar.common.properties_file import parse_properties
 from sidecar.common.refused_settings import refusal
 from sidecar.common.secret_sources import HIDDEN, SecretError, expand_path, secret_faults
-from sidecar.common.setting import OWN_TABLES, Setting, Value, ValueKind
+from sidecar.common.setting import OWN_TABLES, Setting, Value
 from sidecar.common.setting_hints import ENVIRONMENT_PREFIX, misspelt_variables, other_client_hint
+from sidecar.common.setting_values import value_of
 from sidecar.common.settings import (
     BY_NAME,
     SETTINGS,
@@ -44,8 +41,6 @@ _NAMED_TABLES = ("clients", "topics")
 _COMMAND_LINE = "-X"
 PROPERTIES = ".properties"
 """The suffix of files in Java's format, as Kafka's tools use; all others are TOML."""
-_SIZE = re.compile(r"(\d+)\s*([kmg])(?:i?b)?", re.IGNORECASE)
-"""Powers of 1,024 in each spelling, as in Spark, Docker and systemd."""
 
 
 class _Gathered:
@@ -149,8 +144,8 @@ class _Gathered:
 
     def _convert(self, row: Setting, name: str, raw: object, source: str, *, hidden: bool = False) -> Value:
         try:
-            return _adapter(row).validate_python(raw)  # type: ignore[no-any-return]
-        except ValidationError:
+            return value_of(row, raw)
+        except ValueError:
             expected = row.kind if not row.choices else ""
             bounds = row.bounds_text()
             rule = ", ".join(part for part in (f"a {expected}" if expected else "", bounds) if part)
@@ -352,62 +347,3 @@ def _name_of_variable(variable: str) -> str:
 
 def _shown(raw: object) -> str:
     return f'"{raw}"' if isinstance(raw, str) else str(raw)
-
-
-def _split(raw: object) -> object:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return [raw]
-    return [part.strip() for part in raw.split(",") if part.strip()] if isinstance(raw, str) else raw
-
-
-def _as_text(raw: object) -> object:
-    return str(raw) if isinstance(raw, int) and not isinstance(raw, bool) else raw
-
-
-def _no_boolean(raw: object) -> object:
-    if isinstance(raw, bool):
-        raise ValueError("a number is needed")
-    return raw
-
-
-def _bytes_of(raw: object) -> object:
-    found = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
-    return int(found[1]) << 10 * ("kmg".index(found[2].lower()) + 1) if found else _no_boolean(raw)
-
-
-def _in_choices(row: Setting) -> Any:
-    def check(raw: object) -> object:
-        text = _as_text(raw)
-        if isinstance(text, str):
-            for choice in row.choices:
-                if text == choice or (row.any_case and text.lower() == choice.lower()):
-                    return choice
-        raise ValueError("not one of the choices")
-
-    return BeforeValidator(check)
-
-
-@cache
-def _adapter(row: Setting) -> TypeAdapter[Any]:
-    kind: Any
-    match row.kind:
-        case ValueKind.INTEGER:
-            before = _bytes_of if row.is_size else _no_boolean
-            kind = Annotated[int, Field(ge=row.least, le=row.most), BeforeValidator(before)]
-        case ValueKind.NUMBER:
-            kind = Annotated[
-                float, Field(ge=row.least, le=row.most, allow_inf_nan=False), BeforeValidator(_no_boolean)
-            ]
-        case ValueKind.BOOLEAN:
-            kind = bool
-        case ValueKind.LIST:
-            kind = Annotated[list[str], BeforeValidator(_split)]
-        case ValueKind.IDS:
-            kind = Annotated[list[Annotated[str, BeforeValidator(_as_text)]], BeforeValidator(_split)]
-        case ValueKind.INTEGERS:
-            kind = Annotated[list[Annotated[int, Field(ge=0)]], BeforeValidator(_split)]
-        case _ if row.choices:
-            kind = Annotated[str, _in_choices(row)]
-        case _:
-            kind = Annotated[str, BeforeValidator(_as_text)]
-    return TypeAdapter(kind)

@@ -170,7 +170,7 @@ TOOLS: dict[str, tuple[str, ...]] = {
 """They stand above the product and may use all of it, and of each other these. Nothing below imports them."""
 
 NEVER: dict[str, tuple[str, ...]] = {
-    "sidecar.common": ("asyncio", "socket", "zmq", "pydantic"),
+    "sidecar.common": ("asyncio", "socket", "zmq"),
     "sidecar.shm": ("asyncio", "zmq", "socket"),
     "sidecar.deadletter": ("asyncio", "zmq", "socket"),
     "sidecar.protocol": ("asyncio", "zmq", "socket", "time"),
@@ -179,9 +179,9 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.net": ("zmq",),
     "sidecar.chaos.plan": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
     "sidecar.chaos.trend": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
-    "sidecar.worker": ("pydantic", "click", "rich", "prometheus_client", "hypothesis"),
+    "sidecar.worker": ("click", "rich", "prometheus_client", "hypothesis"),
     "sidecar.controller": ("click", "rich", "hypothesis"),
-    "client_stub": ("click", "pydantic", "kio", "uvloop", "zmq"),
+    "client_stub": ("click", "kio", "uvloop", "zmq"),
     "client_stub.zmtp": ("socket", "time", "threading", "os"),
     "client_stub.curve": ("socket", "time", "threading"),
 }
