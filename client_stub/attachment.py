@@ -13,12 +13,13 @@ from typing import Any, Final
 import msgpack
 
 from client_stub.client_identity import ClientIdentity
-from client_stub.errors import DaemonRefused, DeliveryFailed, SidecarError
+from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.frames import MESSAGE_BYTES_MAX
 from client_stub.patience import Patience
+from client_stub.refusals import Lasts, lasts, refusal_error
 from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
-from client_stub.submission import as_delivery_failure
+from client_stub.submission import lost_error
 from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, Kind
 
 ANSWER_TIMEOUT_MS: Final = 5_000.0
@@ -27,8 +28,7 @@ PINGS_UNANSWERED_MAX: Final = 2
 """After so many unanswered pings without any traffic the next would not be answered either, so the connection is given
 up.
 """
-FATAL_REFUSALS: Final = frozenset({"UNSUPPORTED_VERSION", "MALFORMED_FRAME"})
-"""A new try would get the same answer. All other refusals (draining, no worker yet, table full) may pass."""
+REFUSED_TEXT: Final = "The daemon refused this client: {}"
 
 
 class Attachment(ABC):
@@ -48,6 +48,8 @@ class Attachment(ABC):
         """The most payload bytes of records that share one SUBMIT, or the room of the worker's pool if that is less."""
         self.welcome_count = 0
         self.last_word = ""
+        self.refusal = ""
+        """The code by which the daemon refuses this client, which it took before; empty while it does not."""
         self.fatal: SidecarError | None = None
         self.has_new_state = False
         """Whether one of the attributes above, ``refused_topics`` or the state has changed. The io thread passes them
@@ -138,8 +140,15 @@ class Attachment(ABC):
         oldest_ms = now_ms - self._delivery_timeout_ms
         if not self._has_older(oldest_ms):
             return
-        text = f"No daemon for {self._delivery_timeout_ms:.0f} ms (delivery_timeout_ms): {self.last_word}."
-        self._forget(text, older_than_ms=oldest_ms)
+        refusal, waited_ms = self.refusal, f"{self._delivery_timeout_ms:.0f}"
+        if refusal:
+            text = (
+                f"The daemon refused this client for {waited_ms} ms (delivery_timeout_ms): {self.last_word}"
+            )
+            self._forget(lambda sent: refusal_error(refusal, text, maybe=sent), older_than_ms=oldest_ms)
+        else:
+            text = f"No daemon for {waited_ms} ms (delivery_timeout_ms): {self.last_word}."
+            self._forget(lambda sent: lost_error(text, maybe=sent), older_than_ms=oldest_ms)
         self._identity.renew()
         if self.state is State.ATTACH:  # its WELCOME would be for the client id that was given up
             self._away(self.last_word, now_ms, at_once=True)
@@ -159,7 +168,7 @@ class Attachment(ABC):
     def _welcome(self, message: list[Any], now_ms: float) -> None:
         _, worker_epoch, secret, known, credit_bytes, limits, streams = message[:7]
         if self._identity.secret is not None and not known:
-            self._forget("The daemon no longer knows this client (it was restarted, or the client was away).")
+            self._forget(_forgotten)
         self._worker_epoch = worker_epoch
         self._identity.secret = secret
         self.limits = dict(limits)
@@ -173,7 +182,7 @@ class Attachment(ABC):
             self.submission_bytes = min(limit, SUBMISSION_BYTES_MAX)
         self._move(SessionEvent.WELCOME)
         self.welcome_count += 1
-        self.last_word = ""
+        self.last_word = self.refusal = ""
         self._refusals = 0
         self.ping_at_ms, self._pings_unanswered = now_ms + PING_INTERVAL_MS, 0
         self._resume(
@@ -183,33 +192,38 @@ class Attachment(ABC):
         )
         self._patience.attached(now_ms)  # last: what WELCOME itself says is no progress
 
-    def _away(self, reason: str, now_ms: float, *, at_once: bool) -> None:
+    def _away(self, reason: str, now_ms: float, *, at_once: bool, refusal: str = "") -> None:
         self._patience.went_away(now_ms)
         self.effects.append(CloseSockets())
-        self.last_word = reason
+        self.last_word, self.refusal = reason, refusal
         self._move(SessionEvent.AWAY)
-        self.due_ms = now_ms + self._patience.next_wait_ms(at_once=at_once)
+        self.due_ms = now_ms + self._patience.next_wait_ms(at_once=at_once, is_refused=bool(refusal))
 
     def _refused(self, code: str, text: str, now_ms: float, *, key_is_replaced: bool = False) -> None:
+        until = lasts(code)
         if code == "NOT_ADMITTED" and self.state is State.ATTACH:
             # A WELCOME was lost together with its secret, or the daemon's records differ: try again with a new client
             # id.
             self._refusals += 1
-            self._forget("The daemon no longer knows this client.")
+            self._forget(_forgotten)
             self._identity.renew()
-            fatal = self._refusals > 3
+            if self._refusals <= 3:
+                until = Lasts.A_MOMENT
         elif code == "NOT_ADMITTED" and key_is_replaced:
-            fatal = False  # the daemon has dropped the earlier key; the next connection has the new one
-        else:
-            fatal = code in FATAL_REFUSALS or (code == "NOT_ADMITTED" and self.state is State.HELLO)
-        if not fatal:
+            until = (
+                Lasts.A_MOMENT
+            )  # the daemon has dropped the earlier key; the next connection has the new one
+        if until is Lasts.A_MOMENT:
             self._away(text, now_ms, at_once=False)
-            return
-        self.fatal = DaemonRefused(f"The daemon refused this client: {text}", name=code)
-        self.last_word = text
-        self.effects.append(CloseSockets())
-        self._move(SessionEvent.FATAL)
-        self._fail_all(lambda sent: as_delivery_failure(self.fatal, maybe=sent))
+        elif until is Lasts.THE_DAEMON and self.welcome_count:
+            self._away(text, now_ms, at_once=False, refusal=code)
+        else:
+            self.last_word = text
+            self.effects.append(CloseSockets())
+            self._move(SessionEvent.FATAL)
+            text = REFUSED_TEXT.format(text)
+            self.fatal = refusal_error(code, text)
+            self._fail_all(lambda sent: refusal_error(code, text, maybe=sent))
 
     # --- what it asks of the streams ----------------------------------------------------------------
 
@@ -218,9 +232,9 @@ class Attachment(ABC):
         """Continue at the worker that has sent WELCOME: stream → (its position there, whether it is held)."""
 
     @abstractmethod
-    def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
+    def _forget(self, error_of: Callable[[bool], DeliveryFailed], *, older_than_ms: float = -inf) -> None:
         """Fail all that a daemon may have received that no longer knows this client, and all that has waited since
-        before ``older_than_ms``.
+        before ``older_than_ms``; ``error_of(sent)`` makes each error.
         """
 
     @abstractmethod
@@ -230,6 +244,12 @@ class Attachment(ABC):
     @abstractmethod
     def _fail_all(self, error_of: Callable[[bool], DeliveryFailed]) -> None:
         """Fail everything undecided; ``error_of(sent)`` makes each error."""
+
+
+def _forgotten(sent: bool) -> DeliveryFailed:
+    return lost_error(
+        "The daemon no longer knows this client (it was restarted, or the client was away).", maybe=sent
+    )
 
 
 def checked_message(message: object) -> list[Any]:

@@ -22,16 +22,19 @@ class AwayLog:
         self._next_ms = 0.0
         self._warned = False
 
-    def away(self, reason: str, waiting_bytes: int, now_ms: float) -> None:
-        """Note that no worker is connected now. Call it repeatedly until one is."""
+    def away(self, reason: str, waiting_bytes: int, now_ms: float, *, is_refused: bool = False) -> None:
+        """Note that no worker is connected now. Call it repeatedly until one is. ``is_refused``: the daemon is there,
+        and does not admit this producer.
+        """
         if not self.is_away:
             self.is_away, self._warned = True, False
             self._since_ms, self._next_ms = now_ms, now_ms + QUIET_MS
         elif now_ms >= self._next_ms:
             self._warned, self._next_ms = True, now_ms + REPEAT_MS
             log.warning(
-                "The kafka-sidecar daemon at %s has been away for %.0f s: %s. %s",
+                "The kafka-sidecar daemon at %s has %s for %.0f s: %s. %s",
                 self._path,
+                "refused this producer" if is_refused else "been away",
                 (now_ms - self._since_ms) / 1e3,
                 reason.rstrip(".") or "no connection yet",
                 f"Records wait, {waiting_bytes} bytes so far." if waiting_bytes else "Sends wait for it.",

@@ -465,6 +465,8 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         _FINAL,
         "The brokers refused the daemon's login until the record's time was over.",
     ),
+    LocalCode.NOT_ADMITTED: CodeRow("NOT_ADMITTED", _FINAL, "The daemon refused this client."),
+    LocalCode.TOPIC_REFUSED: CodeRow("TOPIC_REFUSED", _FINAL, "The daemon had no place for this topic."),
     LocalCode.ENCODE_MISMATCH: CodeRow(
         "ENCODE_MISMATCH",
         _FINAL,

@@ -98,14 +98,6 @@ class DaemonUnreachable(SidecarError):
     default_retriable = True
 
 
-class DaemonRefused(SidecarError):
-    """The daemon answered HELLO, ATTACH or a stream with REFUSED; ``name`` is its code."""
-
-
-class TopicLimit(DaemonRefused):
-    """This stream cannot be opened: too many topics for one client, or an invalid topic name."""
-
-
 # --- outcomes: what became of a record ------------------------------------------------------------------
 
 
@@ -193,6 +185,18 @@ class DeliveryCancelled(DeliveryFailed):
     """This producer was closed before the record's outcome was known: by close() with a timeout that ended, or 0."""
 
 
+class DaemonRefused(DeliveryFailed):
+    """The daemon refused this client, at a call or while the record waited. ``name`` is the code of its refusal."""
+
+    default_name = "NOT_ADMITTED"
+
+
+class TopicLimit(DaemonRefused):
+    """The daemon refused this topic: it had no place for it. ``name`` is the code of its refusal."""
+
+    default_name = "TOPIC_REFUSED"
+
+
 class DaemonLost(DeliveryFailed):
     """The daemon, or its record of this client, is gone. ``persistence`` says whether the record may be in the log."""
 
@@ -225,6 +229,8 @@ _CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
     LocalCode.TOPIC_UNAUTHORIZED: TopicAuthorizationFailed,
     LocalCode.INVALID_TOPIC: InvalidTopic,
     LocalCode.UNAUTHENTICATED: AuthenticationFailed,
+    LocalCode.NOT_ADMITTED: DaemonRefused,
+    LocalCode.TOPIC_REFUSED: TopicLimit,
 }
 assert _CLASSES.keys() <= ERROR_CODES.keys()
 

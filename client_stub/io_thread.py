@@ -146,7 +146,9 @@ class IoThread:
             session.released, session.finished, session.has_new_fates = [], [], False
             outbox.settle(released, finished, is_news=is_news)
         if session.state is not _ATTACHED:
-            self._away_log.away(session.last_word, outbox.buffered_bytes, now_ms)
+            self._away_log.away(
+                session.last_word, outbox.buffered_bytes, now_ms, is_refused=bool(session.refusal)
+            )
         elif self._away_log.is_away:
             self._away_log.back(now_ms)
         if outbox.forked:
@@ -227,7 +229,7 @@ class IoThread:
             outbox.submission_bytes = session.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = True
-        outbox.last_word = session.last_word
+        outbox.last_word, outbox.is_turned_away = session.last_word, bool(session.refusal)
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal
         for topic, error in session.refused_topics:

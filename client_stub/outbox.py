@@ -70,6 +70,8 @@ class Outbox(OutboxCore):
         self.attached_once = False
         self.last_word = ""
         """The reason why the io thread is not attached, for error texts; empty while it is."""
+        self.is_turned_away = False
+        """Whether that reason is a refusal by the daemon, which took this producer before and may take it again."""
         self.hold_reasons: dict[str, str] = {}
         """Topic → the reason why the daemon takes none of its records now. Written by the io thread."""
         self.why_no_topic: Callable[[str, int], str] = lambda topic, partition: ""

@@ -7,6 +7,9 @@ from typing import Final
 
 BACKOFF_FIRST_MS: Final = 20.0
 BACKOFF_MAX_MS: Final = 1_000.0
+REFUSED_FIRST_MS: Final = 1_000.0
+REFUSED_MAX_MS: Final = 30_000.0
+"""The same for a daemon that refuses this client until its configuration changes."""
 STEADY_MS: Final = 1_000.0
 """A connection is useful if it lives this long after WELCOME, or brings an acceptance or an outcome."""
 
@@ -42,10 +45,13 @@ class Patience:
         self.attached_at_ms = self.away_since_ms = None
         self._backoff_ms = 0.0
 
-    def next_wait_ms(self, *, at_once: bool) -> float:
+    def next_wait_ms(self, *, at_once: bool, is_refused: bool = False) -> float:
         """The backoff before the next HELLO in ms. With ``at_once`` it is 0, unless that was just tried in vain."""
         if at_once and not self._backoff_ms:
             self._backoff_ms = BACKOFF_FIRST_MS
             return 0.0
-        self._backoff_ms = min(BACKOFF_MAX_MS, max(BACKOFF_FIRST_MS, self._backoff_ms * 2))
+        first_ms, most_ms = (
+            (REFUSED_FIRST_MS, REFUSED_MAX_MS) if is_refused else (BACKOFF_FIRST_MS, BACKOFF_MAX_MS)
+        )
+        self._backoff_ms = min(most_ms, max(first_ms, self._backoff_ms * 2))
         return self._backoff_ms * random.uniform(0.8, 1.2)

@@ -72,10 +72,16 @@ def no_room(outbox: Outbox, topic: str, waited_ms: float) -> SidecarError:
     """The error of a caller that waited ``waited_ms`` in vain: DaemonUnreachable or BufferExhausted."""
     if not outbox.attached_once:
         return DaemonUnreachable(unreachable_text(outbox.path, waited_ms, outbox.last_word))
+    waited = f"waited {waited_ms:.0f} ms (max.block.ms). No record of this call was queued."
+    if outbox.is_turned_away:
+        return BufferExhausted(
+            f"The daemon refuses this producer ({outbox.last_word.rstrip('.')}), which it took before, and "
+            f"{outbox.buffered_bytes} bytes already wait for it; {waited}"
+        )
     if outbox.last_word:
         return DaemonUnreachable(
             f"The daemon at {outbox.path} is away ({outbox.last_word}) and {outbox.buffered_bytes} bytes already "
-            f"wait for it; waited {waited_ms:.0f} ms (max.block.ms). No record of this call was queued."
+            f"wait for it; {waited}"
         )
     return BufferExhausted(
         f"Failed to allocate room for a record of topic {topic} within the configured max blocking "

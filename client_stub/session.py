@@ -17,11 +17,12 @@ import msgpack
 from client_stub.ack_window import AckWindow
 from client_stub.attachment import Attachment, checked_message
 from client_stub.client_identity import ClientIdentity
-from client_stub.errors import DeliveryFailed, SidecarError, TopicLimit, error_for
+from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.hot import unpack_outcomes
 from client_stub.log import log
+from client_stub.refusals import refusal_error
 from client_stub.session_states import SessionEvent, State
-from client_stub.submission import Submission, as_delivery_failure, lost_error
+from client_stub.submission import Submission, lost_error
 from client_stub.wait_reasons import topics_text
 from client_stub.wire import Kind, LocalCode, OutcomeKind, SubmitFlag
 
@@ -86,7 +87,7 @@ class Session(Attachment):
         for submission in submissions:
             submission.queued_ms = now_ms
             if self.fatal is not None:
-                submission.fail(as_delivery_failure(self.fatal))
+                submission.fail(refusal_error(self.fatal.name, str(self.fatal)))
                 self._finish(submission)
                 continue
             window = self._by_topic.get(submission.topic) or self._open(submission.topic)
@@ -394,8 +395,7 @@ class Session(Attachment):
                 # The worker's state is older than its last ACCEPTED, and those frames are gone here, so the stream
                 # restarts.
                 lost[window.topic] = position + 1, first - 1
-                text = "The daemon lost records it had accepted; they may or may not be in the log."
-                self._restart(window, text)
+                self._restart(window, _lost)
                 continue
             self._accept(credit_bytes, ((window.number, position),))
             self._send_on(window)
@@ -407,20 +407,22 @@ class Session(Attachment):
         window = self.windows.get(number)
         if window is None:
             return
-        error = TopicLimit(f"The daemon refused topic {window.topic}: {text}", name=code)
-        self.refused_topics.append((window.topic, error))
+        text = f"The daemon refused topic {window.topic}: {text}"
+        self.refused_topics.append((window.topic, _topic_error(code, text)))
         self.has_new_state = True
         self.hold_reasons.pop(window.topic, None)
         self._sent_bytes -= window.rewind(0)
-        self._fail(window, lambda sent: as_delivery_failure(error))
+        self._fail(window, lambda sent: _topic_error(code, text))
 
-    def _forget(self, text: str, *, older_than_ms: float = -inf) -> None:
+    def _forget(self, error_of: Callable[[bool], DeliveryFailed], *, older_than_ms: float = -inf) -> None:
         """The daemon no longer knows this client: restart all streams."""
         self._outcomes_seen = self._acked = 0
         for window in list(self.windows.values()):
-            self._restart(window, text, older_than_ms=older_than_ms)
+            self._restart(window, error_of, older_than_ms=older_than_ms)
 
-    def _restart(self, window: AckWindow, text: str, *, older_than_ms: float = -inf) -> None:
+    def _restart(
+        self, window: AckWindow, error_of: Callable[[bool], DeliveryFailed], *, older_than_ms: float = -inf
+    ) -> None:
         """The daemon no longer knows this stream: fail all that it may have received as possibly persisted.
 
         Submissions that were never sent continue in a new stream, unless they have waited since before
@@ -429,7 +431,7 @@ class Session(Attachment):
         kept: list[Submission] = []
         for submission in window.undecided():
             if submission.sent or submission.queued_ms < older_than_ms:
-                submission.fail(lost_error(text, maybe=submission.sent))
+                submission.fail(error_of(submission.sent))
                 self._finish(submission)
             else:
                 kept.append(submission)
@@ -479,3 +481,13 @@ class Session(Attachment):
         if window.has_turn:
             window.has_turn = False
             self._turns.remove(window)
+
+
+def _topic_error(code: str, text: str) -> DeliveryFailed:
+    return refusal_error(code, text, unknown=LocalCode.TOPIC_REFUSED)
+
+
+def _lost(sent: bool) -> DeliveryFailed:
+    return lost_error(
+        "The daemon lost records it had accepted; they may or may not be in the log.", maybe=sent
+    )

@@ -22,7 +22,7 @@ class SessionEvent(StrEnum):
     WELCOME = "WELCOME"
     AWAY = "socket lost, no answer, HELLO_AGAIN, or a refusal that may pass"
     PAUSE_OVER = "the pause is over"
-    FATAL = "a refusal that will not change"
+    FATAL = "a refusal that lasts"
     CLOSE = "close() or cancel()"
 
 

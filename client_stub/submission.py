@@ -403,12 +403,3 @@ def lost_error(text: str, *, maybe: bool) -> DeliveryFailed:
 
     persistence = Persistence.POSSIBLY_PERSISTED if maybe else Persistence.NOT_PERSISTED
     return error_for(LocalCode.DISCONNECTED, text, persistence)
-
-
-def as_delivery_failure(error: SidecarError | None, *, maybe: bool = False) -> DeliveryFailed:
-    """``error`` as the error of a record, with the same text."""
-    failure = lost_error(str(error), maybe=maybe)
-    if error is not None:
-        failure.name = error.name
-        failure.retriable = error.retriable
-    return failure

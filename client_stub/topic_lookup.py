@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from client_stub.curve_keys import WatchedKeyFile
-from client_stub.errors import DaemonRefused, DaemonUnreachable, MetadataTimeout, SidecarError, error_for
+from client_stub.errors import DaemonUnreachable, MetadataTimeout, SidecarError, error_for
+from client_stub.refusals import REFUSALS, Lasts, refusal_error
 from client_stub.transport import Transport
 from client_stub.wire import TCP_PREFIX, Kind, LocalCode
 
@@ -30,14 +31,6 @@ LOOK_TCP_MS: Final = 1_000.0
 """The same over TCP, which needs a handshake first. The caller has already waited at least as long."""
 ASKED_MS: Final = 30_000.0
 """The longest time that the daemon keeps one question; a caller with a longer timeout asks again."""
-_PASSES: Final = frozenset({"METADATA_TIMEOUT", "NOT_READY", "KAFKA_UNREACHABLE", "FAILED"})
-"""Refusals that may be gone at another try."""
-_CODES: Final = {
-    "METADATA_TIMEOUT": LocalCode.METADATA_TIMEOUT,
-    "TOPIC_AUTHORIZATION_FAILED": LocalCode.TOPIC_UNAUTHORIZED,
-    "INVALID_TOPIC_EXCEPTION": LocalCode.INVALID_TOPIC,
-    "SASL_AUTHENTICATION_FAILED": LocalCode.UNAUTHENTICATED,
-}
 
 
 class PartitionInfo(NamedTuple):
@@ -155,9 +148,8 @@ class TopicLookup:
                     raise error_for(code)
         elif message[0] == Kind.REFUSED:
             name, text = message[1:3]
-            code = _CODES.get(name)
-            error = DaemonRefused(text, name=name) if code is None else error_for(code, text)
-            if name not in _PASSES:
+            error, row = refusal_error(name, text), REFUSALS.get(name)
+            if row is None or row.lasts is not Lasts.A_MOMENT:
                 raise error
             self._try_again(now_ms, error)
         return None

@@ -41,6 +41,12 @@ def ask(submission: Submission | None, timeout: float | None) -> str:
     return said
 
 
+def where_it_is(outbox: Outbox) -> str:
+    """What keeps the daemon from taking records, behind "the daemon ": it is away, or does not admit this producer."""
+    verb = "refuses this producer" if outbox.is_turned_away else "is away"
+    return f"{verb} ({outbox.last_word.rstrip('.')})"
+
+
 def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = False) -> str:
     """Why ``submission`` has no outcome. ``said`` is the daemon's answer about the topic, if it was asked. ``of_many``
     words the text for several records.
@@ -52,7 +58,7 @@ def why_no_outcome(submission: Submission, said: str = "", *, of_many: bool = Fa
     if said:
         return f": {said}"
     if outbox.last_word:
-        return f": the daemon has accepted {it}, and is away ({outbox.last_word.rstrip('.')})"
+        return f": the daemon has accepted {it}, and {where_it_is(outbox)}"
     if submission.why_slow:
         return f": {submission.why_slow}"
     return (
@@ -66,7 +72,7 @@ def why_not_taken(outbox: Outbox, topic: str, *, for_room: bool = False) -> str:
     that are held, as their records fill the buffer for all.
     """
     if outbox.last_word:
-        return f": the daemon is away ({outbox.last_word.rstrip('.')})"
+        return f": the daemon {where_it_is(outbox)}"
     holds = outbox.hold_reasons.copy()
     if topic in holds:
         return f": the daemon holds topic {topic} ({holds[topic].rstrip('.')})"

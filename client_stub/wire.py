@@ -177,6 +177,8 @@ class LocalCode(IntEnum):
     ENCODE_MISMATCH = 0xFF0E
     QUOTA_EXCEEDED = 0xFF0F  # over the rate of [clients.NAME], with over.limit = discard
     UNAUTHENTICATED = 0xFF10  # it expired while the brokers refused the daemon's login
+    NOT_ADMITTED = 0xFF11  # the daemon refused this client (the stub's own, never sent)
+    TOPIC_REFUSED = 0xFF12  # the daemon gave this client no place for the topic (the stub's own, never sent)
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF

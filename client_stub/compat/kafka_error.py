@@ -19,6 +19,7 @@ class KafkaError:
     if TYPE_CHECKING:
         # Declared for type checkers; all other codes are only set below.
         _ALL_BROKERS_DOWN: Final = -187
+        _AUTHENTICATION: Final = -169
         _INVALID_ARG: Final = -186
         _MSG_TIMED_OUT: Final = -192
         _PURGE_QUEUE: Final = -152
@@ -27,6 +28,7 @@ class KafkaError:
         _UNKNOWN_PARTITION: Final = -190
         _UNKNOWN_TOPIC: Final = -188
         MSG_SIZE_TOO_LARGE: Final = 10
+        POLICY_VIOLATION: Final = 44
         TOPIC_AUTHORIZATION_FAILED: Final = 29
         TOPIC_EXCEPTION: Final = 17
         UNKNOWN: Final = -1
@@ -106,6 +108,9 @@ _LOCAL: Final[Mapping[int, int]] = {
     LocalCode.TOPIC_UNAUTHORIZED: KafkaError.TOPIC_AUTHORIZATION_FAILED,
     LocalCode.CANCELLED: KafkaError._PURGE_QUEUE,
     LocalCode.ABORTED: KafkaError._PURGE_QUEUE,
+    LocalCode.UNAUTHENTICATED: KafkaError._AUTHENTICATION,
+    LocalCode.NOT_ADMITTED: KafkaError._AUTHENTICATION,
+    LocalCode.TOPIC_REFUSED: KafkaError.POLICY_VIOLATION,
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from client_stub import Producer, RecordMetadata, errors
 from client_stub.errors import error_for
-from client_stub.wire import Kind, Persistence
+from client_stub.wire import Kind, LocalCode, Persistence
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -212,9 +212,11 @@ def test_a_refused_stream_fails_its_records_and_no_others(producer: Producer, da
     daemon.accept = accept
     bad, good = producer.send("bad", b"v"), producer.send("good", b"v")
     assert good.result(10).topic == "good"
-    with pytest.raises(errors.DaemonLost, match="refused topic bad: Too many topics") as caught:
+    with pytest.raises(errors.TopicLimit, match="refused topic bad: Too many topics") as caught:
         bad.result(10)
     assert caught.value.persistence is Persistence.NOT_PERSISTED
+    assert (caught.value.code, caught.value.name) == (LocalCode.TOPIC_REFUSED, "TOO_MANY_STREAMS")
+    assert not caught.value.retriable, "who sends it again at once gets the same answer"
     with pytest.raises(errors.TopicLimit):
         producer.send("bad", b"v")
 

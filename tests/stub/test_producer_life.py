@@ -174,11 +174,11 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
     for thread in threads:
         thread.start()
     eventually(lambda: len(producer._outbox._waiters) == 2)
-    daemon.refuse_hello = ("NOT_ADMITTED", "the token of client test is wrong")
+    daemon.refuse_hello = ("MALFORMED_FRAME", "it cannot be read")
     daemon.kill_worker()
     for thread in threads:
         thread.join(10)
-    assert [error.name for error in told.values()] == ["NOT_ADMITTED"] * 2
+    assert [error.name for error in told.values()] == ["MALFORMED_FRAME"] * 2
     began = [error for error in told.values() if error.queued is not None]
     assert began, "the first of them had room"
     for error in began:

@@ -57,7 +57,7 @@ EVENTS: dict[SessionEvent, tuple[Callable[[Session], object], ...]] = {
     SessionEvent.WELCOME: (lambda it: worker(it, [Kind.WELCOME, 1, b"secret", False, 1 << 20, {}, []]),),
     SessionEvent.AWAY: (lambda it: it.lost("cut", 0.0), lambda it: refuse(it, "DRAINING")),
     SessionEvent.PAUSE_OVER: (pause_over,),
-    SessionEvent.FATAL: (lambda it: refuse(it, "UNSUPPORTED_VERSION"),),
+    SessionEvent.FATAL: (lambda it: refuse(it, "MALFORMED_FRAME"),),
     SessionEvent.CLOSE: (
         lambda it: it.bye(),
         lambda it: it.cancel(lambda _: pytest.fail("nothing is queued")),
