@@ -10,6 +10,7 @@ from typing import Any
 from sidecar.common.control import FailedRecords, NeedTopics, Start, UpdateMetadataReply
 from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+from tests.patience import PATIENCE_S
 
 FAKE_WORKER = (sys.executable, "-m", "tests.controller.fake_worker")
 
@@ -122,7 +123,7 @@ class Stage:
     def update_replied(self, worker: WorkerProcess, reply: UpdateMetadataReply) -> None:
         self.replies.append((worker.identity.index, reply))
 
-    async def until(self, condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
         """Wait until ``condition()``; looks again at each change the supervisor tells, and at each look of it."""
         async with asyncio.timeout(timeout_s):
             while not condition():

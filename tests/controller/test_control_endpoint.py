@@ -25,6 +25,7 @@ from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
 from sidecar.net.endpoint import MALFORMED_MAX
 from sidecar.net.peer import Peer
+from tests.patience import PATIENCE_S
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
 
@@ -60,7 +61,7 @@ def perform(short_dir: Path, play: Play) -> None:
 
         async def ask(frame: bytes) -> list[Any]:
             await dealer.send(frame)
-            answer: list[Any] = msgpack.unpackb(await asyncio.wait_for(dealer.recv(), 10))
+            answer: list[Any] = msgpack.unpackb(await asyncio.wait_for(dealer.recv(), PATIENCE_S))
             return answer
 
         try:
@@ -158,7 +159,10 @@ def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
             assert (await ask(msgpack.packb([Kind.TOPICS, None])))[:2] == [Kind.REFUSED, "NOT_READY"]
             go_on.set()
             for other in others:
-                assert msgpack.unpackb(await asyncio.wait_for(other.recv(), 10)) == [Kind.TOPICS_REPLY, []]
+                assert msgpack.unpackb(await asyncio.wait_for(other.recv(), PATIENCE_S)) == [
+                    Kind.TOPICS_REPLY,
+                    [],
+                ]
             assert await ask(msgpack.packb([Kind.TOPICS, None])) == [Kind.TOPICS_REPLY, []]
         finally:
             for other in others:
@@ -186,7 +190,7 @@ def test_the_questions_of_one_user_leave_room_for_those_of_others(
             for _ in range(8):
                 await greedy.send(msgpack.packb([Kind.TOPICS, ["t"], 30_000]))
             for _ in range(2):
-                answer = msgpack.unpackb(await asyncio.wait_for(greedy.recv(), 10))
+                answer = msgpack.unpackb(await asyncio.wait_for(greedy.recv(), PATIENCE_S))
                 assert answer[:2] == [Kind.REFUSED, "NOT_READY"]
             monkeypatch.setattr(endpoint._endpoint, "peer", lambda routing_id: Peer(1, 4711, 4711))
             waiting = asyncio.ensure_future(ask(msgpack.packb([Kind.TOPICS, None])))
@@ -212,7 +216,7 @@ def test_a_connection_stays_for_a_while_only(short_dir: Path, monkeypatch: pytes
             idle.setblocking(False)
             loop = asyncio.get_running_loop()
             heard = b"greeting"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while heard:
                     heard = await loop.sock_recv(idle, 1_000)
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG], "who comes again is let in"

@@ -11,6 +11,7 @@ import pytest
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.config_loader import load_config
 from sidecar.controller.reload import Reload
+from tests.patience import PATIENCE_S
 
 
 def config(*words: str) -> SidecarConfig:
@@ -42,7 +43,7 @@ class Daemon:
     def read(self) -> SidecarConfig:
         self.reads += 1
         self._loop.call_soon_threadsafe(self.reading.set)
-        assert self.may_read.wait(10)
+        assert self.may_read.wait(PATIENCE_S)
         if isinstance(self.next, Exception):
             raise self.next
         return self.next
@@ -55,7 +56,7 @@ class Daemon:
         return self.late
 
     async def result(self) -> dict[str, Any]:
-        return await asyncio.wait_for(self.results.get(), 10)
+        return await asyncio.wait_for(self.results.get(), PATIENCE_S)
 
 
 def test_a_change_is_used_once() -> None:
@@ -118,7 +119,7 @@ def test_asked_while_one_reads_another_follows() -> None:
         daemon = Daemon()
         daemon.may_read.clear()
         daemon.reload.ask()
-        await asyncio.wait_for(daemon.reading.wait(), 10)
+        await asyncio.wait_for(daemon.reading.wait(), PATIENCE_S)
         for _ in range(5):
             daemon.reload.ask()
         daemon.may_read.set()
@@ -162,14 +163,14 @@ def test_files_that_cannot_be_read_hold_up_neither_reloads_nor_the_end(
         assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",), "a late one is not taken on"
         daemon.may_read.clear()
         daemon.reload.ask()
-        await asyncio.wait_for(daemon.reading.wait(), 10)
+        await asyncio.wait_for(daemon.reading.wait(), PATIENCE_S)
         hanging.append(daemon)
 
     hanging: list[Daemon] = []
     asyncio.run(run())
     assert thread_named("reload").is_alive(), "the loop has ended while it reads"
     hanging[0].may_read.set()
-    thread_named("reload").join(10)
+    thread_named("reload").join(PATIENCE_S)
 
 
 def thread_named(name: str) -> threading.Thread:

@@ -16,6 +16,7 @@ from sidecar.controller.run_dir import RunDir, RunDirError, read_json
 from sidecar.controller.run_dir_lock import process_start_time
 from sidecar.testing.waiting import wait_until
 from tests.controller.run_dir_holder import hold
+from tests.patience import PATIENCE_S
 
 
 @pytest.mark.process
@@ -72,7 +73,7 @@ def test_leftovers_of_a_dead_daemon_are_cleared(short_dir: Path) -> None:
                 stale.bind(str(short_dir / name))
         run_dir.acquire()
         done = run_dir.clear_leftovers()
-        assert worker.wait(10) == -signal.SIGKILL
+        assert worker.wait(PATIENCE_S) == -signal.SIGKILL
         assert stranger.poll() is None
         stranger.kill()
     assert not list(short_dir.glob("*.sock"))

@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 from sidecar.controller.systemd import Systemd
+from tests.patience import PATIENCE_S
 
 
 def test_notifies(short_dir: Path) -> None:
     path = str(short_dir / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(path)
-        heard.settimeout(5)
+        heard.settimeout(PATIENCE_S)
         systemd = Systemd(
             {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
         )
@@ -36,7 +37,7 @@ def test_the_next_daemon_becomes_the_main_process(short_dir: Path) -> None:
     done_s: list[float] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(path)
-        notify.settimeout(10)
+        notify.settimeout(PATIENCE_S)
         systemd = Systemd({"NOTIFY_SOCKET": path})
 
         def take() -> None:

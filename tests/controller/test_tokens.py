@@ -26,6 +26,7 @@ from sidecar.protocol.sasl.credentials import OAuthToken, token_fingerprint
 from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from sidecar.testing.token_server import Fault, TokenServer
 from tests.net.links import until
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from sidecar.controller.worker_process import WorkerProcess
@@ -101,12 +102,12 @@ def test_by_tls_with_an_own_ca(tmp_path: Path) -> None:
 )
 def test_what_an_endpoint_does_instead_is_one_sentence(tokens: TokenServer, fault: Fault, words: str) -> None:
     tokens.fault = fault
-    fetch = token_source(client(tokens.token_url, "sasl.login.read.timeout.ms=200"))
+    in_short = ["sasl.login.read.timeout.ms=200"] if fault is Fault.SLOW else []
     with pytest.raises(TokenError, match=words) as caught:
-        fetch()
+        token_source(client(tokens.token_url, *in_short))()
     assert SECRET not in str(caught.value)
     tokens.fault = None
-    assert fetch().value
+    assert token_source(client(tokens.token_url))().value
 
 
 def test_a_wrong_secret_and_nobody_there(tokens: TokenServer) -> None:
@@ -168,10 +169,8 @@ def test_an_opaque_token_at_the_bound_of_an_answer() -> None:
 
 def test_a_byte_now_and_then_is_no_answer() -> None:
     url = serve_once(HEAD + b" " * 1_000, pause_s=0.05, piece=40)
-    began_s = time.monotonic()
     with pytest.raises(TokenError, match="in time"):
         token_source(client(url, "sasl.login.read.timeout.ms=300"))()
-    assert time.monotonic() - began_s < 5.0
 
 
 # ---- other sources
@@ -382,10 +381,11 @@ def test_a_refused_token_is_replaced_once_for_all_who_say_so() -> None:
 
 
 def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
-    release = threading.Event()
+    release, ended = threading.Event(), threading.Event()
 
     def fetch() -> OAuthToken:
-        release.wait(30)
+        release.wait(PATIENCE_S)
+        ended.set()
         raise TokenError("late")
 
     async def live() -> None:
@@ -394,9 +394,8 @@ def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
         await asyncio.sleep(0)
         keeper.close()
 
-    began_s = time.monotonic()
     asyncio.run(live())
-    assert time.monotonic() - began_s < 5
+    assert not ended.is_set()
     release.set()
 
 

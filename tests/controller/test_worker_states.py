@@ -14,6 +14,7 @@ from sidecar import controller
 from sidecar.common.control import Ready
 from sidecar.controller.worker_process import WorkerProcess
 from sidecar.controller.worker_states import TRANSITIONS, WorkerEvent, WorkerState
+from tests.patience import PATIENCE_S
 
 from .stage import Stage, on_stage
 
@@ -60,7 +61,7 @@ def test_a_worker_takes_the_step_of_the_table(state: WorkerState, event: WorkerE
         for step in WAYS[state]:
             await EVENTS[step](it, worker)
         assert worker.state is state
-        await asyncio.wait_for(EVENTS[event](it, worker), 20.0)
+        await asyncio.wait_for(EVENTS[event](it, worker), PATIENCE_S)
         assert worker.state is TRANSITIONS[state].get(event, state)
 
     play()

@@ -15,6 +15,7 @@ from sidecar.controller.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, Metad
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from tests.patience import PATIENCE_S, TEST_S
 
 from .answers import NODES, topic_id
 
@@ -33,13 +34,13 @@ def snapshot(
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test(), 10)
+        await asyncio.wait_for(test(), TEST_S)
 
     asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - the condition is over state of other tasks
             await asyncio.sleep(0)
 

@@ -10,6 +10,7 @@ import uvloop
 
 from sidecar.testing.certificates import CertificateAuthority
 from tests.configs import security
+from tests.patience import TEST_S
 
 from .fake_broker import FakeBroker
 from .links import NotingLinks
@@ -20,14 +21,14 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine function to its end, at most 20 s; an exception of its callbacks fails the test."""
+    """Run a coroutine function to its end, in bounded time; an exception of its callbacks fails the test."""
 
     def run(test: Callable[[], Awaitable[None]]) -> None:
         failures: list[dict[str, object]] = []
 
         async def bounded() -> None:
             asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-            await asyncio.wait_for(test(), 20)
+            await asyncio.wait_for(test(), TEST_S)
 
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
         with asyncio.Runner(loop_factory=factory) as runner:

@@ -16,8 +16,8 @@ from client_stub.zmtp import opening
 from sidecar.net.endpoint import (
     Endpoint,
 )
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 MESSAGE_BYTES_MAX = 4 << 20
 
 

@@ -16,9 +16,10 @@ from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import Buffer
 from tests.configs import config_with
 from tests.configs import security as plaintext
+from tests.patience import PATIENCE_S
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Wait until the condition holds, over turns of the loop; TimeoutError when it never does."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - a condition over sockets, no event to wait for

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -17,6 +18,9 @@ from sidecar.common.model import Node, second_of
 from sidecar.net import cluster_links
 from sidecar.net.cluster_links import ClusterLinks
 from sidecar.net.name_lookup import AddressInfo
+from sidecar.protocol.connection_states import ConnectionConfig
+from tests.configs import config_with
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 from .fake_broker import FakeBroker
@@ -43,6 +47,12 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *first: str) -> list[str]:
     return addresses
 
 
+def close_when_idle(noting: NotingLinks, max_idle_ms: float) -> None:
+    """From now on, also for the links that are there: a link may be idle for longer before its test sees it."""
+    noting.links.use(config_with(ConnectionConfig, connections_max_idle_ms=max_idle_ms))
+    noting.links._check()
+
+
 @pytest.mark.rule("S6")
 def test_every_resolved_address_is_tried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, mute, then good: the link comes up on the third, the mute one given up at the setup timeout."""
@@ -53,7 +63,7 @@ def test_every_resolved_address_is_tried(run: Run, monkeypatch: pytest.MonkeyPat
             good.port = mute.port
             async with good:
                 resolve_to(monkeypatch, "127.0.0.2", "127.0.0.3", "127.0.0.4")
-                noting = NotingLinks(socket_connection_setup_timeout_ms=200.0)
+                noting = NotingLinks(socket_connection_setup_timeout_ms=1_000.0)
                 link = await noting.connect(node_of(good.port, "broker.test"))
                 assert link.is_ready
                 assert len(mute.peers) == 1
@@ -163,7 +173,7 @@ def test_a_name_server_that_hangs_holds_up_neither_the_loop_nor_its_end(
     def hang(host: str, port: int, **more: int) -> object:
         if not more.get("flags"):
             asked.append(host)
-            answers.wait(20)
+            answers.wait(PATIENCE_S)
         return resolve(host, port, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
@@ -192,7 +202,7 @@ def test_a_name_server_that_hangs_holds_up_neither_the_loop_nor_its_end(
     (hanging,) = set(threading.enumerate()) - before
     assert hanging.daemon, "neither the loop nor the process waits for it"
     answers.set()
-    hanging.join(10)
+    hanging.join(PATIENCE_S)
 
 
 @pytest.mark.rule("S6")
@@ -202,12 +212,17 @@ def test_a_refused_port_is_retried_with_growing_backoff(run: Run) -> None:
         noting = NotingLinks(reconnect_backoff_ms=20.0, reconnect_backoff_max_ms=100.0)
         clock = noting.links._clock
         delays: list[float] = []
+
+        def note(node_id: int, connected: bool, error: str | None) -> None:
+            if not connected:
+                delays.append(noting.links.next_attempt_delay_ms(1, clock.now_ms()))
+
+        noting.links.report_to(on_state=note, on_response=lambda *_: None)
         for attempt in range(5):
             await until(lambda: noting.links.next_attempt_delay_ms(1, clock.now_ms()) <= 0)
             assert noting.links.ready(node) is None
             assert noting.links.ready(node) is None, "only one attempt at a time"
-            await until(lambda: len(noting.states) == attempt + 1)  # noqa: B023
-            delays.append(noting.links.next_attempt_delay_ms(1, clock.now_ms()))
+            await until(lambda: len(delays) == attempt + 1)  # noqa: B023
         assert delays[0] <= 24
         assert max(delays) <= 100
         assert delays[3] > delays[0]
@@ -222,11 +237,13 @@ def test_a_refused_port_is_retried_with_growing_backoff(run: Run) -> None:
 def test_idle_connections_close_without_a_backoff(run: Run) -> None:
     async def test() -> None:
         async with FakeBroker(answer_anything) as broker:
-            noting = NotingLinks(connections_max_idle_ms=80.0)
+            noting = NotingLinks()
             link = await noting.connect(node_of(broker.port))
+            close_when_idle(noting, 80.0)
             await until(lambda: link.is_closed)
             assert noting.states == [(1, True, None), (1, False, None)]
             assert noting.links.next_attempt_delay_ms(1, noting.links._clock.now_ms()) == 0
+            close_when_idle(noting, inf)
             assert (await noting.connect(node_of(broker.port))).is_ready
             noting.links.close_all()
 
@@ -306,13 +323,15 @@ def test_a_link_that_fails_while_it_is_watched_leaves_the_others_watched(run: Ru
             raise RuntimeError("a bug")
 
         async with FakeBroker(answer_anything) as broker:
-            noting = NotingLinks(connections_max_idle_ms=80.0)
+            noting = NotingLinks()
             links = [await noting.connect(node_of(broker.port, id=id)) for id in (1, 2, 3)]
+            close_when_idle(noting, 80.0)
             links[1].check_deadlines = fail  # type: ignore[method-assign]
             await until(lambda: all(link.is_closed for link in links))
             assert [str(context["exception"]) for context in seen] == ["a bug"]
             ends = {node_id: reason for node_id, connected, reason in noting.states if not connected}
             assert ends == {1: None, 2: f"Watching {links[1].node} failed: RuntimeError: a bug", 3: None}
+            close_when_idle(noting, inf)
             assert (await noting.connect(links[1].node)).is_ready
             noting.links.close_all()
 

@@ -17,6 +17,7 @@ from sidecar.net.authentication import Authenticator
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.sasl.credentials import PasswordCredentials
 from tests.configs import DEFAULTS
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 from .fake_broker import FakeBroker
@@ -33,7 +34,7 @@ class Mount:
 
         def away(place: Any, *flags: Any, **more: Any) -> int:
             if place == str(path):
-                assert self.is_back.wait(20)
+                assert self.is_back.wait(PATIENCE_S)
             return real(place, *flags, **more)
 
         monkeypatch.setattr("sidecar.common.secret_sources.os.open", away)
@@ -98,7 +99,7 @@ def test_a_mount_that_is_away_leaves_the_last_secret_in_use(
         new.write_text("new\n")
         new.replace(mount.path)
         mount.is_back.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while await use() != "new":  # noqa: ASYNC110 - each use reads again
                 await asyncio.sleep(0.01)
 

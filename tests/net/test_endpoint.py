@@ -26,7 +26,8 @@ from sidecar.net.endpoint import (
     MESSAGES_PER_TURN_MAX,
 )
 from sidecar.net.peer import GONE, Peer
-from tests.net.desk import PATIENCE_S, Desk, desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.net.desk import Desk, desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.patience import PATIENCE_S
 
 
 def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ from sidecar.net.penalties import (
 )
 from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
-from tests.net.desk import MESSAGE_BYTES_MAX, PATIENCE_S, desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.patience import PATIENCE_S
 
 
 def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

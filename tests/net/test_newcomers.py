@@ -27,7 +27,8 @@ from sidecar.net.peer import Peer, host_of, peer_of, user_of
 from sidecar.net.penalties import FREE_POINTS
 from sidecar.net.tcp_listen import listen_on
 from sidecar.testing.tcp_access import HOST, free_ports
-from tests.net.desk import PATIENCE_S, Desk, desk_at, dial, is_closed, run, stub_at, until
+from tests.net.desk import Desk, desk_at, dial, is_closed, run, stub_at, until
+from tests.patience import PATIENCE_S
 
 DAEMON, CLIENT = KeyPair.new(), KeyPair.new()
 RULES = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})

@@ -17,6 +17,7 @@ from sidecar.net.tls_context import TlsContexts, tls_fault_of
 from sidecar.net.tls_files import PEM_BYTES_MAX
 from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 from tests.configs import DEFAULTS, security
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 from .test_tls_links import accepted, refused
@@ -279,7 +280,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
 
     def away(place: Any, **how: Any) -> os.stat_result:
         if place == path:
-            is_back.wait(20)
+            is_back.wait(PATIENCE_S)
         return real(place, **how)
 
     async def test() -> None:
@@ -318,5 +319,5 @@ def test_a_file_that_cannot_be_read_holds_up_one_thread_and_no_end(
     run(test)
     (thread,) = hanging()
     is_back.set()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()

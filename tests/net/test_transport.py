@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.net.transport import CHUNK_BYTES, LinkTransport, PlainTransport, TlsTransport
+from tests.patience import PATIENCE_S
 
 from .tls_bed import TlsBed
 
@@ -92,7 +93,7 @@ class Pair:
             try:
                 got = self.transport.receive_into(buffer)
             except BlockingIOError:
-                select.select([self.sock], [], [], 5)
+                select.select([self.sock], [], [], PATIENCE_S)
                 continue
             assert got, "the stream has ended"
             data += buffer[:got]
@@ -183,7 +184,7 @@ def test_more_is_pending_than_the_socket_shows(tls_bed: TlsBed) -> None:
     """A record is 16 KiB: after a small read the rest is inside OpenSSL, and the socket is silent."""
     pair = Pair("TLSv1.3", tls_bed, buffer_bytes=1 << 18)
     pair.peer.sendall(bytes(10_000))
-    select.select([pair.sock], [], [], 5)
+    select.select([pair.sock], [], [], PATIENCE_S)
     buffer = memoryview(bytearray(4_000))
     assert pair.transport.receive_into(buffer) == 4_000
     assert pair.transport.has_pending
@@ -267,7 +268,7 @@ def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
         buffer = memoryview(bytearray(1000))
 
         def reads_nothing_for_us() -> None:
-            assert select.select([sock], [], [], 5)[0]
+            assert select.select([sock], [], [], PATIENCE_S)[0]
             with pytest.raises(BlockingIOError):
                 transport.receive_into(buffer)
 
@@ -280,7 +281,7 @@ def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
             server.stdin.flush()
             got = b""
             while not got.endswith(said):
-                assert select.select([sock], [], [], 5)[0]
+                assert select.select([sock], [], [], PATIENCE_S)[0]
                 with contextlib.suppress(BlockingIOError):
                     count = transport.receive_into(buffer)
                     assert count
@@ -303,7 +304,7 @@ def test_words_of_tls_alone_do_not_hold_the_loop(tls_bed: TlsBed) -> None:
     thread = threading.Thread(target=lambda: accepted.append(server.wrap_socket(peer, server_side=True)))
     thread.start()
     transport = over(sock, tls_bed, ssl.TLSVersion.TLSv1_3)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     accepted[0].sendall(b"words")
     buffer = memoryview(bytearray(1 << 16))
     with pytest.raises(BlockingIOError):
@@ -334,11 +335,11 @@ def test_new_keys_without_end(tls_bed: TlsBed) -> None:
     asking.start()
     with pytest.raises(ConnectionError, match="new keys"):
         for _ in range(10_000):
-            assert select.select([pair.sock], [], [], 5)[0]
+            assert select.select([pair.sock], [], [], PATIENCE_S)[0]
             with contextlib.suppress(BlockingIOError):
                 pair.transport.receive_into(memoryview(bytearray(1000)))
     pair.transport.close()
-    asking.join(10)
+    asking.join(PATIENCE_S)
     pair.close()
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from client_stub import Producer, _native, pure
+from tests.patience import PATIENCE_S
 from tests.stub.fake_daemon import FakeDaemon
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
     """Poll ``condition`` until it is true and return its value; fails the test after ``seconds``."""
     deadline = time.monotonic() + seconds
     tick = threading.Event()

@@ -76,7 +76,7 @@ def test_a_wait_that_would_hold_up_the_loop_is_refused(daemon: FakeDaemon) -> No
 
     async def main(producer: AsyncProducer) -> None:
         delivery = await producer.send_many("a", ROWS)
-        for wait in (delivery.result, lambda: delivery.result(5), delivery.exception):
+        for wait in (delivery.result, lambda: delivery.result(10), delivery.exception):
             with pytest.raises(errors.SidecarError, match="await the delivery itself"):
                 wait()
         with pytest.raises(TimeoutError):

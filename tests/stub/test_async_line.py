@@ -329,8 +329,8 @@ def test_flush_waits_for_the_sends_before_it_and_not_for_those_behind(make_stage
         before = asyncio.create_task(stage.producer.send("t", b"1" * 500))
         await settle()
         with pytest.raises(TimeoutError, match="1 send waits for room"):
-            await stage.producer.flush(5)
-        flush = asyncio.create_task(stage.producer.flush(5, until="accepted"))
+            await stage.producer.flush(1)
+        flush = asyncio.create_task(stage.producer.flush(10, until="accepted"))
         await settle()
         behind = [asyncio.create_task(stage.producer.send("t", b"2" * 590)) for _ in range(20)]
         await settle()

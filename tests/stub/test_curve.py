@@ -13,6 +13,7 @@ from zmq.utils import z85
 
 from client_stub.curve import CurveClient, CurveConnection, CurveServer, KeyPair
 from client_stub.zmtp import Buffers, ZmtpError, command
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq is built without CURVE")
 DAEMON, CLIENT, STRANGER = KeyPair.new(), KeyPair.new(), KeyPair.new()
@@ -67,7 +68,7 @@ def test_our_client_speaks_with_libzmqs_server(context: zmq.Context[Any]) -> Non
     router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 500)
     router.rcvtimeo = _WAIT_MS
     port = router.bind_to_random_port("tcp://127.0.0.1")
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connected:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connected:
         ours = client()
         connected.sendall(ours.opening)
         assert pump(ours, connected, lambda: ours.is_ready) is None
@@ -98,7 +99,7 @@ def test_libzmqs_client_speaks_with_our_server(context: zmq.Context[Any]) -> Non
         dealer.send_multipart(MESSAGE)
         connected, _ = door.accept()
         with connected:
-            connected.settimeout(5)
+            connected.settimeout(PATIENCE_S)
             ours = server()
             connected.sendall(ours.opening)
             assert pump(ours, connected) == MESSAGE
@@ -123,7 +124,7 @@ def test_a_libzmq_client_without_a_known_key_is_refused(
         dealer.send(b"let me in")
         connected, _ = door.accept()
         with connected:
-            connected.settimeout(5)
+            connected.settimeout(PATIENCE_S)
             ours = server()
             connected.sendall(ours.opening)
             if events == "none":

@@ -89,10 +89,10 @@ def test_without_a_daemon_one_line_waits_and_the_others_do_not(
     began = time.monotonic()
     logger.warning("first")
     waited = time.monotonic() - began
-    assert 0.25 < waited < 5
+    assert waited > 0.25
     for _ in range(1_000):
         logger.warning("more")
-    assert time.monotonic() - began - waited < 1, "a thousand waits in vain"
+    assert time.monotonic() - began < 500 * waited, "a thousand waits in vain"
     assert handler.dropped == 1_001
     said = [each.getMessage() for each in caplog.records if "were dropped" in each.getMessage()]
     assert len(said) == 1 and said[0].startswith("1 log lines for topic logs were dropped: No kafka-sidecar")

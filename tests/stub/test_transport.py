@@ -22,6 +22,7 @@ from client_stub.curve_keys import key_file_text
 from client_stub.run_dir import keys_for
 from client_stub.transport import Message, Transport
 from client_stub.zmtp import opening
+from tests.patience import PATIENCE_S
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 from tests.stub.test_curve import CLIENT, DAEMON, pump, server
@@ -127,7 +128,7 @@ def test_a_process_without_a_free_descriptor_connects_again_once_there_is_one(da
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "full\n"
         daemon.kill_worker()
-        _, words = process.communicate(timeout=20)
+        _, words = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, words
 
 
@@ -172,7 +173,7 @@ def test_a_question_without_a_free_descriptor_ends_no_producer(daemon: FakeDaemo
         assert process.stdout is not None
         said = process.stdout.readline()
         daemon.do(daemon.deliver_log)
-        _, words = process.communicate(timeout=20)
+        _, words = process.communicate(timeout=PATIENCE_S)
         assert (said, process.returncode) == ("asked\n", 0), words
 
 
@@ -217,7 +218,7 @@ def test_each_address_behind_a_hosts_name_gets_its_turn(
 ) -> None:
     """As ::1 before 127.0.0.1 for localhost. One that answers is asked first the next time."""
     with socket.create_server(("127.0.0.1", 0)) as door, socket.create_server(("127.0.0.1", 0)) as closed:
-        door.settimeout(5)
+        door.settimeout(PATIENCE_S)
         places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (closed, door)]
         closed.close()
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
@@ -246,7 +247,7 @@ def test_a_name_server_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
     with socket.create_server(("127.0.0.1", 0)) as door:
-        door.settimeout(10)
+        door.settimeout(PATIENCE_S)
         address = f"tcp://daemon.example:{door.getsockname()[1]}"
         one, other = (Transport(address, keys_for(address, key_file)) for _ in range(2))
         one.open_control([b"hello"])

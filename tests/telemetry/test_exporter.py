@@ -19,6 +19,7 @@ from sidecar.telemetry.exporter import BACKLOG, CONNECTIONS_MAX, Exporter
 from sidecar.telemetry.metric_table import METRICS
 from sidecar.telemetry.page import duration
 from tests.net.links import until
+from tests.patience import PATIENCE_S
 
 STATUS: dict[str, Any] = {
     "pid": 7,
@@ -122,7 +123,7 @@ def get(
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request)
             writer.write_eof()
-            answers.append((await asyncio.wait_for(reader.read(), 10)).decode())
+            answers.append((await asyncio.wait_for(reader.read(), PATIENCE_S)).decode())
             writer.close()
         exporter.close()
         return answers
@@ -263,9 +264,9 @@ def test_connections_that_say_nothing_keep_nobody_out(segment: Segment, said: by
                 silent[-1][1].write(said)
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request("/healthz"))
-            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok\n")
+            assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"ok\n")
             writer.close()
-        ended = [asyncio.wait_for(each.read(), 10) for each, _ in silent[:-CONNECTIONS_MAX]]
+        ended = [asyncio.wait_for(each.read(), PATIENCE_S) for each, _ in silent[:-CONNECTIONS_MAX]]
         for outcome in await asyncio.gather(*ended, return_exceptions=True):
             assert outcome == b"" or isinstance(outcome, ConnectionResetError), outcome
         assert len(exporter._silent) + len(exporter._answered) <= CONNECTIONS_MAX
@@ -292,7 +293,7 @@ def test_a_connection_that_never_asks_is_ended(
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(said)
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         writer.close()
         assert not exporter._silent
         exporter.close()
@@ -336,7 +337,7 @@ def test_a_hundred_slow_readers_share_their_answers_and_keep_nobody_out(
         for _ in range(3):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request("/healthz"))
-            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok\n")
+            assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"ok\n")
             writer.close()
             assert len(exporter._silent) + len(exporter._answered) <= CONNECTIONS_MAX
         assert len(made) <= 3, "all of them came within a second or two"
@@ -372,7 +373,7 @@ def test_answers_that_nobody_takes_have_a_bound_and_the_oldest_is_not_waited_for
         host, port = exporter.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request("/status.json"))
-        assert len(await asyncio.wait_for(reader.read(), 10)) > 1_000_000, (
+        assert len(await asyncio.wait_for(reader.read(), PATIENCE_S)) > 1_000_000, (
             "one alone may be as large as it is"
         )
         writer.close()

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -29,10 +30,10 @@ from sidecar.controller.run_dir import RunDirError
 from sidecar.telemetry.exporter import Exporter
 from sidecar.testing.certificates import CertificateAuthority
 from sidecar.testing.child_processes import dying_with_parent
+from tests.patience import PATIENCE_S
 from tests.telemetry.test_exporter import STATUS, request
 
 IDLE = 1_000
-PATIENCE_S = 20.0
 
 
 def settings(listen: str, **changes: object) -> dict[str, Any]:
@@ -215,7 +216,7 @@ while True:
 
 
 def test_a_thousand_idle_connections_leave_the_probe_its_answer(tmp_path: Path) -> None:
-    """They come back as fast as they are closed. The goal is a second; a busy machine gets more here."""
+    """They come back as fast as they are closed. The goal is a second; a busy machine gets more here, by the median."""
 
     async def test() -> None:
         async with served(tmp_path) as exporter:
@@ -228,13 +229,12 @@ def test_a_thousand_idle_connections_leave_the_probe_its_answer(tmp_path: Path) 
             try:
                 assert idle.stdout is not None
                 assert await asyncio.to_thread(idle.stdout.readline) == b"held\n"
-                slowest = 0.0
+                waited_s: list[float] = []
                 for _ in range(20):
                     began_s = time.monotonic()
                     assert (await ask(exporter, request("/livez"))).endswith("ok\n")
-                    slowest = max(slowest, time.monotonic() - began_s)
-                print(f"slowest of 20: {slowest:.3f} s")
-                assert slowest < PATIENCE_S / 2
+                    waited_s.append(time.monotonic() - began_s)
+                assert median(waited_s) < PATIENCE_S / 6, waited_s
             finally:
                 idle.kill()
                 await asyncio.to_thread(idle.communicate)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from sidecar.worker.stubs.client_processes import ClientProcesses
+from tests.patience import PATIENCE_S
 
 Scenario = Callable[[ClientProcesses], Awaitable[None]]
 
@@ -27,7 +28,7 @@ def run(scenario: Scenario) -> None:
     async def main() -> None:
         processes = ClientProcesses(asyncio.get_running_loop())
         try:
-            await asyncio.wait_for(scenario(processes), 20)
+            await asyncio.wait_for(scenario(processes), PATIENCE_S)
         finally:
             processes.close()
 

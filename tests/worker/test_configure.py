@@ -14,6 +14,7 @@ from sidecar.common.model import ExitStatus
 from sidecar.shm.segment import Segment
 from sidecar.worker.worker import Worker
 from tests.configs import DEFAULTS
+from tests.patience import PATIENCE_S
 from tests.worker.hand import EPOCH, KEY
 
 
@@ -62,7 +63,7 @@ def test_a_message_that_is_handled_only_in_part_ends_the_worker(
         if kind is Configure:
             message = Configure(2, {name: values[name] for name in values if name != "clients"})
         ours.sendall(encode_message(message))
-        return await asyncio.wait_for(worker.run(), 10)
+        return await asyncio.wait_for(worker.run(), PATIENCE_S)
 
     with ours:
         assert asyncio.run(run()) == ExitStatus.FAILED

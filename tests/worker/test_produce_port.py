@@ -30,6 +30,7 @@ from tests.configs import config_with, producer_config, security
 from tests.net.fake_broker import FakeBroker, Peer, Request, api_versions_body
 from tests.net.links import until
 from tests.net.test_broker_link import INIT_BODY_V4
+from tests.patience import PATIENCE_S
 
 from .hand import EPOCH
 from .port_stage import BASE_TIMESTAMP_MS, PortStage
@@ -378,7 +379,7 @@ def test_a_buffer_that_a_codec_writes_to_is_nobody_elses(
     arrived: list[str] = []
 
     def slow(codec: str, data: bytes, level: int | None) -> bytes | None:
-        assert may_end.wait(20)
+        assert may_end.wait(PATIENCE_S)
         return compress(codec, data, level)
 
     async def note(peer: Peer, request: Request) -> None:

@@ -16,6 +16,7 @@ from sidecar.shm.in_work import InWork, batch_word
 from sidecar.worker.brokers import request_encoder
 from sidecar.worker.brokers.request_encoder import RequestEncoder
 from tests.configs import producer_config
+from tests.patience import PATIENCE_S
 
 from .scene import Scene
 
@@ -40,7 +41,7 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
     expired = threading.Event()
 
     def slow(codec: str, data: bytes, level: int | None) -> bytes:
-        assert expired.wait(10)
+        assert expired.wait(PATIENCE_S)
         return data[:1]
 
     monkeypatch.setattr(request_encoder, "compress", slow)
@@ -74,7 +75,7 @@ def test_a_codec_that_changes_under_way_is_named_as_it_was_used(
     changed = threading.Event()
 
     def slow(codec: str, data: bytes, level: int | None) -> bytes:
-        assert changed.wait(10)
+        assert changed.wait(PATIENCE_S)
         return codec.encode()
 
     monkeypatch.setattr(request_encoder, "compress", slow)

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from sidecar.worker.turn_timer import TurnTimer
-
-TIMEOUT_S = 10.0
+from tests.patience import PATIENCE_S
 
 
 def now_ms() -> float:
@@ -31,7 +30,7 @@ class Bell:
         self._rung.set()
 
     async def wait(self) -> float:
-        await asyncio.wait_for(self._rung.wait(), TIMEOUT_S)
+        await asyncio.wait_for(self._rung.wait(), PATIENCE_S)
         self._rung.clear()
         return self.rung_ms[-1]
 

@@ -19,6 +19,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker import main
 from sidecar.worker.worker import Worker
 from tests.configs import DEFAULTS
+from tests.patience import PATIENCE_S
 from tests.worker.hand import EPOCH, KEY
 
 
@@ -81,7 +82,7 @@ def test_a_mount_of_dead_letters_that_is_away_keeps_no_worker_from_its_records(
     is_back = threading.Event()
 
     def away(*_: object) -> int:
-        assert is_back.wait(20)
+        assert is_back.wait(PATIENCE_S)
         return 0
 
     monkeypatch.setattr("sidecar.worker.worker.close_leftovers", away)
@@ -98,7 +99,7 @@ def test_a_mount_of_dead_letters_that_is_away_keeps_no_worker_from_its_records(
         assert isinstance(ready, Ready)
         is_back.set()
         ours.sendall(encode_message(Stop()))
-        return await asyncio.wait_for(running, 10)
+        return await asyncio.wait_for(running, PATIENCE_S)
 
     with ours:
         assert asyncio.run(run()) == ExitStatus.OK
@@ -122,7 +123,7 @@ def test_dead_letters_that_cannot_be_closed_keep_no_worker_from_its_records(
         worker.adopt()
         worker.open()
         ours.sendall(encode_message(Stop()))
-        return await asyncio.wait_for(worker.run(), 10)
+        return await asyncio.wait_for(worker.run(), PATIENCE_S)
 
     with ours:
         assert asyncio.run(run()) == ExitStatus.OK
