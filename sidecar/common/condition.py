@@ -41,7 +41,9 @@ class HoldCause(StrEnum):
 
 
 class WaitCause(StrEnum):
-    """Why the oldest held record is still here."""
+    """Why the oldest held record is still here. ``REFUSED`` is the broker's word alone. ``LOST``: the connection ended
+    before the answer came, by either side. ``ADOPTED``: the worker that had sent it died.
+    """
 
     BROKER = "broker"
     NO_LEADER = "no_leader"
@@ -50,6 +52,9 @@ class WaitCause(StrEnum):
     UNKNOWN_TOPIC = "unknown_topic"
     OUT_OF_RANGE = "out_of_range"
     METADATA = "metadata"
+    PRODUCER_ID = "producer_id"
+    LOST = "lost"
+    ADOPTED = "adopted"
     UNANSWERED = "unanswered"
     LINGER = "linger"
     PAUSED = "paused"

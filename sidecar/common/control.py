@@ -64,6 +64,7 @@ class FailureRow(NamedTuple):
     """Records of one topic that failed with one error. ``code`` is the outcome's; ``persistence`` is wire.Persistence.
 
     ``topic`` is empty for records of many topics. ``client`` is the sender of the last one, empty if it is gone.
+    ``cause``: for what the last one waited until its time was over, a WaitCause or the name of a broker's error.
     """
 
     topic: str
@@ -72,6 +73,7 @@ class FailureRow(NamedTuple):
     persistence: int
     count: int  # type: ignore[assignment]  # shadows tuple.count
     client: str
+    cause: str = ""
 
 
 class TopicError(NamedTuple):

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sidecar.common.condition import TROUBLE_MS, BrokerRow, BrokerState
+from sidecar.common.condition import TROUBLE_MS, BrokerRow, BrokerState, WaitCause
 from sidecar.common.model import Node
 from sidecar.common.wording import counted, masked
+from sidecar.controller.advice import CURE, wait_advice
 from sidecar.telemetry.page import duration
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ VOUCHED_MS: Final = 12_000.0
 """For this time after a broker was lost, a metadata answer that still names it does not prove that it lives: Kafka
 takes up to 9 s (``broker.session.timeout.ms``) to notice a death.
 """
+IN_SYNC_MS: Final = 40_000.0
+"""For so long after its death a replica may count as in sync: ``replica.lag.time.max.ms``, and 10 s to notice it."""
 DEPARTED_MS: Final = 600_000.0
 """A broker that metadata no longer names is still shown for this time."""
 BAD: Final = frozenset({BrokerState.DOWN, BrokerState.SILENT})
@@ -41,6 +44,8 @@ class _Broker:
     bad_since_ms: float = 0.0
     next_line_ms: float = 0.0
     departed_ms: float | None = None
+    cluster_says_it: bool = False
+    """Whether it cannot be reached because no broker can."""
     rows: list[BrokerRow] = field(default_factory=list)
 
     @property
@@ -98,9 +103,14 @@ class BrokerBook:
                 if state in BAD and broker.shown not in BAD and broker.logged not in BAD:
                     broker.bad_since_ms = since_ms
                 broker.shown, broker.since_ms = state, since_ms
+            broker.cluster_says_it = error != "" and error == cluster_error
+        for broker in self._brokers.values():
+            blamed = self.blamed(broker.node.id)
+            if blamed is not None:
+                broker.last_error += f" It may wait for broker {blamed}, which is down."
             # Then the line about the cluster reports it for all brokers.
-            is_said = error != "" and error == cluster_error
-            if not broker.is_as_logged and state is not BrokerState.CONNECTING and not is_said:
+            is_said = broker.cluster_says_it
+            if not broker.is_as_logged and broker.shown is not BrokerState.CONNECTING and not is_said:
                 self._write(broker, now_ms)
 
     def _follow(self, nodes: Mapping[int, Node], now_ms: float) -> None:
@@ -157,21 +167,26 @@ class BrokerBook:
         broker.logged = broker.shown
         waiting = broker.waiting
         if broker.shown is BrokerState.SILENT:
+            blamed = self.blamed(broker.node.id)
             log.warning(
-                "%s is silent: it has answered nothing for %s with %s sent, and %s. Look at its process, "
-                "its disk and its log.",
+                "%s is silent: it has answered nothing for %s with %s sent, and %s. %s",
                 broker.name,
                 duration((now_ms - broker.since_ms) / 1e3),
                 counted(broker.in_flight, "request"),
                 waiting,
+                "Look at its process, its disk and its log."
+                if blamed is None
+                else f"It may wait for broker {blamed}, which is down.",
             )
         elif broker.shown is BrokerState.DOWN:
             log.warning(
-                "%s is down: %s; %s. Look at that broker, or at the network to it: what waits is delivered when it is "
-                "back or another broker leads its partitions.",
+                "%s is down: %s; %s. %s or another broker leads its partitions.",
                 broker.name,
                 broker.last_error.rstrip(".") or "its connection was lost",
                 waiting,
+                "What waits is delivered when it can be connected to"
+                if CURE in broker.last_error
+                else "Look at that broker, or at the network to it: what waits is delivered when it is back",
             )
         elif broker.shown is BrokerState.KNOWN:
             log.warning(
@@ -189,6 +204,25 @@ class BrokerBook:
         broker = self._brokers.get(broker_id)
         return "" if broker is None else str(broker.shown)
 
+    def blamed(self, broker_id: int) -> int | None:
+        """The broker that is down and for which this silent one may wait: with acks = all it answers when all replicas
+        in sync have the record, and a dead replica counts as in sync for a while. None if nobody can be blamed.
+        """
+        silent = self._brokers.get(broker_id)
+        if silent is None or silent.shown is not BrokerState.SILENT:
+            return None
+        down = [each for each in self._all() if each.shown is BrokerState.DOWN and not each.cluster_says_it]
+        return next((each.node.id for each in down if silent.since_ms < each.since_ms + IN_SYNC_MS), None)
+
+    def advice(self, now_ms: float) -> str:
+        """What to do about those that :meth:`troubled` names."""
+        troubled = [self._brokers[broker_id] for broker_id in self.troubled(now_ms)]
+        blamed = next((each for each in map(self.blamed, self.troubled(now_ms)) if each is not None), None)
+        if blamed is not None:
+            return f"Look at broker {blamed}, and at the network to it."
+        is_named = bool(troubled) and all(CURE in each.last_error for each in troubled)
+        return wait_advice(WaitCause.BROKER, CURE if is_named else "")
+
     def has_line(self, broker_id: int) -> bool:
         """Whether the log has reported its present bad state."""
         broker = self._brokers.get(broker_id)
@@ -202,13 +236,16 @@ class BrokerBook:
         """Broker id → a phrase, for each broker that has been in a bad state for TROUBLE_MS while records wait
         for it.
         """
-        return {
-            each.node.id: (
-                f"{each.name} has been {each.shown} for {duration((now_ms - each.since_ms) / 1e3)} and {each.waiting}"
-            )
-            for each in self._brokers.values()
-            if each.shown in BAD and each.held_records and now_ms - each.since_ms >= TROUBLE_MS
-        }
+        found = {}
+        for each in sorted(self._brokers.values(), key=lambda each: each.shown is BrokerState.SILENT):
+            lasts_ms = now_ms - each.since_ms
+            if each.shown in BAD and each.held_records and lasts_ms >= TROUBLE_MS:
+                blamed = self.blamed(each.node.id)
+                found[each.node.id] = (
+                    f"{each.name} has been {each.shown} for {duration(lasts_ms / 1e3)} and {each.waiting}"
+                    + ("" if blamed is None else f", it may wait for broker {blamed}, which is down")
+                )
+        return found
 
     @property
     def are_well(self) -> bool:

@@ -11,6 +11,7 @@ from sidecar.common.condition import (
     DELIBERATE,
     SPOOL_ADVICE,
     TROUBLE_MS,
+    BrokerState,
     HoldCause,
     HoldRow,
     ShareRow,
@@ -21,6 +22,7 @@ from sidecar.common.control import Condition
 from sidecar.common.model import Node
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import counted, masked
+from sidecar.controller.advice import wait_advice
 from sidecar.controller.broker_book import BAD, BrokerBook
 from sidecar.controller.hold_notes import HoldNotes
 from sidecar.telemetry.page import OLDEST_HELD, duration
@@ -41,19 +43,17 @@ PASSING_MS: Final = 3_000.0
 """A worker that has just begun has no metadata, and a broker that is back is connected to: for less than this."""
 _OF_TOPICS: Final = frozenset({WaitCause.UNKNOWN_TOPIC, WaitCause.OUT_OF_RANGE})
 """Causes that lie with the topic that a record names."""
-_TROUBLE: Final = frozenset({WaitCause.BROKER, WaitCause.NO_LEADER, WaitCause.REFUSED, WaitCause.METADATA})
+_TROUBLE: Final = frozenset(
+    {
+        WaitCause.BROKER,
+        WaitCause.NO_LEADER,
+        WaitCause.REFUSED,
+        WaitCause.LOST,
+        WaitCause.PRODUCER_ID,
+        WaitCause.METADATA,
+    }
+)
 """Causes that lie with Kafka, which make the daemon degraded."""
-_ADVICE: Final = {
-    WaitCause.BROKER: "Look at that broker and at the network to it.",
-    WaitCause.NO_LEADER: "A broker that has the partition must come back: look at the brokers of its replicas.",
-    WaitCause.REFUSED: "The broker refuses for now: look at its log, at its replicas and min.insync.replicas.",
-    WaitCause.THROTTLED: "A quota is used up: send less, or raise that of the daemon's user or client.id.",
-    WaitCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
-    WaitCause.OUT_OF_RANGE: "Send to a partition that the topic has, or give it more of them.",
-    WaitCause.METADATA: "Another broker is asked when request.timeout.ms is over: look at the one that is silent.",
-    WaitCause.UNANSWERED: "Look at that broker's process and disk.",
-    WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
-}
 _HOLD_WORDS: Final = {
     HoldCause.POOL: "the buffer pool is full",
     HoldCause.SHARE: "it holds its share of the buffer pool",
@@ -198,7 +198,7 @@ class ConditionBook:
                     "Broker %d throttles this daemon: it asked for %d ms of silence. %s",
                     broker_id,
                     throttle_ms,
-                    _ADVICE[WaitCause.THROTTLED],
+                    wait_advice(WaitCause.THROTTLED),
                 )
         self._is_calm = not self._has_waiting and self.brokers.is_calm
 
@@ -259,7 +259,7 @@ class ConditionBook:
             self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
             if is_new and has_line:
                 return  # the log has named that broker and the records waiting for it
-            log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), _ADVICE[WaitCause(row.cause)])
+            log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), self._advice(row))
 
     def _is_passing(self, row: WaitRow) -> bool:
         if row.cause == WaitCause.BROKER:
@@ -274,14 +274,30 @@ class ConditionBook:
         reason = _why(row.error) if is_named else f", {self._reason(row)}"
         return f"{OLDEST_HELD} {lasts}, {masked(where)}{reason}"
 
+    def _advice(self, row: WaitRow) -> str:
+        if row.cause == WaitCause.BROKER:
+            blamed = self.brokers.blamed(row.broker)
+            if blamed is not None:
+                return f"Look at broker {blamed}."
+            if self.brokers.state_of(row.broker) == BrokerState.UP:
+                return "If that lasts, look at the network to it."
+        return wait_advice(row.cause, row.error)
+
     def _reason(self, row: WaitRow) -> str:
         broker = f"broker {row.broker}"
+        state = self.brokers.state_of(row.broker)
+        at_broker = f"{broker} {state or 'not known'}"
+        if state == BrokerState.UP:  # for another worker
+            at_broker = f"a worker is connecting to {broker}"
         return {
-            WaitCause.BROKER: f"{broker} {self.brokers.state_of(row.broker) or 'not known'}{_why(row.error)}",
+            WaitCause.BROKER: f"{at_broker}{_why(row.error)}",
             WaitCause.NO_LEADER: "no leader",
             WaitCause.REFUSED: f"{broker} refuses: {row.error}",
             WaitCause.THROTTLED: f"{broker} throttles",
             WaitCause.METADATA: self.brokers.why_no_metadata(),
+            WaitCause.PRODUCER_ID: f"there is no producer id yet{_why(row.error)}",
+            WaitCause.LOST: f"to be sent again{_why(row.error)}",
+            WaitCause.ADOPTED: f"to be sent again to {broker} after the death of the worker that had sent it",
             WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
             WaitCause.OUT_OF_RANGE: "it names a partition that the topic does not have",
             WaitCause.UNANSWERED: f"{broker} has not answered yet",
@@ -296,11 +312,11 @@ class ConditionBook:
         """Why the daemon is degraded; None while Kafka takes the records."""
         troubled = self.brokers.troubled(now_ms)
         words = [*troubled.values()]
-        advice = _ADVICE[WaitCause.BROKER]
+        advice = self.brokers.advice(now_ms)
         for row in (self._oldest(False), self._oldest(True)):
             if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
                 words.append(self._wait_words(row, now_ms, troubled))
-                advice = _ADVICE[WaitCause(row.cause)]
+                advice = self._advice(row)
         if not words:
             return None
         return Trouble(f"{_sentence('; '.join(words))}.", advice)
@@ -321,7 +337,7 @@ class ConditionBook:
             if row is None or row.cause in _TROUBLE | DELIBERATE:  # an order to pause has its own notice
                 continue
             if now_ms - row.accepted_ms >= TROUBLE_MS:
-                found.append(f"{self._wait_words(row, now_ms)}. {_ADVICE[WaitCause(row.cause)]}")
+                found.append(f"{self._wait_words(row, now_ms)}. {self._advice(row)}")
         letters = [row for each in self._conditions.values() for row in each.letters]
         if letters:
             first = min(letters, key=lambda row: row.since_ms)
@@ -330,7 +346,9 @@ class ConditionBook:
                 f"{duration((now_ms - first.since_ms) / 1e3)}: {masked(first.reason)}. {SPOOL_ADVICE}"
             )
         for broker_id, throttle_ms in self.brokers.throttles.items():
-            found.append(f"broker {broker_id} throttles: {throttle_ms:,} ms. {_ADVICE[WaitCause.THROTTLED]}")
+            found.append(
+                f"broker {broker_id} throttles: {throttle_ms:,} ms. {wait_advice(WaitCause.THROTTLED)}"
+            )
         return found
 
     def _hold_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:

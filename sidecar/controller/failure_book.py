@@ -12,6 +12,7 @@ from client_stub.wire import Persistence
 from sidecar.common.control import FailureRow
 from sidecar.common.errors import classify
 from sidecar.common.wording import counted, masked
+from sidecar.controller.advice import failure_advice
 
 log = logging.getLogger(__name__)
 
@@ -24,26 +25,6 @@ LAST_MAX: Final = 20
 """How many pairs of topic and error `status` shows, the latest first."""
 LINE_INTERVAL_MS: Final = 60_000.0
 """Each topic and error is logged at most once in this time, with the count of all failures since."""
-ADVICE: Final = {
-    "TOPIC_AUTHORIZATION_FAILED": "Grant WRITE and DESCRIBE on the topic to the daemon's user, or correct the topic.",
-    "CLUSTER_AUTHORIZATION_FAILED": "Grant IDEMPOTENT_WRITE on the cluster to the daemon's user.",
-    "RECORD_TOO_LARGE": "Send smaller records, or raise max.request.size.",
-    "MESSAGE_TOO_LARGE": "Send smaller records, or raise the topic's max.message.bytes.",
-    "RECORD_LIST_TOO_LARGE": "Lower batch.size, or raise the topic's segment.bytes.",
-    "METADATA_TIMEOUT": "Create the topic, or correct its name.",
-    "INVALID_PARTITION": "Send to a partition that the topic has, or give it more of them.",
-    "UNKNOWN_TOPIC_OR_PARTITION": "Create the topic, or correct its name.",
-    "TIMED_OUT": "They were not delivered within delivery.timeout.ms: see `kafka-sidecar status`.",
-    "NOT_ENOUGH_REPLICAS": "Too few replicas are in sync: look at the brokers and min.insync.replicas.",
-    "THROTTLING_QUOTA_EXCEEDED": "Send less, or raise the rate in [clients.NAME] and run `kafka-sidecar reload`.",
-    "INVALID_TOPIC_EXCEPTION": "Correct the topic's name.",
-    "INVALID_TIMESTAMP": "Look at the records' timestamps, and at message.timestamp.*.max.ms of the topic.",
-    "UNSUPPORTED_COMPRESSION_TYPE": "Set compression.type to a codec that the brokers have.",
-    "SASL_AUTHENTICATION_FAILED": "Correct the daemon's login: `kafka-sidecar doctor` names the step that fails.",
-    "POISON_SUBMISSION": "Look at them by `kafka-sidecar replay --dry-run`, and report it.",
-    "INVALID_RECORD": "The broker refuses such records: a compacted topic needs keys.",
-}
-"""Error name → one sentence for the operator."""
 
 
 @dataclass(slots=True)
@@ -52,7 +33,7 @@ class _Pair:
 
     topic: str
     error: str
-    advice: str
+    advice: str = ""
     text: str = ""
     client: str = ""
     persistence: int = 0
@@ -85,13 +66,12 @@ class FailureBook:
             topic = masked(self._place_of(row.topic, row.count))
             pair = self._pairs.get((topic, known.name))
             if pair is None:
-                again = "Sending the records again may succeed." if known.retriable else ""
-                advice = ADVICE.get(known.name, again)
-                pair = self._pairs[topic, known.name] = _Pair(topic, known.name, advice, first_ms=wall_ms)
+                pair = self._pairs[topic, known.name] = _Pair(topic, known.name, first_ms=wall_ms)
             self._pairs.move_to_end((topic, known.name))
             # Names and texts come from clients and brokers: shown in one line, whatever they contain.
             pair.text, pair.client = masked(row.text or known.text), masked(row.client)
             pair.persistence = row.persistence
+            pair.advice = failure_advice(known.name, row.cause, is_retriable=known.retriable)
             pair.count += row.count
             pair.unlogged += row.count
             pair.last_ms = wall_ms

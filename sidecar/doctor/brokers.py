@@ -28,7 +28,7 @@ from sidecar.net.connector import (
     open_connection,
 )
 from sidecar.net.link_security import LinkSecurity, SecurityError
-from sidecar.net.name_lookup import addresses_of
+from sidecar.net.name_lookup import addresses_of, unresolved
 from sidecar.net.questions import Questions
 from sidecar.net.transport import TlsTransport
 from sidecar.protocol.messages import ApiKey
@@ -113,10 +113,7 @@ class BrokerWalk:
         try:
             found = await addresses_of(loop, node.host, node.port)
         except OSError as error:
-            raise _StepFailed(
-                f"The name {node.host} cannot be resolved ({error.strerror or error}): correct bootstrap.servers, "
-                "or this host's DNS."
-            ) from None
+            raise _StepFailed(unresolved(node, error.strerror or str(error))) from None
         addresses = ", ".join(dict.fromkeys(str(each[4][0]) for each in found))
         return f"{node.host} is {addresses}.", "ok"
 
@@ -144,7 +141,7 @@ class BrokerWalk:
             sock.close()
         raise _StepFailed(
             f"{_address(node)} cannot be connected to ({', '.join(failures)}): is the broker up, and no firewall "
-            "between?"
+            f"between{_or_advertised(node)}?"
         )
 
     async def _speaks_http(self, node: Node) -> bool:
@@ -211,6 +208,11 @@ class BrokerWalk:
 
 class _StepFailed(Exception):
     """A step failed. The text is a sentence for the user."""
+
+
+def _or_advertised(node: Node) -> str:
+    """A hint about an address that a broker gives: other hosts may know the broker by another one."""
+    return f", and do advertised.listeners of broker {node.id} suit this host" if node.id >= 0 else ""
 
 
 def _address(node: Node) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
 from sidecar.net.link_security import LinkSecurity, SecurityError
-from sidecar.net.name_lookup import addresses_of
+from sidecar.net.name_lookup import addresses_of, unresolved
 from sidecar.net.questions import EndedEarly, Questions
 from sidecar.net.transport import LinkTransport
 from sidecar.protocol.api_versions import (
@@ -105,9 +105,9 @@ async def open_connection(
         async with asyncio.timeout(timeout_ms / 1000):
             addresses = await addresses_of(loop, node.host, node.port)
     except TimeoutError:
-        raise LinkError(f"{node.host} was not resolved within {timeout_ms:.0f} ms.") from None
+        raise LinkError(unresolved(node, f"no answer within {timeout_ms:.0f} ms")) from None
     except OSError as error:
-        raise LinkError(f"The name {node.host} cannot be resolved: {error.strerror or error}.") from error
+        raise LinkError(unresolved(node, error.strerror or str(error))) from error
     failures: list[str] = []
     error_type: type[LinkError] = LinkError
     tried: set[object] = set()

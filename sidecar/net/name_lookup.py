@@ -12,6 +12,8 @@ import socket
 import threading
 from typing import Any, Final, TypeAlias
 
+from sidecar.common.model import Node, broker_of
+
 AddressInfo: TypeAlias = tuple[Any, Any, int, str, Any]
 """As in socket.getaddrinfo(): family, kind, protocol, canonical name, address."""
 _Found: TypeAlias = "list[AddressInfo] | OSError"
@@ -38,6 +40,14 @@ async def addresses_of(loop: asyncio.AbstractEventLoop, host: str, port: int) ->
     if isinstance(found, OSError):
         raise found
     return found
+
+
+def unresolved(node: Node, reason: str) -> str:
+    """The sentence about a broker's name that cannot be resolved: where the name comes from is what to correct."""
+    source = "bootstrap.servers"
+    if node.id >= 0:
+        source = f"advertised.listeners of broker {broker_of(node.id)}, from which it comes"
+    return f"The name {node.host} cannot be resolved ({reason}): correct {source}, or this host's DNS."
 
 
 def _resolve(host: str, port: int, flags: int = 0) -> list[AddressInfo]:

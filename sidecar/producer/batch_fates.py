@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import Persistence
+from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code, classify
 from sidecar.metadata.snapshot import LeaderHint
 from sidecar.producer.batch_states import FINISHED, BatchEvent, BatchState
@@ -209,7 +210,10 @@ class BatchFates:
         if batch.is_done:
             return
         self.counts.batch_errors += 1
-        batch.last_error = row.name
+        if code == Code.NETWORK_EXCEPTION:  # no broker says that
+            batch.retry_cause, batch.last_error = WaitCause.LOST, text.rstrip(".") or row.name
+        else:
+            batch.retry_cause, batch.last_error = WaitCause.REFUSED, row.name
         idempotent = batch.lane == IDEMPOTENT_LANE
         if row.persistence != Persistence.NOT_PERSISTED:
             batch.in_doubt = True
@@ -330,13 +334,13 @@ class BatchFates:
             self.completed.append(piece)
         if good is not None:
             good.attempts += 1
-            good.last_error = classify(result.error_code).name
+            good.retry_cause, good.last_error = WaitCause.REFUSED, classify(result.error_code).name
             self._accumulator.replace(batch, (good,), now_ms)
             if batch.last_chance is not None:
                 self.fail(good, *batch.last_chance, now_ms)
 
-    def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float) -> None:
-        """Give the batch up. Its persistence says whether it may be in the log."""
+    def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float, cause: str = "") -> None:
+        """Give the batch up. Its persistence says whether it may be in the log. ``cause`` as in ProducerBatch.done."""
         if batch.is_done:
             return
         # A batch on the wire counts as in doubt: the driver may still send a request that it has been given.
@@ -344,7 +348,7 @@ class BatchFates:
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
             self._ids.failed(batch)
-        batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text)
+        batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause)
         self.settled((batch,), now_ms)
 
     @staticmethod

@@ -38,5 +38,9 @@ class LostLinks:
     def cause(self, batch: ProducerBatch, snapshot: MetadataSnapshot | None) -> str:
         """A blank and the sentence about the batch's broker; "" while that is connected."""
         leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
-        cause = None if leader is None else self._causes.get(leader.id)
+        cause = None if leader is None else self.of(leader.id)
         return f" {cause}" if cause else ""
+
+    def of(self, broker: int) -> str | None:
+        """The sentence about the broker; None while it is connected."""
+        return self._causes.get(broker)

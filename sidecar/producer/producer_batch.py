@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from client_stub.wire import Persistence
+from sidecar.common.condition import WaitCause
 from sidecar.producer.batch_states import CLOSED, FINISHED, RELEASED, SPLIT, BatchEvent, BatchState
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
@@ -49,6 +50,7 @@ class ProducerBatch:
         "attempts",
         "base_offset",
         "base_sequence",
+        "cause",
         "chain",
         "children",
         "code",
@@ -77,6 +79,7 @@ class ProducerBatch:
         "records",
         "recreations",
         "retry_at_ms",
+        "retry_cause",
         "serial",
         "state",
         "text",
@@ -101,10 +104,8 @@ class ProducerBatch:
         self.partition, self.lane = queue.partition, queue.lane
         self.records = records
         self.chain = chain
-        self.order = order
-        self.is_express = is_express
-        self.created_ms = created_ms
-        self.deadline_ms = deadline_ms
+        self.order, self.is_express = order, is_express
+        self.created_ms, self.deadline_ms = created_ms, deadline_ms
         self.state = state
         self.lifetime_ms = queue.settings.delivery_timeout_ms
         """The topic's delivery.timeout.ms when the batch was made; the setting may have changed since."""
@@ -120,6 +121,8 @@ class ProducerBatch:
         self.retry_at_ms = 0.0
         self.failed_node: int | None = None
         self.last_error: str | None = None
+        self.retry_cause: WaitCause | None = None
+        """Why it was sent and is to be sent again; ``last_error`` has the words."""
         self.last_chance: tuple[int, str] | None = None
         """The (code, text) with which it fails instead of being retried: its partition was deleted while it was on the
         wire.
@@ -216,8 +219,11 @@ class ProducerBatch:
         code: int = 0,
         persistence: int = _PERSISTED,
         text: str = "",
+        cause: str = "",
     ) -> None:
-        """Decide the fate of all its records, once. A waiting batch leaves its partition's deque."""
+        """Decide the fate of all its records, once. A waiting batch leaves its partition's deque. ``cause``: for what
+        it waited until its time was over, a WaitCause or the name of a broker's error.
+        """
         follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
         if self.state in IN_DEQUE:
             self.queue.remove(self)
@@ -227,6 +233,7 @@ class ProducerBatch:
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self.text = text
+        self.cause = cause
 
     def release(self) -> None:
         """Take the batch off the wire: its request has ended, or goes without it."""
@@ -318,7 +325,7 @@ class ProducerBatch:
         piece.expedited = True
         piece.load = -(-records.size_bytes // self.queue.settings.batch_size)
         piece.attempts = self.attempts
-        piece.last_error = self.last_error
+        piece.last_error, piece.retry_cause = self.last_error, self.retry_cause
         piece.was_in_doubt = self.was_in_doubt
         if keep_identity:
             if self.may_be_in_log and not self.was_absent:
@@ -334,8 +341,15 @@ class ProducerBatch:
         if self.state is BatchState.ON_WIRE:
             return f"sent to broker {self.failed_node} and not answered"
         if self.last_error:
-            return f"waiting to be sent again after {self.last_error}"
+            # What a broker says is a name; what happened to its answer is a sentence.
+            is_name = self.retry_cause is not WaitCause.LOST
+            return f"waiting to be sent again{' after' if is_name else ':'} {self.last_error}"
         return self.queue.waiting_for()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for an operator alone. A batch that was sent before its topic was paused is sent again."""
+        return self.queue.settings.is_paused and self.order == NOT_DRAINED
 
     def __repr__(self) -> str:
         identity = f" id={self.producer_id}/{self.epoch}#{self.base_sequence}" if self.has_sequence else ""

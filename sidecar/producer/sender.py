@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import LocalCode, Persistence
+from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_fates import BatchFates
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+THROTTLE_SHOWN_MS: Final = 30_000.0
+"""Time in ms for which a broker's last throttle is shown."""
 STALLED_MS_MAX: Final = 500.0
 """While another connection waits for a request buffer, one whose bytes the kernel does not take keeps its buffer for
 this long.
@@ -92,7 +95,9 @@ class Sender:
         waits.
         """
         self._leaderless = LeaderlessTopics(config.retry_backoff_max_ms)
-        self.muted_until_ms = self._muted_until_ms = dict[int, float]()
+        self._muted_until_ms: dict[int, float] = {}
+        self.throttles: dict[int, tuple[int, float]] = {}
+        """By broker: the last throttle that it asked for, in ms, and when (monotonic ms)."""
         self.throttle_times = ThrottleTimes()
         self._latency = BrokerLatency(config.partitioner_availability_timeout_ms)
         self.watches_lateness = self._latency.is_on
@@ -321,6 +326,7 @@ class Sender:
             self.counts.throttle_ms += throttle_ms
             broker = broker_of(request.node_id)
             self._muted_until_ms[broker] = self._muted_until_ms[second_of(broker)] = now_ms + throttle_ms
+            self.throttles[broker] = throttle_ms, now_ms
         self.throttle_times.answers += 1
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
@@ -412,9 +418,49 @@ class Sender:
                 f"passed since they were appended (delivery.timeout.ms="
                 f"{batch.lifetime_ms:g}); the batch was {where}.{cause}"
             )
-            is_refused = self.lost_links.is_refused(batch, self._accumulator.schedule.snapshot)
+            snapshot = self._accumulator.schedule.snapshot
+            is_refused = self.lost_links.is_refused(batch, snapshot)
             code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
-            self._fates.fail(batch, code, text, now_ms)
+            leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
+            broker = -1 if leader is None else leader.id
+            why, error = self.why_waits(batch, broker, self.lost_links.of(broker), now_ms)
+            self._fates.fail(batch, code, text, now_ms, error if why is WaitCause.REFUSED else str(why))
+
+    def why_waits(
+        self, batch: ProducerBatch, broker: int, link_error: str | None, now_ms: float
+    ) -> tuple[WaitCause, str]:
+        """Why a batch is still here, and the matching error text. ``broker``: its leader's id, -1 if none.
+        ``link_error``: why that cannot be used; None while it can.
+        """
+        error = batch.last_error or ""
+        cause = batch.retry_cause
+        if batch.is_paused:
+            return WaitCause.PAUSED, ""
+        if broker < 0:
+            snapshot = self._accumulator.schedule.snapshot
+            is_known = snapshot is not None and batch.topic in snapshot.topics
+            return (WaitCause.NO_LEADER if is_known else WaitCause.METADATA), error
+        if link_error is not None:
+            return WaitCause.BROKER, link_error
+        if cause is WaitCause.REFUSED:
+            return cause, error
+        if broker in self._muted_until_ms:
+            return WaitCause.THROTTLED, ""
+        if batch.state is BatchState.ON_WIRE:
+            return WaitCause.UNANSWERED, ""
+        if cause is WaitCause.LOST and self.throttle_of(broker, now_ms):
+            # The broker reads nothing while it throttles, so what was sent before times out here.
+            return WaitCause.THROTTLED, error
+        if cause is not None:
+            return cause, error
+        if self._ids.why_none and batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
+            return WaitCause.PRODUCER_ID, self._ids.why_none
+        return (WaitCause.LINGER if batch.queue.lingers else WaitCause.QUEUED), ""
+
+    def throttle_of(self, broker: int, now_ms: float) -> int:
+        """The last throttle in ms that the broker asked for; 0 if that is over for long."""
+        throttle_ms, at_ms = self.throttles.get(broker, (0, 0.0))
+        return throttle_ms if now_ms - at_ms < max(throttle_ms, THROTTLE_SHOWN_MS) else 0
 
     # --- the producer id ------------------------------------------------------------------------------------
 

@@ -153,7 +153,7 @@ class Explainer:
         for (topic, partition, _), found in partitions.items():
             leader = snapshot.leader(topic, partition)
             broker = -1 if leader is None else leader.id
-            cause, error = self._reporter.why(found.oldest, broker, brokers.get(broker))
+            cause, error = self._reporter.why(found.oldest, broker, brokers.get(broker), now_ms)
             yield WaitingRow(
                 topic,
                 partition,
@@ -203,13 +203,21 @@ class Explainer:
                 return f"as many requests as may be at broker {broker} have no answer yet"
             return batch.queue.waiting_for()
         if cause is WaitCause.THROTTLED:
-            left_ms = self._sender.muted_until_ms.get(broker, now_ms) - now_ms
-            return f"broker {broker} asked for silence (a quota), {max(left_ms, 0):,.0f} ms of it are left"
-        if cause is WaitCause.REFUSED:
-            left_ms = batch.retry_at_ms - now_ms
-            when = f" in {left_ms:,.0f} ms" if 0 < left_ms < inf else ""
-            return f"broker {broker} refused them, they are sent again{when}"
+            throttle_ms, at_ms = self._sender.throttles.get(broker, (0, now_ms))
+            left_ms = max(at_ms + throttle_ms - now_ms, 0.0)
+            return f"broker {broker} asked for silence (a quota), {left_ms:,.0f} ms of it are left"
+        left_ms = batch.retry_at_ms - now_ms
+        when = f" in {left_ms:,.0f} ms" if 0 < left_ms < inf else ""
         return {
+            WaitCause.REFUSED: f"broker {broker} refused them, they are sent again{when}",
+            WaitCause.LOST: (
+                f"the connection to broker {broker} ended before it answered, they are sent again{when}"
+            ),
+            WaitCause.ADOPTED: (
+                "the worker that had sent them died, they are sent again once "
+                f"broker {broker} has said what it has of them"
+            ),
+            WaitCause.PRODUCER_ID: "the daemon has no producer id yet",
             WaitCause.NO_LEADER: "the partition has no leader",
             WaitCause.METADATA: "the cluster's metadata has not come yet",
             WaitCause.BROKER: f"broker {broker} is {state or 'not known'}",

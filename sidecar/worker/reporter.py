@@ -24,8 +24,6 @@ from sidecar.common.condition import (
 )
 from sidecar.common.control import Condition
 from sidecar.common.model import second_of
-from sidecar.producer.batch_states import BatchState
-from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.worker.stubs.shares import CLIENT_SHARE, TOPIC_SHARE
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.net.cluster_links import ClusterLinks
     from sidecar.producer.core import Core
+    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.brokers.produce_port import ProducePort
     from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.host import Host
@@ -46,8 +45,6 @@ BATCHES_SEEN_MAX: Final = 2_000
 """Batches, oldest first, whose brokers a report examines. Held records beyond them are left out."""
 ROWS_MAX: Final = 20
 """Limit of topics, clients and held streams in one report: those with the most pages, or held longest."""
-THROTTLE_SHOWN_MS: Final = 30_000.0
-"""Time in ms for which a broker's last throttle is shown."""
 
 
 class _Held:
@@ -142,7 +139,7 @@ class Reporter:
             topics=self._topic_shares(full),
             clients=self._client_shares(full),
             holds=tuple(HoldRow(*key, *row) for key, row in longest),
-            waits=self._waits(snapshot, {row.id: row for row in brokers}) if knows_cluster else (),
+            waits=self._waits(snapshot, {row.id: row for row in brokers}, now_ms) if knows_cluster else (),
             letters=self._letters(),
             knows_cluster=knows_cluster,
         )
@@ -171,7 +168,6 @@ class Reporter:
             else:
                 since_ms = unanswered_ms if state is BrokerState.SILENT else now_ms
             states[node_id] = state, since_ms
-            throttle_ms, at_ms = self._produce_port.throttles.get(node_id, (0, 0.0))
             rows.append(
                 BrokerRow(
                     node_id,
@@ -179,7 +175,7 @@ class Reporter:
                     since_ms,
                     slow_step or self._links.last_error(node_id) or "",
                     in_flight.count(node_id) + in_flight.count(second),
-                    throttle_ms if now_ms - at_ms < THROTTLE_SHOWN_MS else 0,
+                    self._sender.throttle_of(node_id, now_ms),
                     waits.records if waits else 0,
                     waits.bytes if waits else 0,
                     waits.oldest_ms if waits else 0.0,
@@ -210,7 +206,7 @@ class Reporter:
         found: dict[int, _Held] = {}
         for batch in islice(self._incomplete, BATCHES_SEEN_MAX):
             leader = snapshot.leader(batch.topic, batch.partition)
-            if leader is None or _is_paused(batch):
+            if leader is None or batch.is_paused:
                 continue
             held = found.get(leader.id)
             if held is None:
@@ -222,14 +218,16 @@ class Reporter:
 
     # ---- the oldest records
 
-    def _waits(self, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow]) -> tuple[WaitRow, ...]:
+    def _waits(
+        self, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow], now_ms: float
+    ) -> tuple[WaitRow, ...]:
         found: list[WaitRow] = []
         oldest = self._incomplete.oldest()
         if oldest is not None:
-            found.append(self._wait_of(oldest, snapshot, brokers))
+            found.append(self._wait_of(oldest, snapshot, brokers, now_ms))
             if found[0].cause in DELIBERATE:
                 seen = islice(self._incomplete, BATCHES_SEEN_MAX)
-                rows = (self._wait_of(batch, snapshot, brokers) for batch in seen)
+                rows = (self._wait_of(batch, snapshot, brokers, now_ms) for batch in seen)
                 others = [row for row in rows if row.cause not in DELIBERATE]
                 found += sorted(others, key=lambda row: row.accepted_ms)[:1]
         unknown = [
@@ -247,32 +245,23 @@ class Reporter:
         return tuple(found)
 
     def _wait_of(
-        self, batch: ProducerBatch, snapshot: MetadataSnapshot, brokers: dict[int, BrokerRow]
+        self,
+        batch: ProducerBatch,
+        snapshot: MetadataSnapshot,
+        brokers: dict[int, BrokerRow],
+        now_ms: float,
     ) -> WaitRow:
         leader = snapshot.leader(batch.topic, batch.partition)
         broker = -1 if leader is None else leader.id
-        cause, error = self.why(batch, broker, brokers.get(broker))
+        cause, error = self.why(batch, broker, brokers.get(broker), now_ms)
         return WaitRow(batch.topic, batch.partition, broker, batch.created_ms, str(cause), error)
 
-    def why(self, batch: ProducerBatch, broker: int, row: BrokerRow | None) -> tuple[WaitCause, str]:
+    def why(
+        self, batch: ProducerBatch, broker: int, row: BrokerRow | None, now_ms: float
+    ) -> tuple[WaitCause, str]:
         """Why a batch is still here, and the matching error text. ``broker``: its leader's id, -1 if none."""
-        error = batch.last_error or ""
-        if _is_paused(batch):
-            return WaitCause.PAUSED, ""
-        if broker < 0:
-            is_known = batch.topic in self._cache.current.topics
-            return (WaitCause.NO_LEADER if is_known else WaitCause.METADATA), error
-        if row is not None and row.state != BrokerState.UP:
-            return WaitCause.BROKER, row.last_error
-        if error:
-            return WaitCause.REFUSED, error
-        if broker in self._sender.muted_until_ms:
-            return WaitCause.THROTTLED, ""
-        if batch.state is BatchState.ON_WIRE:
-            return WaitCause.UNANSWERED, ""
-        if batch.queue.lingers:
-            return WaitCause.LINGER, ""
-        return WaitCause.QUEUED, ""
+        link_error = None if row is None or row.state == BrokerState.UP else row.last_error
+        return self._sender.why_waits(batch, broker, link_error, now_ms)
 
     def _letters(self) -> tuple[LettersRow, ...]:
         letters = self._dead_letters
@@ -307,8 +296,3 @@ class Reporter:
             for name, size_bytes in held.items()
         ]
         return tuple(nlargest(ROWS_MAX, rows, key=lambda row: row.share)) if rows else ()
-
-
-def _is_paused(batch: ProducerBatch) -> bool:
-    """Whether it waits for an operator alone. A batch that was sent before its topic was paused is sent again."""
-    return batch.queue.settings.is_paused and batch.order == NOT_DRAINED

@@ -6,10 +6,11 @@ import logging
 
 import pytest
 
-from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
+from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitCause, WaitRow
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
-from sidecar.controller.broker_book import DEPARTED_MS, LINE_INTERVAL_MS, VOUCHED_MS, BrokerBook
+from sidecar.controller.advice import wait_advice
+from sidecar.controller.broker_book import DEPARTED_MS, IN_SYNC_MS, LINE_INTERVAL_MS, VOUCHED_MS, BrokerBook
 from sidecar.controller.condition_book import SHOWN_MAX, ConditionBook
 
 NODES = {1: Node(1, "kafka1", 9092), 2: Node(2, "kafka2", 9092)}
@@ -489,3 +490,94 @@ def test_a_topic_is_not_called_unknown_before_the_cluster_has_said_so() -> None:
     stage.tick()
     assert stage.book.trouble(stage.now_ms) is None
     assert "not in the cluster's metadata. Create the topic" in stage.book.notices(0, stage.now_ms)[0]
+
+
+def test_a_broker_that_waits_for_a_dead_one_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    """With acks = all the living ones answer when the dead one has left the replicas in sync. All three were silent,
+    each with advice for itself.
+    """
+    stage = Stage()
+    stage.nodes[3] = Node(3, "kafka3", 9092)
+    rows = [
+        BrokerRow(each, "silent", NOW_MS, in_flight=3, held_records=9, oldest_held_ms=NOW_MS)
+        for each in (2, 3)
+    ]
+    wait = WaitRow("orders", 1, 2, NOW_MS, "broker")
+    stage.hear(0, stage.down(), *rows, waits=(wait,))
+    stage.tick(6_000.0)
+    assert [line.split(". ")[-1] for line in caplog.messages[1:]] == 2 * [
+        "It may wait for broker 1, which is down."
+    ]
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence.startswith(
+        "Broker 1 (kafka1:9092) has been down for 6 s and 5 records wait for it; "
+        "Broker 2 (kafka2:9092) has been silent for 6 s and 9 records wait for it, it may wait for broker 1, which is "
+        "down; Broker 3"
+    )
+    assert trouble.advice == "Look at broker 1."
+    shown = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    assert [each["last_error"].split(". ")[-1] for each in shown[1:]] == 2 * [
+        "It may wait for broker 1, which is down."
+    ]
+
+    hangs = Stage()
+    hangs.hear(0, hangs.down())
+    late_ms = NOW_MS + IN_SYNC_MS
+    hangs.hear(0, hangs.down(), BrokerRow(2, "silent", late_ms, in_flight=1), after_ms=IN_SYNC_MS + 6_000.0)
+    assert hangs.book.brokers.blamed(2) is None, "by then the dead one has left the replicas in sync"
+    assert caplog.messages[-1].endswith("Look at its process, its disk and its log.")
+
+
+def test_what_a_dead_worker_had_sent_is_not_refused_by_its_broker(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    died = "the death of the worker that had sent it"
+    stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "adopted", died),))
+    assert stage.book.trouble(stage.now_ms) is None, "Kafka is well"
+    (notice,) = stage.book.notices(0, stage.now_ms)
+    assert notice == (
+        "oldest held record 6 s, orders-0, to be sent again to broker 1 after the death of the worker that had sent "
+        "it. Nothing need be done: they are sent again once the broker has said what it has of them."
+    )
+    assert "refuses" not in caplog.messages[-1]
+
+
+def test_a_broker_that_is_up_for_others_is_being_connected_to() -> None:
+    """It said "broker 3 up", and to look at that broker."""
+    stage = Stage()
+    stage.hear(1, up())
+    stage.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "broker"),))
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == "Oldest held record 6 s, orders-0, a worker is connecting to broker 1."
+    assert trouble.advice == "If that lasts, look at the network to it."
+
+
+def test_an_answer_that_was_lost_is_no_refusal() -> None:
+    stage = Stage()
+    error = "The connection to broker 1 ended before it answered: no answer within request.timeout.ms=30000"
+    stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 31_000.0, "lost", error),))
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert trouble.sentence == f"Oldest held record 31 s, orders-0, to be sent again: {error}."
+
+
+def test_a_name_that_no_dns_knows_is_corrected_where_it_comes_from(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage()
+    error = "The name kafka1 cannot be resolved (No such name): correct advertised.listeners of broker 1."
+    row = stage.down()._replace(last_error=error)
+    stage.hear(0, row, waits=(WaitRow("orders", 0, 1, NOW_MS, "broker", error),))
+    stage.tick(6_000.0)
+    trouble = stage.book.trouble(stage.now_ms)
+    assert trouble is not None
+    assert "correct advertised.listeners of broker 1" in trouble.sentence
+    assert trouble.advice == "What waits is delivered once the broker can be connected to."
+    assert "Look at" not in caplog.messages[0]
+
+
+def test_each_cause_of_waiting_has_words_and_advice() -> None:
+    for cause in WaitCause:
+        stage = Stage()
+        stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 9_000.0, str(cause), "An error."),))
+        shown = stage.book.status(0, 5, stage.now_ms)["oldest_held"]
+        assert shown["reason"] and wait_advice(cause, "").endswith(".")

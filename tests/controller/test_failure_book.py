@@ -9,7 +9,8 @@ import pytest
 from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.control import FailureRow
-from sidecar.controller.failure_book import ADVICE, LAST_MAX, LINE_INTERVAL_MS, OTHER, TOPICS_MAX, FailureBook
+from sidecar.controller.advice import ERROR_ADVICE
+from sidecar.controller.failure_book import LAST_MAX, LINE_INTERVAL_MS, OTHER, TOPICS_MAX, FailureBook
 
 FORBIDDEN = 29
 BROKER_TEXT = "Not authorized to access topics: [orders]"
@@ -118,4 +119,26 @@ def test_the_latest_stand_first_as_one_line_each(caplog: pytest.LogCaptureFixtur
 
 def test_every_advice_is_for_an_error_that_exists() -> None:
     names = {row.name for row in ERROR_CODES.values()}
-    assert names >= ADVICE.keys()
+    assert names >= ERROR_ADVICE.keys()
+
+
+def test_records_whose_time_was_over_have_the_advice_for_what_they_waited_for() -> None:
+    """It was "see `kafka-sidecar status`", in status itself."""
+    book = FailureBook()
+    book.add([row(code=LocalCode.EXPIRED)._replace(cause="NOT_ENOUGH_REPLICAS")], 0, 0)
+    book.add([row("billing", LocalCode.EXPIRED)._replace(cause="paused")], 0, 0)
+    book.add([row("web", LocalCode.EXPIRED)], 0, 0)
+    shown = {each["topic"]: each["advice"] for each in book.last()}
+    assert shown == {
+        "orders": "Too few replicas are in sync: look at the brokers and min.insync.replicas.",
+        "billing": "`kafka-sidecar resume` lets the topic go on.",
+        "web": "Look at the brokers, send less, or raise delivery.timeout.ms.",
+    }
+    book.add([row(code=LocalCode.EXPIRED)._replace(cause="no_leader")], 0, 0)
+    assert "must come back" in book.last()[0]["advice"], "that of the last one"
+
+
+def test_no_advice_leads_in_a_circle_and_what_is_final_has_one() -> None:
+    assert not any("kafka-sidecar status" in each for each in ERROR_ADVICE.values())
+    of_records = {LocalCode.TOPIC_DELETED, LocalCode.METADATA_TIMEOUT, LocalCode.INVALID_PARTITION}
+    assert all(ERROR_CODES[code].name in ERROR_ADVICE for code in of_records)

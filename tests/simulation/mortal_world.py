@@ -14,6 +14,7 @@ from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC
 
 from client_stub.wire import Persistence
+from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.core import Core
@@ -192,6 +193,7 @@ class MortalWorld(SimWorld):
                 batch.identify(producer_id, epoch, sequence)
                 batch.attempts = 1
                 batch.in_doubt = True
+                batch.retry_cause = WaitCause.ADOPTED
                 batch.last_error = "the death of the worker that had sent it"
                 if self.descriptors.read(batch.descriptor).persistence == Persistence.POSSIBLY_PERSISTED:
                     batch.doubt_whole()

@@ -303,6 +303,6 @@ def test_records_without_metadata_do_not_lack_a_leader(stage: Stage) -> None:
     batch = stage.scene.batch(stage.scene.accept(session, 1, 1), publish=False)
     assert stage.report() == Condition(knows_cluster=False)
     assert stage.report(SILENT_MS) == Condition(), "after a while it counts as cut off"
-    assert stage.scene.rooms.reporter.why(batch, -1, None) == ("metadata", "")
+    assert stage.scene.rooms.reporter.why(batch, -1, None, 0.0) == ("metadata", "")
     stage.know("t", leader=-1)
-    assert stage.scene.rooms.reporter.why(batch, -1, None) == ("no_leader", "")
+    assert stage.scene.rooms.reporter.why(batch, -1, None, 0.0) == ("no_leader", "")

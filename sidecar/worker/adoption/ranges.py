@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.condition import WaitCause
 from sidecar.kernel import BatchRecords
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import IDEMPOTENT_LANE
@@ -179,6 +180,7 @@ class Ranges:
         if each.is_sent and not batch.records.count:
             batch.attempts = 1
             batch.in_doubt = True
+            batch.retry_cause = WaitCause.ADOPTED
             batch.last_error = "the death of the worker that had sent it"
             batch.was_in_doubt = bool(each.descriptor.persistence & WAS_IN_DOUBT)
             if each.descriptor.persistence & WHOLE_IN_DOUBT:

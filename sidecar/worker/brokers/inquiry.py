@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.condition import WaitCause
 from sidecar.common.control import NeedTopics
 from sidecar.common.errors import Code, classify
 from sidecar.net.connector import LinkError
@@ -234,7 +235,8 @@ class Inquiry:
                 else:
                     row = classify(answer.error_code)
                     for batch, _ in self.unanswered.get(queue, ()):
-                        batch.last_error = row.name  # status and the error of a record that expires show it
+                        # Status and the error of a record that expires show it.
+                        batch.retry_cause, batch.last_error = WaitCause.REFUSED, row.name
                     if row.stale_metadata:
                         self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
         except (LinkError, ProtocolError) as error:

@@ -98,9 +98,6 @@ class ProducePort:
         self._leader_endpoints: dict[int, Node] = {}
         """By broker: addresses that arrived with leader hints (KIP-951) since they were last taken."""
 
-        self.throttles: dict[int, tuple[int, float]] = {}
-        """By broker: the last throttle that it asked for, in ms, and when (monotonic ms)."""
-
     @property
     def requests_saved(self) -> int:
         """Lower bound of the further requests that one client per process would have sent."""
@@ -182,8 +179,6 @@ class ProducePort:
             return
         for node in response.node_endpoints:
             self._leader_endpoints[node.id] = node
-        if response.throttle_ms:
-            self.throttles[broker_of(node_id)] = response.throttle_ms, now_ms
         self._sender.on_produce_response(request, response.results, response.throttle_ms, now_ms)
         self._turns.wake()
 

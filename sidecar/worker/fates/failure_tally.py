@@ -20,16 +20,25 @@ class FailureTally:
         self._rows: dict[tuple[str, int, int], FailureRow] = {}
 
     def note(
-        self, topic: str, code: int, text: str, persistence: int, count: int, client: str | None
+        self,
+        topic: str,
+        code: int,
+        text: str,
+        persistence: int,
+        count: int,
+        client: str | None,
+        cause: str = "",
     ) -> None:
-        """Count ``count`` failed records, once in the life of each record. ``client`` is None if the client is gone."""
+        """Count ``count`` failed records, once in the life of each record. ``client`` is None if the client is gone.
+        ``cause`` as in FailureRow.
+        """
         key = (topic, code, persistence)
         row = self._rows.get(key)
         if row is None and len(self._rows) >= ROWS_MAX:
             key = (OTHER_TOPICS, code, persistence)
             row = self._rows.get(key)
         earlier = row.count if row is not None else 0
-        self._rows[key] = FailureRow(key[0], code, text, persistence, earlier + count, client or "")
+        self._rows[key] = FailureRow(key[0], code, text, persistence, earlier + count, client or "", cause)
 
     def take(self) -> FailedRecords | None:
         """The report since the last call; None when nothing failed."""

@@ -147,7 +147,7 @@ class Settlement:
                 self._counters.inc("records_possibly_persisted_total", count)
             row, generation, _, _ = batch.records.slice_share(0)
             client = self.sessions.name_of(row, generation)
-            self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client)
+            self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client, batch.cause)
 
     def complete(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
         """Write the outcomes of settled batches to their clients. Also used again after a worker's death."""
