@@ -16,13 +16,13 @@ import click
 
 from client_stub.arguments import check_topic
 from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
+from sidecar.cli.bad_input import BadInput
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.extras import need_packages
 from sidecar.cli.options import timeout_option
 from sidecar.cli.record_files import (
     BINARY_FORMS,
     FORMATS,
-    BadInput,
     Pair,
     format_of,
     read_records,
@@ -141,13 +141,14 @@ def produce(
     row of csv and parquet is sent as a JSON object by column. CSV fields are text; dates and times are ISO 8601,
     decimals text. A key is the text of its field, as it stands; bytes of Parquet as they are.
 
-    Values that JSON cannot express (NaN, Infinity, two columns of one name) end the command with an error that
-    names the place; earlier records are sent. Exit 0 only when every record was delivered.
+    Files in gzip are opened. Other compressed files, and values that JSON cannot express (NaN, Infinity, two columns
+    of one name), end the command with an error that names the place; earlier records are sent. Exit 0 only when every
+    record was delivered.
 
     \b
     echo '{"id": 1}' | kafka-sidecar produce orders
     kafka-sidecar produce orders orders.jsonl --key customer
-    kafka-sidecar produce flights flights.csv --key carrier
+    kafka-sidecar produce flights flights.csv.gz --key carrier
     kafka-sidecar produce flights - --format csv --key carrier < flights.csv
     echo 'user7:{"name": "Ada"}' | kafka-sidecar produce users --key-separator :
     echo | kafka-sidecar produce users --fixed-key user7 --empty-as-null

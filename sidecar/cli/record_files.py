@@ -11,23 +11,22 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from datetime import date, datetime
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
 from client_stub.frames import MESSAGE_BYTES_MAX
+from sidecar.cli.bad_input import BadInput, Refused, check_key, check_names
+from sidecar.cli.plain_input import CHUNK_BYTES, opened, text_of
 
 Pair = tuple[bytes | None, bytes]
 FORMATS = ("lines", "jsonl", "csv", "parquet", "whole")
+COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
+"""Endings behind that of the format. Only gzip is opened, and the first bytes decide, but the others are refused as
+what they are.
+"""
 BINARY_FORMS = ("text", "base64")
-PARQUET_ROWS = 8_192
-CHUNK_BYTES: Final = 1 << 16
 LINE_BYTES_MAX: Final = MESSAGE_BYTES_MAX
 """No record can be larger, whatever the daemon's max.request.size is."""
-
-
-class BadInput(ValueError):
-    """A record of the file cannot be used. The text names the file, the place and the fault."""
 
 
 def read_records(
@@ -43,23 +42,30 @@ def read_records(
     - ``lines``: the value is the line without its end; ``delimiter`` replaces the line's end
     - ``jsonl``: the value is the line unchanged
     - ``csv``, ``parquet``: the value is a JSON object by column
-    - ``whole``: the whole file is one record
+    - ``whole``: the whole file is one record, as it stands
+
+    All but ``whole`` are read from gzip, too, and those of text without a byte order mark.
 
     ``key`` names the field whose text becomes the key (null: no key; bytes are used unchanged). ``binary`` is the form
     of Parquet bytes in JSON: text, which must be UTF-8, or base64.
     """
-    readers: dict[str, Callable[[], Iterator[Pair]]] = {
-        "lines": lambda: (
-            ((None, _without_end(line)) for _, line in _bounded(stream, name))
-            if delimiter is None
-            else ((None, value) for value in _delimited(stream, name, delimiter))
-        ),
-        "whole": lambda: _whole(stream, name),
-        "jsonl": lambda: _jsonl(stream, name, key),
-        "csv": lambda: _csv(stream, name, key),
-        "parquet": lambda: _parquet(stream, name, key, binary),
-    }
-    return readers[form]()
+    if form == "whole":
+        yield from _whole(stream, name)
+    elif form == "parquet":
+        from sidecar.cli.parquet_rows import parquet_rows
+
+        for row, place in parquet_rows(opened(stream, name), name, key):
+            yield (None if key is None else _key_of(row, key, place, binary)), _to_json(row, place, binary)
+    else:
+        text = text_of(stream, name)
+        if form == "jsonl":
+            yield from _jsonl(text, name, key)
+        elif form == "csv":
+            yield from _csv(text, name, key)
+        elif delimiter is not None:
+            yield from ((None, value) for value in _delimited(text, name, delimiter))
+        else:
+            yield from ((None, _without_end(line)) for _, line in _bounded(text, name))
 
 
 def split_keys(pairs: Iterator[Pair], name: str, separator: str) -> Iterator[Pair]:
@@ -74,7 +80,8 @@ def split_keys(pairs: Iterator[Pair], name: str, separator: str) -> Iterator[Pai
 
 def format_of(path: Path) -> str:
     """The format that the suffix of the file's name suggests."""
-    suffix = path.suffix.lower().lstrip(".")
+    name = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    suffix = name.suffix.lower().lstrip(".")
     return {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet"}.get(suffix, "lines")
 
 
@@ -140,8 +147,9 @@ _decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_consta
 
 
 def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
+    quoted = json.dumps(key, ensure_ascii=False).encode()
     for number, line in _bounded(stream, name):
-        value = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip()
+        value = line.strip()
         if not value:
             continue
         place = f"{name}, line {number}"
@@ -156,10 +164,26 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
             continue
         if not isinstance(found, dict):
             raise BadInput(f'{place}: no JSON object, so it has no field "{key}" for the key.')
+        if (value.count(quoted) > 1 or b"\\" in value) and _stands_twice(key, value):
+            raise BadInput(f'{place}: has the field "{key}" twice, so its key is not clear.')
         field = found.get(key)
         if isinstance(field, dict | list):
-            found = json.loads(value)  # with real numbers inside
+            found = _with_real_numbers(value, key, place)
         yield _key_of(found, key, place), value
+
+
+def _stands_twice(key: str, value: bytes) -> bool:
+    """Whether the object ``value`` has two fields ``key``: one parser would take the first, another the last."""
+    decoder = json.JSONDecoder(parse_int=_Number, object_pairs_hook=list)
+    pairs: list[tuple[str, Any]] = decoder.decode(value.decode())
+    return [name for name, _ in pairs].count(key) > 1
+
+
+def _with_real_numbers(value: bytes, key: str, place: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:  # of more digits than Python reads
+        raise BadInput(f'{place}: field "{key}": {error}.') from None
 
 
 # --- CSV --------------------------------------------------------------------------------------------------
@@ -168,14 +192,14 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
 def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
     # The limit is global, and importlib.metadata uses csv, too. _bounded() limits the line.
     csv.field_size_limit(max(LINE_BYTES_MAX, csv.field_size_limit()))
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     reader = csv.DictReader((line for _, line in _bounded(text, name)), strict=True)
     try:
         columns = reader.fieldnames
         if not columns:
             raise BadInput(f"{name}: empty; the first line must name the columns.")
-        _check_names(columns, name)
-        _check_key(columns, key, name)
+        check_names(columns, name)
+        check_key(columns, key, name)
         for row in reader:
             place = f"{name}, line {reader.line_num}"
             if None in row or None in row.values():
@@ -183,69 +207,6 @@ def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
             yield (None if key is None else _key_of(row, key, place)), _to_json(row, place)
     except (csv.Error, UnicodeDecodeError) as error:
         raise BadInput(f"{name}, near line {reader.line_num + 1}: not CSV in UTF-8 ({error}).") from None
-
-
-def _check_names(columns: Any, name: str, inside: str = "") -> None:
-    for column in columns:
-        if list(columns).count(column) > 1:
-            where = (
-                f'two columns are called "{column}"'
-                if not inside
-                else f'column "{inside}" has two "{column}"'
-            )
-            raise BadInput(f"{name}: {where}, and a JSON object would keep only one of them; rename one.")
-
-
-def _check_key(columns: Any, key: str | None, name: str) -> None:
-    if key is not None and key not in columns:
-        raise BadInput(f'{name}: has no column "{key}" for the key; columns are {", ".join(columns)}.')
-
-
-# --- Parquet ----------------------------------------------------------------------------------------------
-
-
-def _parquet(stream: IO[bytes], name: str, key: str | None, binary: str) -> Iterator[Pair]:
-    import pyarrow
-    from pyarrow import parquet
-
-    source = stream if stream.seekable() else io.BytesIO(stream.read())
-    number = 0
-    try:
-        file = parquet.ParquetFile(source)
-        schema = file.schema_arrow
-        _check_names(schema.names, name)
-        for column in schema:
-            _check_nested(column.type, column.name, name)
-        _check_key(schema.names, key, name)
-        for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-            for row in _rows(batch, f"{name}, row {number + 1} or one of the {batch.num_rows - 1} behind it"):
-                number += 1
-                place = f"{name}, row {number}"
-                yield (
-                    (None if key is None else _key_of(row, key, place, binary)),
-                    _to_json(row, place, binary),
-                )
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadInput(f"{name}: not a readable Parquet file ({error}).") from None
-
-
-def _check_nested(kind: Any, column: str, name: str) -> None:
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        return
-    if types.is_struct(kind):
-        _check_names([kind.field(index).name for index in range(kind.num_fields)], name, column)
-    for index in range(kind.num_fields):
-        _check_nested(kind.field(index).type, column, name)
-
-
-def _rows(batch: Any, place: str) -> list[dict[str, Any]]:
-    try:
-        rows: list[dict[str, Any]] = batch.to_pylist()
-    except (ValueError, OverflowError) as error:  # text that is not UTF-8, or a time out of Python's range
-        raise BadInput(f"{place}: {error}.") from None
-    return rows
 
 
 # --- JSON out ---------------------------------------------------------------------------------------------
@@ -257,37 +218,41 @@ def _key_of(row: dict[str, Any], key: str, place: str, binary: str = "text") -> 
     value = row[key]
     if value is None or isinstance(value, bytes):
         return value
-    if isinstance(value, bool | int | float | dict | list):
-        return _to_json(value, place, binary)
+    if not isinstance(value, str):
+        return _to_json(value, place, binary, key)
     try:
-        return str(_plain(value)).encode()  # a decimal or a date becomes text without JSON's quotes
+        return value.encode()  # without JSON's quotes
     except UnicodeEncodeError:
         raise BadInput(
             f'{place}: field "{key}" has half a character (a lone surrogate), which no key can have.'
         ) from None
 
 
-def _to_json(value: Any, place: str, binary: str = "text") -> bytes:
+def _to_json(value: Any, place: str, binary: str = "text", key: str | None = None) -> bytes:
+    """``value`` as JSON: a row, or the field ``key`` of one. Raises BadInput, which names the column."""
     plain = _plain if binary == "text" else _plain_base64
     try:
         return json.dumps(
             value, ensure_ascii=False, separators=(",", ":"), default=plain, allow_nan=False
         ).encode()
     except (ValueError, RecursionError) as error:
-        fields = value.items() if isinstance(value, dict) else (("", value),)
-        for column, content in fields:
+        for column, content in value.items() if key is None else ((key, value),):
             why = _why_not(content, plain)
             if why is not None:
-                of = f'column "{column}"' if column else "the key"
-                raise BadInput(f"{place}: {of} {why}.") from None
+                what = "column" if key is None else "the key"
+                raise BadInput(f'{place}: {what} "{column}" {why}.') from None
         raise BadInput(f"{place}: {error}.") from None
 
 
-def _why_not(content: Any, plain: Callable[[object], object]) -> str | None:
+def _why_not(content: Any, plain: Callable[[bytes | Refused], str]) -> str | None:
     try:
-        json.dumps(content, default=plain, allow_nan=False)
+        json.dumps(content, ensure_ascii=False, default=plain, allow_nan=False).encode()
+    except BadInput as refused:
+        return str(refused)
     except UnicodeDecodeError:
         return "has bytes that are no UTF-8 text; take --binary base64"
+    except UnicodeEncodeError:
+        return "has half a character (a lone surrogate), which UTF-8 cannot express"
     except RecursionError:
         return "is nested too deep"
     except ValueError:
@@ -300,11 +265,11 @@ def _why_not(content: Any, plain: Callable[[object], object]) -> str | None:
     return None
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, (date, datetime)):
-        return value.isoformat()
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _plain(value: bytes | Refused) -> str:
+    if isinstance(value, Refused):
+        raise BadInput(value.why)
+    return value.decode()
 
 
-def _plain_base64(value: object) -> object:
+def _plain_base64(value: bytes | Refused) -> str:
     return b64encode(value).decode() if isinstance(value, bytes) else _plain(value)

@@ -14,7 +14,8 @@ import pytest
 from pyarrow import parquet
 
 from sidecar.cli import record_files
-from sidecar.cli.record_files import BadInput, Pair, format_of, read_records
+from sidecar.cli.bad_input import BadInput
+from sidecar.cli.record_files import Pair, format_of, read_records
 
 
 def read(content: str | bytes, form: str, key: str | None = None) -> list[Pair]:
@@ -82,7 +83,16 @@ def test_records_before_a_bad_one_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("a.jsonl", "jsonl"), ("a.NDJSON", "jsonl"), ("a.csv", "csv"), ("a.parquet", "parquet"), ("-", "lines")],
+    [
+        ("a.csv.gz", "csv"),
+        ("a.jsonl.zst", "jsonl"),
+        ("a.gz", "lines"),
+        ("a.jsonl", "jsonl"),
+        ("a.NDJSON", "jsonl"),
+        ("a.csv", "csv"),
+        ("a.parquet", "parquet"),
+        ("-", "lines"),
+    ],
 )
 def test_format_by_name(name: str, form: str) -> None:
     assert format_of(Path(name)) == form
@@ -164,10 +174,25 @@ def test_the_key_of_a_number_is_its_text(number: str, key: bytes) -> None:
     assert read(line, "jsonl", "k") == [(key, line)]
 
 
+def test_a_key_that_stands_twice_is_refused() -> None:
+    """Python's parser takes the last one, Java's the first; the value goes as it stands."""
+    assert refusal('{"k": 1, "a": 2, "k": 3}', "jsonl", "k") == (
+        'file, line 1: has the field "k" twice, so its key is not clear.'
+    )
+    assert "twice" in refusal('{"k": 1, "\\u006b": 3}', "jsonl", "k")
+    assert "twice" in refusal('{"ü": 1, "ü": 3}', "jsonl", "ü")
+    line = '{"a": {"k": 1, "k": 2}, "b": 1, "b": 2, "k": 5}'
+    assert read(line, "jsonl", "k") == [(b"5", line.encode())]
+    assert read('{"k": 1, "k": 2}', "jsonl") == [(None, b'{"k": 1, "k": 2}')]
+    digits = f'{{"k": [{"9" * 5_000}]}}'
+    assert read(digits, "jsonl") == [(None, digits.encode())]
+    assert 'file, line 1: field "k": Exceeds the limit' in refusal(digits, "jsonl", "k")
+
+
 def test_keys_of_other_kinds() -> None:
     assert read('{"k": {"a": [1, 2.5]}}', "jsonl", "k")[0][0] == b'{"a":[1,2.5]}'
     assert 'line 1: field "k" has half a character' in refusal('{"k": "\\ud800"}', "jsonl", "k")
-    assert "row 1: the key is nan" in refusal(parquet_of(pa.table({"k": [math.nan]})), "parquet", "k")
+    assert 'row 1: the key "k" is nan' in refusal(parquet_of(pa.table({"k": [math.nan]})), "parquet", "k")
 
 
 def test_a_decimal_or_a_time_is_a_key_without_quotes() -> None:
@@ -216,8 +241,3 @@ def test_the_csv_limit_of_the_process_is_never_lowered(monkeypatch: pytest.Monke
     monkeypatch.setattr(record_files, "LINE_BYTES_MAX", 10)
     assert read("a\n1\n", "csv") == [(None, b'{"a":"1"}')]
     assert csv.field_size_limit() == before
-
-
-def test_a_time_that_python_does_not_have_is_one_sentence() -> None:
-    file = parquet_of(pa.table({"t": pa.array([2**50], pa.timestamp("ms"))}))
-    assert "file, row 1 or one of the 0 behind it: " in refusal(file, "parquet")

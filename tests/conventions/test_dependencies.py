@@ -27,7 +27,7 @@ ROOMS: Final = (
     # Its fixture is there for who has pytest; the rest needs nothing.
     ("client_stub/testing.py", "dev"),
     ("client_stub", BASE),
-    ("sidecar/cli/record_files.py", "parquet"),
+    ("sidecar/cli/parquet_rows.py", "parquet"),
     ("sidecar/net/pkcs12.py", "pkcs12"),
     ("sidecar/controller/aws_token.py", "msk"),
     ("sidecar/testing", "dev"),

@@ -31,6 +31,7 @@ KEPT: Final = {
     "safe_environment": "for processes that bench and demo start, beside the command they take",
     "ProducerStats.why_away": "the stub's API: a field of Producer.stats()",
     "PartitionInfo.in_sync_replicas": "the stub's API: a field of Producer.partitions_for()",
+    "readinto": "io calls it for a raw stream's bytes",
     # In Cython.
     "_crc32c_soft": "the tests' way to the table that stands in for the CPU's instruction",
     "BY_CHANCE": "the place of `random` among the partitioners, which is what is left",
@@ -43,6 +44,7 @@ KEPT_BESIDE: Final = {
     ),
     **dict.fromkeys(("visit_Attribute", "visit_arg", "visit_Constant", "visit_Expr"), "ast"),
     **dict.fromkeys(("daemon_threads", "get_request", "handle_error", "protocol_version"), "http.server"),
+    "readinto": "io",
     **dict.fromkeys(("do_GET", "do_POST", "log_message", "close_connection"), "http.server"),
 }
 """The same of the tools and the tests, which a library calls by these names."""
