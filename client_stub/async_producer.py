@@ -317,7 +317,7 @@ async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> st
     try:
         while (said := question.step(loop.time() * 1e3, 0.0)) is None:
             await _readable(loop, question.lookup, question.ends_ms)
-        return said
+        return said or question.lookup.waits_for
     finally:
         question.lookup.close()
 

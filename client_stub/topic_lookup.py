@@ -67,6 +67,8 @@ class TopicLookup:
         self._deadline_ms = now_ms + timeout_ms
         self._transport: Transport | None = None
         self._retry_at_ms = now_ms
+        self.waits_for = ""
+        """For what records of the topic wait, as the daemon says; empty if it does not know, or is an older one."""
         self._why: SidecarError | None = None
         """The error of the last try."""
         self._tries = 0
@@ -143,6 +145,7 @@ class TopicLookup:
         if message[0] == Kind.TOPICS_REPLY:
             for name, code, partitions in message[1]:
                 if name == self._topic and not code:
+                    self.waits_for = str(message[2]) if len(message) > 2 else ""
                     return tuple(_partition(name, *fields) for fields in partitions)
                 if name == self._topic:
                     raise error_for(code)
@@ -222,7 +225,7 @@ def why_no_topic(
     try:
         while (said := question.step(now_ms := time.monotonic() * 1e3, question.ends_ms - now_ms)) is None:
             time.sleep(question.lookup.pause_ms(now_ms) / 1e3)
-        return said
+        return said or question.lookup.waits_for
     finally:
         question.lookup.close()
 

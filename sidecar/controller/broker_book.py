@@ -7,7 +7,7 @@ report with requests or records for the broker counts more than one without.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -213,6 +213,14 @@ class BrokerBook:
             return None
         down = [each for each in self._all() if each.shown is BrokerState.DOWN and not each.cluster_says_it]
         return next((each.node.id for each in down if silent.since_ms < each.since_ms + IN_SYNC_MS), None)
+
+    def bad_words(self, brokers: Collection[int]) -> str:
+        """A phrase about the first of these that is down or silent; empty if none is."""
+        each = next((each for each in self._all() if each.node.id in brokers and each.shown in BAD), None)
+        if each is None:
+            return ""
+        why = each.last_error and f": {each.last_error.rstrip('.')}"
+        return f"{each.name.replace('B', 'b', 1)} is {each.shown}{why}"
 
     def advice(self, now_ms: float) -> str:
         """What to do about those that :meth:`troubled` names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -320,6 +320,19 @@ class ConditionBook:
         if not words:
             return None
         return Trouble(f"{_sentence('; '.join(words))}.", advice)
+
+    def why_waits(self, topic: str, leaders: Sequence[int]) -> str:
+        """For what records of a topic wait, for the program that asks; empty if nothing is known. ``leaders``: of its
+        partitions, -1 for none.
+        """
+        row = self._oldest(False)
+        if row is not None and row.topic == topic and row.cause in _TROUBLE:
+            return self._wait_words(row, self._now_ms)
+        bad = self.brokers.bad_words({each for each in leaders if each >= 0})
+        if bad:
+            return bad
+        count = leaders.count(-1)
+        return f"partitions without a leader: {count} of {len(leaders)}" if count else ""
 
     def notices(self, pages_used: int, now_ms: float) -> list[str]:
         """Sentences for an operator while the daemon is healthy: clients that wait for the pool, brokers that

@@ -43,6 +43,7 @@ WITHDRAWN_TEXT: Final = "This client's public key is in no table [clients.NAME] 
 Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
 AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]]
+WhyWaits = Callable[[str, Topics], str]
 GiveOrder = Callable[[str, list[str], Caller], Awaitable[list[object]]]
 AskExplain = Callable[[str, Caller], Awaitable[list[object]]]
 
@@ -64,6 +65,8 @@ class ControlEndpoint:
         self._topics: AskTopics | None = None
         self._order: GiveOrder | None = None
         self._explain: AskExplain | None = None
+        self.why_waits: WhyWaits = lambda topic, rows: ""
+        """For what the records of a topic wait, by its rows of TOPICS_REPLY: the last field of that."""
         self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
@@ -240,7 +243,9 @@ class ControlEndpoint:
         self, names: list[str] | None, wait_ms: float | None, caller: Caller
     ) -> list[object]:
         assert self._topics is not None
-        return [await self._topics(names, wait_ms, caller)]
+        rows = await self._topics(names, wait_ms, caller)
+        waits_for = self.why_waits(names[0], rows) if names is not None and len(names) == 1 else ""
+        return [rows, waits_for] if waits_for else [rows]
 
     def _on_order(self, routing_id: bytes, message: Any) -> None:
         verb, names = (*message[1:3], None, None)[:2]

@@ -160,6 +160,7 @@ class Daemon:
         self.supervisor.start()
         self.status.control = self._control
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
+        self._control.why_waits = self._overview.why_waits
         if self._listening is not None:
             self._control.listen(self._listening, lambda: self._rules, self.changed)
         self._spawn(self._remind())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,6 +88,10 @@ class Overview:
     def trouble(self) -> Trouble | None:
         """Why the daemon is degraded because of Kafka; None while Kafka takes the records."""
         return self._conditions.trouble(self._clock.now_ms())
+
+    def why_waits(self, topic: str, rows: Sequence[Sequence[Any]]) -> str:
+        """For what records of a topic wait, as a phrase; empty if nothing is known. ``rows``: of TOPICS_REPLY."""
+        return self._conditions.why_waits(topic, [int(each[1]) for row in rows for each in row[2]])
 
     def status(self, in_flight_most: int) -> dict[str, Any]:
         """The keys of status. ``in_flight_most``: the requests that may be unanswered at one broker."""

@@ -581,3 +581,16 @@ def test_each_cause_of_waiting_has_words_and_advice() -> None:
         stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 9_000.0, str(cause), "An error."),))
         shown = stage.book.status(0, 5, stage.now_ms)["oldest_held"]
         assert shown["reason"] and wait_advice(cause, "").endswith(".")
+
+
+def test_a_program_hears_for_what_its_topic_waits() -> None:
+    stage = Stage()
+    stage.hear(0, stage.down(), up(2))
+    assert stage.book.why_waits("orders", [2, 2]) == ""
+    assert stage.book.why_waits("orders", [2, 1]) == "broker 1 (kafka1:9092) is down: refused"
+    assert stage.book.why_waits("orders", [2, -1]) == "partitions without a leader: 1 of 2"
+    stage.hear(0, up(2), waits=(WaitRow("orders", 0, 2, NOW_MS - 9_000.0, "refused", "NOT_ENOUGH_REPLICAS"),))
+    assert stage.book.why_waits("orders", [2]) == (
+        "oldest held record 9 s, orders-0, broker 2 refuses: NOT_ENOUGH_REPLICAS"
+    )
+    assert stage.book.why_waits("billing", [2]) == ""
