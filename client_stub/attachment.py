@@ -66,6 +66,10 @@ class Attachment(ABC):
         self._patience = Patience()
         self._pings_unanswered = 0
         self._refusals = 0
+        self._was_barred = False
+        """Whether the last connection was barred: a daemon that just starts opens its socket to its group last, so a
+        new producer tries twice.
+        """
 
     def wake(self, now_ms: float) -> None:
         """Connect if nothing was begun yet, as there is something to send."""
@@ -91,9 +95,14 @@ class Attachment(ABC):
         elif message[0] == Kind.REFUSED:
             self._refused(str(message[1]), str(message[2]), now_ms, key_is_replaced=key_is_replaced)
 
-    def lost(self, reason: str, now_ms: float) -> None:
-        """A socket failed, or could not be connected."""
-        if self.state in (State.HELLO, State.ATTACH, State.ATTACHED):
+    def lost(self, reason: str, now_ms: float, *, is_barred: bool = False) -> None:
+        """A socket failed, or could not be connected. ``is_barred``: as this user or key may not connect."""
+        if self.state not in (State.HELLO, State.ATTACH, State.ATTACHED):
+            return
+        if is_barred and (self._was_barred or self.welcome_count):
+            self._refused("NOT_PERMITTED", reason, now_ms)
+        else:
+            self._was_barred = is_barred
             self._away(reason, now_ms, at_once=self.state is State.ATTACHED)
 
     def ping_due(self, now_ms: float, *, is_moving: bool) -> list[Any] | None:

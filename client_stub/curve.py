@@ -49,6 +49,7 @@ from client_stub.zmtp import (
     COMMAND_BYTES_MAX,
     SKIPPED_BYTES_MAX,
     Buffers,
+    KeyNotKnown,
     ZmtpConnection,
     ZmtpError,
     command,
@@ -384,7 +385,7 @@ class CurveClient(CurveConnection):
         if self._ready:
             super()._command(body)
         elif name == b"ERROR":
-            raise ZmtpError(
+            raise KeyNotKnown(
                 "the daemon does not know this client's public key: it is to be in curve.public.keys of a table "
                 "[clients.NAME]"
             )

@@ -171,8 +171,8 @@ class IoThread:
 
     def _receive(self, kind: str, frames: list[bytes], now_ms: float) -> None:
         session = self._session
-        if kind == "lost":
-            session.lost(frames[0].decode(), now_ms)
+        if kind in ("lost", "barred"):
+            session.lost(frames[0].decode(), now_ms, is_barred=kind == "barred")
             return
         try:
             if kind == "control":

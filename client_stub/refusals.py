@@ -37,6 +37,7 @@ REFUSALS: Final[Mapping[str, RefusalRow]] = MappingProxyType(
         "NOT_ADMITTED": RefusalRow(Lasts.THE_DAEMON, _CLIENT),
         "OTHER_CLUSTER": RefusalRow(Lasts.THE_DAEMON, _CLIENT),
         "WEAKER_ACKS": RefusalRow(Lasts.THE_DAEMON, _CLIENT),
+        "NOT_PERMITTED": RefusalRow(Lasts.THE_DAEMON, _CLIENT),  # the system's, or that of CURVE's handshake
         "UNSUPPORTED_VERSION": RefusalRow(Lasts.THE_DAEMON, _CLIENT),
         "MALFORMED_FRAME": RefusalRow(Lasts.THE_PROGRAM, _CLIENT),
         "NOT_ALLOWED": RefusalRow(Lasts.A_MOMENT),  # HELLO decides

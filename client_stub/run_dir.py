@@ -7,7 +7,10 @@ Each process of a fleet imports this module, so it uses os.path: pathlib would l
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
+import pwd
 import stat
 from typing import Final
 
@@ -124,6 +127,40 @@ def worker_path(control: str, endpoint: str) -> str:
     if control.startswith(TCP_PREFIX):
         return join_address(split_address(control)[0], split_address(endpoint)[1])
     return os.path.join(os.path.dirname(control), endpoint.removeprefix("ipc://"))
+
+
+def not_permitted_text(path: str) -> str:
+    """A sentence for a user that the system does not let use the socket or folder ``path``: who it is, what is closed
+    to it, and who may use that.
+    """
+    closed, needed = path, (stat.S_IWGRP if path.endswith(".sock") else stat.S_IRGRP)
+    folder = "/"
+    for name in os.path.dirname(path).split("/")[1:]:
+        folder = os.path.join(folder, name)
+        if not os.access(folder, os.X_OK, effective_ids=True):
+            closed, needed = folder, stat.S_IXGRP
+            break
+    who = f"{_user_name(os.geteuid())} in {_group_name(os.getegid())}"
+    try:
+        found = os.stat(closed)
+    except OSError:
+        return (
+            f"Permission denied: {who} may not use {closed}: ask as its owner, or as a member of its group."
+        )
+    by_group = f", or as a member of {_group_name(found.st_gid)}" if found.st_mode & needed else ""
+    return f"Permission denied: {who} may not use {closed}: ask as {_user_name(found.st_uid)}{by_group}."
+
+
+def _user_name(uid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    return f"uid {uid}"
+
+
+def _group_name(gid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return f"group {grp.getgrgid(gid).gr_name}"
+    return f"gid {gid}"
 
 
 def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:

@@ -100,7 +100,9 @@ class TopicLookup:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
         answer_ms = self._answer_by_ms - now_ms
         for source, frames in self._transport.poll(answer_ms if wait_ms is None else min(wait_ms, answer_ms)):
-            if source == "lost":
+            if source == "barred" and self._tries > 1:  # the first time its daemon may just start
+                raise refusal_error("NOT_PERMITTED", frames[0].decode())
+            if source in ("lost", "barred"):
                 why = frames[0].decode().rstrip(".")
                 self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}: {why}."))
                 return None

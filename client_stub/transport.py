@@ -24,9 +24,9 @@ from client_stub.curve_keys import KeyFile, WatchedKeyFile, join_address, split_
 from client_stub.frames import Buffer
 from client_stub.host_lookup import HostLookup, look_up
 from client_stub.hot import clear_wakes, encode, receive
-from client_stub.run_dir import NOBODY_LISTENS, worker_path
+from client_stub.run_dir import NOBODY_LISTENS, not_permitted_text, worker_path
 from client_stub.waker import Waker
-from client_stub.zmtp import Buffers, ZmtpConnection, ZmtpError, opening, unsent
+from client_stub.zmtp import Buffers, KeyNotKnown, ZmtpConnection, ZmtpError, opening, unsent
 
 BYE_LINGER_MS: Final = 500
 SEND_BUFFER_BYTES: Final = 1280 << 10
@@ -65,7 +65,7 @@ _ACKED_AT: Final = 120
 _TCP_INFO_BYTES: Final = _ACKED_AT + 8
 
 Message: TypeAlias = tuple[str, list[bytes]]
-"""("control" | "worker", frames) or ("lost", [reason])."""
+"""("control" | "worker", frames), ("lost", [reason]), or ("barred", [reason]): this user or key may not connect."""
 
 
 class _Link:
@@ -88,6 +88,9 @@ class _Link:
         self.name = name
         self.lost_reason = ""
         """The reason why nothing more can be sent; data that has arrived is still read."""
+        self.is_barred = False
+        """Whether that is so because this user or key may not connect."""
+        self._path = address if keys is None else ""
         self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
         place: Any = address
         family, begin = int(socket.AF_UNIX), _OPENING
@@ -164,6 +167,7 @@ class _Link:
             pass
         except ZmtpError as error:
             self._is_broken = True
+            self.is_barred = isinstance(error, KeyNotKnown)
             self._lost(str(error))
         except OSError as error:
             self._failed(error)
@@ -179,6 +183,9 @@ class _Link:
         """Note the end of the connection, or the system error that ended it."""
         if error is not None and error.errno in _NOBODY:
             self._lost(NOBODY_LISTENS)
+        elif error is not None and error.errno == errno.EACCES and self._path:
+            self.is_barred = True
+            self._lost(not_permitted_text(self._path))
         elif error is not None and error.errno not in _CLOSED:
             self._lost(error.strerror or str(error))
         else:
@@ -317,7 +324,10 @@ class Transport:
         while self._lost:
             link = self._lost.pop()
             messages += [(link.name, frames) for frames in link.receive()]
-            messages.append(("lost", [f"{link.name} connection: {link.lost_reason}".encode()]))
+            if link.is_barred and not self.key_is_replaced:
+                messages.append(("barred", [link.lost_reason.encode()]))
+            else:
+                messages.append(("lost", [f"{link.name} connection: {link.lost_reason}".encode()]))
             self._drop(link.name)
         if self._not_made:
             messages.append(("lost", [self._not_made.encode()]))

@@ -53,6 +53,10 @@ class ZmtpError(ValueError):
     """The peer does not speak ZMTP 3 with the NULL mechanism, or exceeds a limit. The connection must be closed."""
 
 
+class KeyNotKnown(ZmtpError):
+    """The daemon's configuration has this client's key under no name."""
+
+
 class Buffers:
     """Receive buffers of ``size`` bytes that the connections of one owner share. Not thread-safe.
 

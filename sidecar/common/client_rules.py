@@ -122,14 +122,19 @@ class ClientRules:
         digests = self.token_digests(name)
         if digests == (ANY_TOKEN,):
             return ANY_TOKEN
-        presented = digest_of(token) if isinstance(token, str) else ANY_TOKEN
+        table = f"[clients.{name}] of the daemon's configuration"
+        if not isinstance(token, str):
+            raise Refused(
+                "NOT_ADMITTED",
+                f'Client "{name}" of {caller.words} gave no token, and {table} needs one: give token=.',
+            )
+        presented = digest_of(token)
         for each in digests:
             if hmac.compare_digest(each, presented):
                 return each
         raise Refused(
             "NOT_ADMITTED",
-            f'Client "{name}" of {caller.words} needs the token that [clients.{name}] of the daemon\'s '
-            "configuration names.",
+            f'Client "{name}" of {caller.words} gave a token that is none of those of {table}.',
         )
 
     def refusal(self, name: str, caller: Caller) -> str | None:

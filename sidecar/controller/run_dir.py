@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import grp
 import hashlib
 import json
 import logging
 import os
-import pwd
 import select
 import signal
 import stat
@@ -17,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from client_stub.run_dir import default_run_dir
+from client_stub.run_dir import default_run_dir, not_permitted_text
 from client_stub.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from sidecar.common.wording import counted
 from sidecar.controller.own_files import NotOurs, check_entries, check_folder
@@ -305,30 +303,11 @@ class RunDir:
             info = json.loads(self.daemon_json.read_text(encoding="utf-8"))
             pid, start_time = int(info["pid"]), info.get("start_time")
         except PermissionError:
-            raise RunDirError(
-                f"This user may not look into run dir {self.path}, so it cannot tell whether a daemon runs there: "
-                f"{self._who_may_look()}."
-            ) from None
+            raise RunDirError(not_permitted_text(str(self.daemon_json))) from None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         now = process_start_time(pid, alive=True)
         return pid if now is not None and start_time in {None, now} else None
-
-    def _who_may_look(self) -> str:
-        """A text such as ``ask as user NAME, or as a member of group NAME``, without a group that has no right to
-        look.
-        """
-        try:
-            found = self.path.stat()
-        except OSError:
-            return "ask as its owner, or as a member of its group"
-        user, group = f"uid {found.st_uid}", f"gid {found.st_gid}"
-        with contextlib.suppress(KeyError):
-            user = f"user {pwd.getpwuid(found.st_uid).pw_name}"
-        with contextlib.suppress(KeyError):
-            group = f"group {grp.getgrgid(found.st_gid).gr_name}"
-        by_group = f", or as a member of {group}" if found.st_mode & stat.S_IXGRP else ""
-        return f"ask as {user}{by_group}"
 
     def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
         """Kill the processes that a dead daemon left, and remove its sockets. Only the holder may call it. Returns

@@ -160,7 +160,7 @@ def refused(error: type[SidecarError], words: str, *arguments: Any, **options: A
 def test_keys_and_names_decide(on_mock: SidecarDaemon, access: TcpAccess, tmp_path: Path) -> None:
     refused(DaemonRefused, r"needs a table \[clients.other\] that has this key", access.address, "other")
     refused(
-        DaemonUnreachable,
+        DaemonRefused,
         "does not know this client's public key",
         access.address,
         "billing",

@@ -169,3 +169,33 @@ def test_a_loop_that_sends_retriable_errors_again_ends_at_a_refusal() -> None:
         assert isinstance(error, kind)
         twin = error_of(error)
         assert (twin.code(), twin.retriable(), twin.str()) == (code, False, "text")
+
+
+def test_who_may_not_connect_is_tried_twice_and_then_hears_it_at_once() -> None:
+    """A daemon that just starts opens its socket to its group last."""
+    session = new_session()
+    session.lost("Permission denied: for a moment", 0, is_barred=True)
+    assert session.state is State.BACKOFF and session.due_ms <= 50
+    session.tick(session.due_ms)
+    session.lost("Permission denied: group x", 50, is_barred=True)
+    assert isinstance(session.fatal, DaemonRefused)
+    assert (session.fatal.name, session.fatal.retriable) == ("NOT_PERMITTED", False)
+    assert str(session.fatal) == "The daemon refused this client: Permission denied: group x"
+
+
+def test_who_was_attached_and_may_not_connect_now_asks_again() -> None:
+    scene = Scene()
+    run, session = scene.run, scene.session
+    run.add()
+    session.lost("cut", run.now_ms)
+    session.tick(run.now_ms)
+    session.take_effects()
+    session.lost("Permission denied: group x", run.now_ms, is_barred=True)
+    assert session.state is State.BACKOFF and session.refusal == "NOT_PERMITTED"
+    assert session.due_ms - run.now_ms >= 0.8 * REFUSED_FIRST_MS
+    run.now_ms = session.due_ms
+    run.attached = False
+    session.tick(run.now_ms)
+    run.act()
+    run.finish()
+    assert [told for _, _, told in run.made] == [[None]]
