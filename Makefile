@@ -104,19 +104,23 @@ audit: $(STAMPS)/product $(STAMPS)/supply
 sbom: $(STAMPS)/product $(STAMPS)/supply
 	@mkdir -p .demo/sbom
 	@$(SUPPLY)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
-		--output-file .demo/sbom/kafka-sidecar-daemon.cdx.json $(PRODUCT)/bin/python
+		--output-file .demo/sbom/partial.json $(PRODUCT)/bin/python
+	@mv .demo/sbom/partial.json .demo/sbom/kafka-sidecar-daemon.cdx.json
 	@echo "wrote .demo/sbom/kafka-sidecar-daemon.cdx.json"
 
-# What a package index gets; cibuildwheel makes the portable ones (.github/workflows/wheels.yml).
-wheels: $(STAMPS)/venv $(STAMPS)/packages-dev
-	@rm -rf .demo/projects && $(PY) deploy/packages/distributions.py .demo/projects >/dev/null && mkdir -p dist
+# What a package index gets; cibuildwheel makes the portable ones (.github/workflows/wheels.yml). Nothing has its final
+# name before it is whole, here and below, and no package is needed but what the environment is made with.
+wheels: $(STAMPS)/venv
+	@echo "== Wheels and source distributions of stub, daemon and tools"
+	@rm -rf .demo/projects .demo/dist && mkdir -p .demo/dist dist && $(PY) deploy/packages/distributions.py .demo/projects >/dev/null
 	@for each in .demo/projects/*; do \
-		PYTHONWARNINGS=ignore $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $$each && \
-		(cd $$each && $(abspath $(PY)) -W ignore -c "from setuptools import build_meta; build_meta.build_sdist('$(abspath dist)')" >/dev/null) \
+		PYTHONWARNINGS=ignore $(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir .demo/dist $$each && \
+		(cd $$each && $(abspath $(PY)) -W ignore -c "from setuptools import build_meta; build_meta.build_sdist('$(abspath .demo/dist)')" >/dev/null) \
 		|| exit 1; done
-	@ls -l dist
+	@mv .demo/dist/* dist/ && ls -l dist
 
-deb rpm: $(STAMPS)/venv $(STAMPS)/packages-dev
+deb rpm: $(STAMPS)/venv
+	@echo "== The daemon as a $@ (its packages are downloaded the first time, some 20 MB)"
 	@$(PY) deploy/packages/build.py $@ dist
 
 test-packages: $(STAMPS)/dev

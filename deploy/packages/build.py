@@ -17,6 +17,8 @@ import sys
 import tempfile
 import textwrap
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -126,14 +128,10 @@ def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
             (control / name).write_text(f"#!/bin/sh\n{text}")
             (control / name).chmod(0o755)
         made = folder / f"kafka-sidecar_{PROJECT['version']}-{revision}_{architecture}.deb"
-        _run(
-            "dpkg-deb",
-            "--root-owner-group",
-            f"-Z{'none' if is_plain else 'xz'}",
-            "--build",
-            str(root),
-            str(made),
-        )
+        with _beside(folder) as work:
+            compression = f"-Z{'none' if is_plain else 'xz'}"
+            _run("dpkg-deb", "--root-owner-group", compression, "--build", str(root), str(work / made.name))
+            (work / made.name).replace(made)
     finally:
         shutil.rmtree(control)
     return made
@@ -141,21 +139,31 @@ def deb(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
 
 def rpm(root: Path, folder: Path, revision: int, *, is_plain: bool) -> Path:
     """The rpm of the files that are staged below ``root``."""
-    with tempfile.TemporaryDirectory(prefix="kafka-sidecar-") as work:
-        spec = Path(work) / "kafka-sidecar.spec"
+    with _beside(folder) as work:
+        spec = work / "kafka-sidecar.spec"
         spec.write_text(spec_of(root, revision))
         places = [f"--define=_{name} {work}/{name}" for name in ("topdir", "builddir", "tmppath")]
         _run(
             "rpmbuild",
             "-bb",
             *places,
-            f"--define=_rpmdir {folder}",
+            f"--define=_rpmdir {work}/made",
             "--define=staged " + str(root),
             *(["--define=_binary_payload w0.gzdio"] if is_plain else []),
             str(spec),
         )
-    (made,) = folder.glob(f"*/kafka-sidecar-{PROJECT['version']}-{revision}.*.rpm")
+        (whole,) = work.glob("made/*/*.rpm")
+        made = folder / whole.relative_to(work / "made")
+        made.parent.mkdir(exist_ok=True)
+        whole.replace(made)
     return made
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A place on the disk of ``folder`` where a package grows: it gets its name there only once it is whole."""
+    with tempfile.TemporaryDirectory(prefix=".kafka-sidecar-", dir=folder) as work:
+        yield Path(work)
 
 
 def spec_of(root: Path, revision: int) -> str:

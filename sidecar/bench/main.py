@@ -27,7 +27,7 @@ from sidecar.bench.latency import (
 from sidecar.bench.measurement import Failure, Results
 from sidecar.bench.over_tcp import measure_tcp
 from sidecar.bench.over_tls import measure_tls
-from sidecar.bench.report import print_results, to_markdown, write_json
+from sidecar.bench.report import print_results, to_markdown, write_json, write_text
 from sidecar.bench.scale import measure_scale
 from sidecar.bench.scrape import measure_scrape
 from sidecar.bench.spark_sinks import measure_spark
@@ -197,7 +197,7 @@ def _report(run: Run, outputs: Outputs) -> None:
     results = run.results
     writers: list[tuple[Path | None, Callable[[Path], object]]] = [
         (outputs.plots_dir, functools.partial(_plots, results)),
-        (outputs.markdown_path, lambda path: path.write_text(to_markdown(results))),
+        (outputs.markdown_path, lambda path: write_text(path, to_markdown(results))),
         (outputs.json_path, lambda path: write_json(path, results)),
     ]
     for path, write in writers:

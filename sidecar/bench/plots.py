@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.bench.measurement import Measurement, Results, short
+from sidecar.bench.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,7 +172,8 @@ def _curve(axis: Axes, found: list[Measurement], label: str, colour: str) -> Non
 def save(plt: Any, figure: Any, path: Path, bottom: float = 0.0) -> None:
     """Save a figure. ``bottom``: the share of the height that is kept for a legend below everything."""
     figure.tight_layout(rect=(0, bottom, 1, 1))
-    figure.savefig(path, dpi=110)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)
     plt.close(figure)
 
 

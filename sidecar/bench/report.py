@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sidecar.bench.measurement import Measurement, Ratio, Results, short
+from sidecar.bench.whole_file import whole_file
 
 REACHED: Final = "reached"
 MISSED: Final = "missed"
@@ -71,7 +72,13 @@ def describe(results: Results) -> str:
 
 
 def write_json(path: Path, results: Results) -> None:
-    path.write_text(json.dumps(results.to_dict(), indent=1) + "\n")
+    write_text(path, json.dumps(results.to_dict(), indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report; one that is there stays until this one is whole."""
+    with whole_file(path) as partial:
+        partial.write_text(text)
 
 
 def sheets(results: Results) -> Iterator[Sheet]:

@@ -42,7 +42,9 @@ def keygen(path: Path, server_key: str | None) -> None:
         with os.fdopen(fd, "w") as file:
             os.fchmod(fd, 0o600)
             file.write(key_file_text(keys.secret, keys.public, server))
-    except OSError as error:
+    except BaseException as error:
         path.unlink(missing_ok=True)  # otherwise the next try would find a partial key file
-        fail(f"{path} cannot be written ({error.strerror}).")
+        if isinstance(error, OSError):
+            fail(f"{path} cannot be written ({error.strerror}).")
+        raise
     click.echo(keys.public.hex())
