@@ -38,15 +38,18 @@ COVERAGE := .demo/coverage
 # The failed tests by name, for the end of the log; those of the process suite by themselves, for a second try.
 FAILED_TESTS := $(CURDIR)/.demo/failed-tests.txt
 FAILED_BESIDE := $(CURDIR)/.demo/failed-beside.txt
+# Reasons of skipped tests, for the same place.
+SKIPPED_TESTS := $(CURDIR)/.demo/skipped-tests.txt
 MEASURED := -m coverage run -m pytest
 # pytest's exit status 5: TEST_ARGS chose nothing of this suite.
 NOTHING_CHOSEN := $(if $(TEST_ARGS),5,0)
 
-.PHONY: help demo demo-mock quick test test-image test-systemd audit sbom wheels deb rpm test-packages coverage bench lint check-host clean
+.PHONY: help demo demo-mock quick test mutants test-image test-systemd audit sbom wheels deb rpm test-packages coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
 	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
+	@echo "make mutants    plants faults, and says which tests see them (an hour or more)"
 	@echo "make test-image the container image, built and run under load (root, buildah, podman, crun, mmdebstrap)"
 	@echo "make test-systemd  the unit under a real systemd, with its ends and reloads under load (root, mmdebstrap, nspawn)"
 	@echo "make audit      known weaknesses of the packages that the product needs (pip-audit)"
@@ -72,7 +75,8 @@ quick: $(STAMPS)/java $(STAMPS)/dev
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
 
 test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/flights
-	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE); mkdir -p $(COVERAGE); failed=""; export FAILED_TESTS=$(FAILED_TESTS); \
+	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
+	export FAILED_TESTS=$(FAILED_TESTS) SKIPPED_TESTS=$(SKIPPED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
 		ended=0; timeout --signal=INT --kill-after=30 $$seconds $(PY) "$$@" $(TEST_ARGS) || ended=$$?; \
 		if [ $$ended = 124 ]; then echo "suite $$name: not ended after $$seconds s" >> $$FAILED_TESTS; fi; \
@@ -85,7 +89,11 @@ test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMP
 	suite alone $(ALONE_SECONDS) -m pytest -m "$(PROCESS) and alone"; \
 	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark" $(SPARK_AT_ONCE); \
 	$(if $(TEST_ARGS),,echo "== coverage by room"; $(PY) -m tests.coverage_by_room || failed="$$failed coverage";) \
+	$(PY) -m tests.skipped_tests $(SKIPPED_TESTS); \
 	cat $(FAILED_TESTS) $(FAILED_BESIDE) 2>/dev/null || true; if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"
+
+mutants: $(STAMPS)/java $(STAMPS)/dev
+	@nice -n 15 $(PY) -m tests.mutants $(MUTANTS_ARGS)
 
 # Needs tools that no engine brings, and root: a clone that lacks them says so by a skipped test.
 test-image: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka

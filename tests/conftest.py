@@ -18,6 +18,7 @@ from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic
 from sidecar.testing.ledger import Ledger
 from sidecar.testing.mock_broker import MockBroker
+from tests.skipped_tests import reasons_of
 
 _serial = itertools.count(1)
 
@@ -68,9 +69,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """``make test`` names what failed once more at its very end: the one place that a cut log still shows."""
+    """``make test`` names what failed, and counts what was skipped, once more at its very end: the one place that a cut
+    log still shows.
+    """
+    if hasattr(terminalreporter.config, "workerinput"):
+        return
+    kept = os.environ.get("SKIPPED_TESTS")
+    if kept is not None:
+        with Path(kept).open("a") as file:
+            file.writelines(f"{each}\n" for each in reasons_of(terminalreporter.getreports("skipped")))
     kept = os.environ.get("FAILED_TESTS")
-    if kept is None or hasattr(terminalreporter.config, "workerinput"):
+    if kept is None:
         return
     failed = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
     with Path(kept).open("a") as file:

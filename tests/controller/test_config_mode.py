@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.common.settings import ConfigError
 from sidecar.controller.config_loader import load_config
+from tests.tools import ROOT_USER, needs
 
 NOBODY = 65_534
 PLAIN = '[kafka]\n"bootstrap.servers" = "h:9092"\n'
@@ -40,7 +41,7 @@ def test_one_that_others_may_read_or_change_is_refused(tmp_path: Path, kind: str
     assert "s3cret" not in sentence
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@needs(ROOT_USER)
 @pytest.mark.parametrize(("owner", "is_taken"), [(0, True), (NOBODY, False)])
 def test_the_group_may_read_a_file_of_roots_only(tmp_path: Path, owner: int, is_taken: bool) -> None:
     path = written(tmp_path, SECRETS["a token"][0], 0o640, owner)

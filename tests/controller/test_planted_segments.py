@@ -11,9 +11,10 @@ from sidecar.controller.look_ahead import topics_of
 from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.deadletter.salvage import Salvage
 from tests.controller.test_left_segment import leave, open_store
+from tests.tools import ROOT_USER, needs
 
 SOMEBODY = 12_345
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+only_root = needs(ROOT_USER)
 
 
 @pytest.mark.parametrize("content", [b"precious" * 1000, b"", bytes(4096)], ids=["text", "empty", "zeros"])

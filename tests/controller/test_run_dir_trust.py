@@ -21,9 +21,10 @@ from sidecar.controller.own_files import LINKS_MAX, replacers
 from sidecar.controller.predecessor import Predecessor
 from sidecar.controller.run_dir import BELIEVED, RunDir, RunDirError, read_json
 from sidecar.controller.segment_store import SegmentStore
+from tests.tools import ROOT_USER, lacks, needs
 
 SOMEBODY = 12_345
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+only_root = needs(ROOT_USER)
 
 
 def open_store(run_dir: RunDir, path: str = "") -> SegmentStore:
@@ -189,7 +190,7 @@ def test_who_may_write_in_the_folder_of_the_pool_is_named(
     if os.geteuid() == 0:
         os.chown(folder, -1, SOMEBODY)
     elif mode == 0o770:
-        pytest.skip("only root gives a folder another group")
+        pytest.skip(lacks(ROOT_USER))
     assert replacers(folder / "pool") == ([] if who is None else [who.format(folder)])
     assert replacers(folder / "missing" / "pool") == replacers(folder / "pool"), (
         "a folder above counts as well"

@@ -249,7 +249,10 @@ def test_by_a_callable() -> None:
         provider("absent")
 
 
-@pytest.mark.skipif(find_spec("aws_msk_iam_sasl_signer") is None, reason="the extra msk is not installed")
+@pytest.mark.skipif(
+    find_spec("aws_msk_iam_sasl_signer") is None,
+    reason="needs aws-msk-iam-sasl-signer-python (pip: the extra msk)",
+)
 def test_by_aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Signing needs no network; MSK's answer to it cannot be tried here."""
     for name in ("AWS_PROFILE", "AWS_ROLE_ARN", "AWS_SESSION_TOKEN"):

@@ -13,9 +13,10 @@ from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import AnothersLetters, replace_file, spool_files
 from tests.deadletter.groups import group
 from tests.deadletter.test_replay import Topic
+from tests.tools import ROOT_USER, needs
 
 NOBODY = 65_534
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+only_root = needs(ROOT_USER)
 
 
 def mode(path: Path) -> int:

@@ -27,6 +27,7 @@ from sidecar.deadletter.spool_files import (
 from tests.deadletter.groups import group
 from tests.deadletter.test_replay import Topic
 from tests.reading_back import read_letters
+from tests.tools import ROOT_USER, lacks
 
 NOBODY = 65_534
 
@@ -113,7 +114,7 @@ def test_what_a_killed_replay_left_half_made_goes(tmp_path: Path) -> None:
 def test_root_may_replay_what_another_users_daemon_writes(tmp_path: Path) -> None:
     """Nothing that it leaves stops the daemon from making room, or its user from the next replay."""
     if os.geteuid() != 0:
-        pytest.skip("needs root, to become somebody else")
+        pytest.skip(lacks(ROOT_USER))
     for parent in tmp_path.parents:
         parent.chmod(parent.stat().st_mode | 0o011)
     os.chown(tmp_path, NOBODY, NOBODY)

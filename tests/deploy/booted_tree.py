@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.testing.waiting import wait_until
+from tests.tools import ROOT_USER
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACE: Final = ROOT / ".demo" / "nspawn"
 TREE: Final = PLACE / "tree"
-TOOLS: Final = ("mmdebstrap", "systemd-nspawn", "nsenter", "unshare", "chroot")
+NEEDED: Final = (ROOT_USER, "mmdebstrap", "systemd-nspawn", "nsenter", "unshare", "chroot")
 PACKAGES: Final = (
     "systemd,systemd-sysv,dbus,python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates,procps"
 )
@@ -51,14 +52,6 @@ ENVIRONMENT: Final = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG=C",
 )
-
-
-def missing() -> str:
-    """A sentence when this machine cannot boot a tree; empty when it can."""
-    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if absent:
-        return f"needs {', '.join(absent)} (Debian: apt-get install mmdebstrap systemd-container)"
-    return "" if os.geteuid() == 0 else "needs root: systemd-nspawn boots a tree"
 
 
 class BootedTree:

@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.tools import ROOT_USER
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLACE: Final = ROOT / ".demo" / "containers"
 BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
 IMAGE: Final = "localhost/kafka-sidecar:test"
-TOOLS: Final = ("buildah", "podman", "crun", "mmdebstrap", "unshare")
+NEEDED: Final = (ROOT_USER, "buildah", "podman", "crun", "mmdebstrap", "unshare")
 PACKAGES: Final = "python3,python3-venv,python3-dev,python-is-python3,ca-certificates"
 _PRIVATE: Final = (
     "mount --make-rprivate /; "
@@ -29,14 +31,6 @@ _PRIVATE: Final = (
     "! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; "
     'exec "$@"'
 )
-
-
-def missing() -> str:
-    """A sentence when this machine cannot build or run containers; empty when it can."""
-    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if absent:
-        return f"needs {', '.join(absent)} (Debian: apt-get install buildah podman crun mmdebstrap)"
-    return "" if os.geteuid() == 0 else "needs root: containers without an engine and without user namespaces"
 
 
 class Containers:

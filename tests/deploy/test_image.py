@@ -21,12 +21,13 @@ from sidecar.testing.waiting import wait_until
 from tests.deploy import containers
 from tests.deploy.containers import BASE, IMAGE, ROOT, Containers
 from tests.deploy.outcome import Sender
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.kafka,
     pytest.mark.process,
-    pytest.mark.skipif(bool(containers.missing()), reason=containers.missing()),
+    needs(*containers.NEEDED),
 ]
 
 SENDER = Path(__file__).with_name("steady_sender.py")

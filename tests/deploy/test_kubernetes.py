@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from sidecar.controller.config_loader import load_config
+from tests.tools import needs
 
 yaml = pytest.importorskip("yaml")
 
@@ -99,7 +100,7 @@ def not_restricted(spec: dict[str, Any]) -> Iterator[str]:
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.name)
 def test_a_manifest_is_one_that_kubernetes_takes(path: Path, version: str) -> None:
     validator = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate ([dev]) is not installed"
+        "kubernetes_validate", reason="needs kubernetes-validate (pip: the extra dev)"
     )
     for document in documents(path.read_text()):
         if document["kind"] not in CUSTOM:
@@ -108,7 +109,7 @@ def test_a_manifest_is_one_that_kubernetes_takes(path: Path, version: str) -> No
 
 def test_the_validation_would_notice() -> None:
     validator = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate ([dev]) is not installed"
+        "kubernetes_validate", reason="needs kubernetes-validate (pip: the extra dev)"
     )
     (daemon_set,) = (
         each for each in documents((KUBERNETES / "daemonset.yaml").read_text()) if pod_spec(each)
@@ -206,16 +207,16 @@ def test_one_version_in_chart_and_product() -> None:
     assert images == {f"kafka-sidecar:{chart['appVersion']}"}
 
 
-@pytest.mark.skipif(HELM is None, reason="helm is not here: the chart's own output is compared where it is")
+@needs("helm")
 def test_the_plain_manifest_is_what_the_chart_prints() -> None:
     plain = (KUBERNETES / "daemonset.yaml").read_text()
     assert documents(rendered()) == documents(plain)
 
 
-@pytest.mark.skipif(HELM is None, reason="helm is not here")
+@needs("helm")
 def test_the_chart_with_everything_on_is_taken_too() -> None:
     validator = pytest.importorskip(
-        "kubernetes_validate", reason="kubernetes-validate ([dev]) is not installed"
+        "kubernetes_validate", reason="needs kubernetes-validate (pip: the extra dev)"
     )
     found = documents(rendered(*ALL_ON))
     kinds = {"ServiceAccount", "ConfigMap", "DaemonSet", "PodMonitor", "NetworkPolicy"}

@@ -6,8 +6,6 @@ rpm requires a package of the test's, by the names that Fedora and its kin have.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from sidecar.testing.fake_broker import FakeBroker
+from tests.tools import ROOT_USER, needs
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ("mmdebstrap", "dpkg-deb", "rpmbuild", "unshare", "chroot")
-ABSENT = [tool for tool in TOOLS if shutil.which(tool) is None]
 
 pytestmark = [
     pytest.mark.process,
     pytest.mark.long,
-    pytest.mark.skipif(bool(ABSENT) or os.geteuid() != 0, reason=f"needs root, {', '.join(TOOLS)}"),
+    needs(ROOT_USER, "mmdebstrap", "dpkg-deb", "rpmbuild", "unshare", "chroot"),
 ]
 
 BUILD_S = 1_200

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.tools import needs
 
 SYSTEMD = Path(__file__).parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "kafka-sidecar.service"
 EXPOSURE_MAX = 2.0
 EXEC = "/opt/kafka-sidecar/bin/kafka-sidecar"
 
-pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+pytestmark = needs("systemd-analyze")
 
 
 def render(folder: Path, extra: str = "") -> Path:

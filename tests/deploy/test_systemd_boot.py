@@ -22,12 +22,13 @@ from tests.deploy import booted_tree
 from tests.deploy.booted_tree import ROOT, BootedTree
 from tests.deploy.outcome import Outcome, Sender
 from tests.deploy.test_systemd import EXPOSURE_MAX
+from tests.tools import needs
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.kafka,
     pytest.mark.process,
-    pytest.mark.skipif(bool(booted_tree.missing()), reason=booted_tree.missing()),
+    needs(*booted_tree.NEEDED),
 ]
 
 UNIT = "kafka-sidecar.service"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import pytest
 
 from client_stub import _native
 from sidecar.kernel import _kernel
+from tests.tools import needs
 
 PARTS = {"client_stub._native": _native.__file__, "sidecar.kernel._kernel": _kernel.__file__}
 
@@ -19,7 +19,7 @@ def readelf(what: str, path: str) -> str:
     ).stdout
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+@needs("readelf")
 @pytest.mark.parametrize("part", PARTS)
 def test_a_broken_bound_ends_the_process_and_tables_are_read_only(part: str) -> None:
     path = PARTS[part]
@@ -34,7 +34,7 @@ def test_a_broken_bound_ends_the_process_and_tables_are_read_only(part: str) -> 
     assert " RWE " not in stack, "-z noexecstack"
 
 
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="readelf (binutils) is not installed")
+@needs("readelf")
 def test_copies_of_known_size_are_checked() -> None:
     """_FORTIFY_SOURCE: the kernel has copies whose place the compiler knows the size of."""
     assert "_chk@" in readelf("--dyn-syms", PARTS["sidecar.kernel._kernel"]).replace("__stack_chk_fail@", "")

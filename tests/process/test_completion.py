@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.tools import needs
 
 pytestmark = pytest.mark.process
 
@@ -72,10 +73,7 @@ def test_the_page_has_a_line_for_each_shell() -> None:
 
 @pytest.mark.parametrize(
     "shell",
-    [
-        pytest.param(each, marks=pytest.mark.skipif(shutil.which(each) is None, reason=f"no {each} here"))
-        for each in ASK
-    ],
+    [pytest.param(each, marks=needs(each)) for each in ASK],
 )
 def test_a_shell_completes_commands_options_and_choices(shell: str, tmp_path: Path) -> None:
     assert complete(shell, "kafka-sidecar", "re", home=tmp_path) == {"recover", "reload", "replay", "resume"}

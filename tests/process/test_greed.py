@@ -6,7 +6,6 @@ needed for a second user; without it those tests are skipped.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.hostile_client import Attacker, Link
 from tests.process.test_hostile_clients import private_bytes
+from tests.tools import ROOT_USER, needs
 
 pytestmark = pytest.mark.process
 
@@ -153,7 +153,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
+@needs(ROOT_USER)
 def test_a_user_that_takes_all_clients_it_can_leaves_places_and_is_named(broker: FakeBroker) -> None:
     """Eight processes, since one alone has its own share. Their user cannot read the run dir of root by itself."""
     with SidecarDaemon(broker.bootstrap_servers, settings=SETTINGS | {"daemon.clients_max": 32}) as daemon:

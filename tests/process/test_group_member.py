@@ -18,10 +18,11 @@ from client_stub.errors import DaemonRefused
 from sidecar.controller.run_dir import RunDir, RunDirError
 from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.mock_broker import MockBroker
+from tests.tools import ROOT_USER, needs
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users"),
+    needs(ROOT_USER),
 ]
 
 SENDERS = 12_345

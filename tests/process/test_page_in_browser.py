@@ -17,13 +17,12 @@ from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.metrics import http_address
 from sidecar.testing.waiting import wait_until
+from tests.tools import needs
 
 CHROMIUM = find_browser()
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium here: install it (Debian: apt-get install chromium)"
-    ),
+    needs("chromium"),
 ]
 PAGE_BYTES_MAX = 100_000
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"

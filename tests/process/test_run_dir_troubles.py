@@ -19,6 +19,7 @@ from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.waiting import wait_until
 from tests.process.failure_scenes import privately
+from tests.tools import ROOT_USER, needs
 
 pytestmark = pytest.mark.process
 HTTP = {"http.listen": "unix:http.sock"}
@@ -145,7 +146,7 @@ def test_a_socket_that_cannot_be_removed_does_not_hold_up_a_replacement(
     assert "Traceback" not in daemon.log_path.read_text()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a disk of its own, which only root may")
+@needs(ROOT_USER)
 @pytest.mark.parametrize("size", ["4k", "8k"])
 def test_a_full_disk_of_the_run_dir_leaves_no_segment(
     short_dir: Path, start_daemon: StartDaemon, size: str

@@ -8,7 +8,6 @@ scenes (failure_scenes.py), which are played side by side. `-s` prints how long 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_listeners import Listener
+from tests.tools import ROOT_USER, needs
 
 from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene, privately, silent_dns
 from .failures import Failure, Stage, broker, wait_shown
@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.process]
 
 AT_ONCE = 4
 WEEK_S = 7 * 86_400.0
-NOT_ROOT = "Only root may mount a small disk, or a hosts file that one process reads."
 Played = Callable[[Scene], dict[str, float]]
 
 
@@ -39,7 +38,7 @@ def each_failure() -> Iterator[object]:
     for scene in SCENES:
         for failures in scene.steps:
             for each in failures:
-                needs_root = pytest.mark.skipif(each in OF_ROOT and os.geteuid() != 0, reason=NOT_ROOT)
+                needs_root = [needs(ROOT_USER)] if each in OF_ROOT else []
                 yield pytest.param(scene, each.name, marks=needs_root, id=each.name.replace(" ", "-"))
 
 
@@ -91,7 +90,7 @@ def test_a_name_that_no_dns_knows_is_seen(reader: PageReader) -> None:
         assert daemon.command("status", "--alive").returncode == 0, "a restart would not help"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason=NOT_ROOT)
+@needs(ROOT_USER)
 def test_a_name_server_that_says_nothing_is_seen_from_the_start(reader: PageReader) -> None:
     failure = Failure(
         "DNS silent",

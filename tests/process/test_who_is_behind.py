@@ -26,10 +26,11 @@ from sidecar.testing.ledger import RecordId
 from sidecar.testing.mock_broker import MockBroker
 from sidecar.testing.steady_load import SteadyClient, judge
 from sidecar.testing.waiting import wait_until
+from tests.tools import ROOT_USER, needs
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(os.geteuid() != 0, reason="clients of other users need root"),
+    needs(ROOT_USER),
 ]
 
 USER, OTHER, GROUP = 31_001, 31_002, 31_003

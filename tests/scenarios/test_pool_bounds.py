@@ -115,7 +115,7 @@ def in_a_small_file_system(folder: Path, size: str) -> list[str]:
     mount = f"mount -t tmpfs -o size={size} tmpfs {folder} && exec " + '"$@"'
     words = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
     if subprocess.run([*words, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this host does not let unprivileged processes mount a tmpfs of their own")
+        pytest.skip("needs a host that lets unprivileged processes mount a tmpfs")
     return words
 
 

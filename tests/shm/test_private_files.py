@@ -16,9 +16,10 @@ from sidecar.shm.private_files import (
     open_private,
     replacing,
 )
+from tests.tools import ROOT_USER, needs
 
 SOMEBODY = 12_345
-only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+only_root = needs(ROOT_USER)
 
 
 @pytest.fixture(params=[0o000, 0o007, 0o022, 0o077, 0o177], ids=lambda mask: f"umask {mask:03o}")

@@ -15,7 +15,7 @@ from client_stub.curve import CurveClient, CurveConnection, CurveServer, KeyPair
 from client_stub.zmtp import Buffers, ZmtpError, command
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq is built without CURVE")
+pytestmark = pytest.mark.skipif(not zmq.has("curve"), reason="needs a libzmq with CURVE")
 DAEMON, CLIENT, STRANGER = KeyPair.new(), KeyPair.new(), KeyPair.new()
 _WAIT_MS: Final = 5_000
 _ROUTERS, _DEALERS = frozenset({b"ROUTER"}), frozenset({b"DEALER"})

@@ -20,6 +20,7 @@ from client_stub.curve_keys import (
     split_address,
 )
 from client_stub.run_dir import control_path, unreachable_text, worker_path
+from tests.tools import ROOT_USER, needs
 
 SECRET, PUBLIC, SERVER = (bytes([number]) * 32 for number in (1, 2, 3))
 GOOD = key_file_text(SECRET, PUBLIC, SERVER)
@@ -102,7 +103,7 @@ def test_a_missing_key_file_and_a_pipe_are_one_sentence_and_no_wait(tmp_path: Pa
         read_key_file(str(tmp_path / "pipe"), is_client=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
+@needs(ROOT_USER)
 def test_a_key_file_of_another_user_is_refused_and_roots_may_be_its_groups(tmp_path: Path) -> None:
     path = written(tmp_path, GOOD, 0o440)
     assert read_key_file(str(path), is_client=True).secret_key == SECRET

@@ -7,12 +7,10 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from tests.tools import needs
 
 PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="promtool is not installed (Debian: apt-get install prometheus)"
-)
+needs_promtool = needs("promtool")
 
 
 def promtool(words: Sequence[str | Path], text: str = "") -> str:
