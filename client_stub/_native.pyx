@@ -99,6 +99,7 @@ cdef extern from "Python.h":
     double PyFloat_AS_DOUBLE(PyObject*)
     int PyLong_CheckExact(PyObject*)
     long long PyLong_AsLongLongAndOverflow(object, int*)
+    int PyDict_DelItem(object, object) except -1
     int PyDict_SetItem(object, object, object) except -1
     int PyDict_Update(object, object) except -1
     int PyDict_Next(object, Py_ssize_t*, PyObject**, PyObject**)

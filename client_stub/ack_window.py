@@ -27,11 +27,16 @@ class AckWindow:
         "flush_to_seq",
         "has_turn",
         "held",
+        "is_leaving",
         "next_seq",
         "number",
+        "place_ms",
         "queue",
+        "refusal",
+        "refusals",
         "sent_count",
         "topic",
+        "used_ms",
     )
 
     def __init__(self, number: int, topic: str) -> None:
@@ -43,6 +48,17 @@ class AckWindow:
         """How many submissions at the head of ``queue`` were sent to the present worker but not accepted yet."""
         self.accepted: dict[int, Submission] = {}
         self.held = False
+        """Whether it may not send: the worker holds it, or it waits for a place (``StreamPlaces``)."""
+        self.is_leaving = False
+        """Whether it sends nothing more, so that its place becomes free for a topic that waits."""
+        self.place_ms = 0.0
+        """When it got its place, or when it may ask for one again after a refusal."""
+        self.refusal = ""
+        """The code with which the worker refused to open it the last time."""
+        self.refusals = 0
+        """How often it did."""
+        self.used_ms = 0.0
+        """When a submission was last added."""
         self.has_turn = False
         """Whether it is among the windows that take turns to send."""
         self.flush_to_seq = 0
@@ -89,6 +105,16 @@ class AckWindow:
         if self.sent_count < len(self.queue) and self.queue[self.sent_count].seq <= self.flush_to_seq:
             return None
         return self.flush_to_seq
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether each record that the worker got has its outcome, and nothing more is sent for now."""
+        return not (self.accepted or self.sent_count) and (self.is_leaving or not (self.queue or self.held))
+
+    @property
+    def last_seq(self) -> int:
+        """The seq before the first that was not accepted."""
+        return self.queue[0].seq - 1 if self.queue else self.next_seq - 1
 
     def undecided(self) -> list[Submission]:
         return [*self.accepted.values(), *self.queue]

@@ -233,7 +233,7 @@ class IoThread:
         if session.fatal is not None and outbox.fatal is None:
             outbox.fatal = session.fatal
         for topic, error in session.refused_topics:
-            outbox.streams[topic].refusal = error
+            outbox.open_stream(topic).refusal = error
         session.refused_topics.clear()
         outbox.notify()
 

@@ -41,6 +41,8 @@ COPIED_BYTES_MAX: Final = 4096
 """A payload up to this size is copied out of its packer, so that many small submissions do not hold many large
 buffers.
 """
+STREAMS_KEPT_MAX: Final = 512
+"""Beyond this, topics without a record under way are forgotten: a producer may meet any number in its life."""
 PACKERS_KEPT_MAX: Final = 12
 PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 
@@ -49,6 +51,9 @@ class Outbox(OutboxCore):
     """State shared by callers and the io thread. Every public method is thread-safe unless its docstring says
     otherwise.
     """
+
+    _streams_max = STREAMS_KEPT_MAX
+    """At how many streams it looks for idle ones again."""
 
     def __init__(
         self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
@@ -381,6 +386,9 @@ class Outbox(OutboxCore):
         flush = self.flush_requested
         if flush:
             self.flush_requested = False  # before looking at open submissions: a later request counts as new
+        if len(self.streams) > self._streams_max:
+            self.forget_idle()
+            self._streams_max = max(STREAMS_KEPT_MAX, 2 * len(self.streams))
         fresh, self.opened = self.opened, []
         sealed: deque[Submission] = deque()
         left: list[Submission] = []

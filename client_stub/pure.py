@@ -289,6 +289,14 @@ class OutboxCore:
             submission.payload_bytes = len(submission.packer)
             self.closed_bytes += submission.payload_bytes
 
+    def forget_idle(self) -> None:
+        """Forget the streams without an open submission and without a refusal. Queued records may name them: the io
+        thread puts those into the topic's stream of then.
+        """
+        for topic, stream in list(self.streams.items()):
+            if stream.open is None and stream.refusal is None:
+                del self.streams[topic]
+
     def close_all_open(self) -> None:
         for stream in list(self.streams.values()):
             if stream.open is not None:

@@ -212,19 +212,26 @@ class QueuedOutbox(Outbox):
         on_delivery: OnDelivery | None,
         part: BulkPart,
     ) -> None:
+        stream = self._present(stream)
         submission = self._open_with_room(stream, size)
         if submission.append_rows(rows, 0, on_delivery, part) < 0:
             self.close_open(stream, submission)  # it has records with other callbacks
             self._open_with_room(stream, size).append_rows(rows, 0, on_delivery, part)
 
     def _take_block(self, stream: OpenStream, submission: Submission) -> None:
+        stream = self._present(stream)
         self.publish(stream, stream.open, submission)
 
     def _take_snapshot(self, snapshot: Snapshot) -> None:
         snapshot.submissions = list(self.pending)
         self.notify()
 
+    def _present(self, stream: OpenStream) -> OpenStream:
+        """The topic's stream: another one if ``stream`` was forgotten after its record was queued."""
+        return self.streams.setdefault(stream.topic, stream)
+
     def _open_with_room(self, stream: OpenStream, size: int) -> Submission:
+        stream = self._present(stream)
         self.roll(stream, size, waits=False)  # the caller has waited
         submission = stream.open
         assert submission is not None

@@ -8,7 +8,7 @@ again. No record is completed twice: outcome numbers seen before are ignored, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
@@ -20,8 +20,9 @@ from client_stub.client_identity import ClientIdentity
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
 from client_stub.hot import unpack_outcomes
 from client_stub.log import log
-from client_stub.refusals import refusal_error
+from client_stub.refusals import Lasts, lasts, refusal_error
 from client_stub.session_states import SessionEvent, State
+from client_stub.stream_places import LOOK_MS, StreamPlaces
 from client_stub.submission import Submission, lost_error
 from client_stub.wait_reasons import topics_text
 from client_stub.wire import Kind, LocalCode, OutcomeKind, SubmitFlag
@@ -38,6 +39,10 @@ ACK_DELAY_MS: Final = 50.0
 ring of a client holds 252 KiB. A message for each acknowledgement would cost both sides more than everything else
 about it.
 """
+_NO_PLACE: Final = "this producer has as many topics under way as one may, and waits until one of them rests"
+_LEAVES: Final = (
+    "another topic of this producer has its turn, as more are under way than one may have at a time"
+)
 ACK_OUTCOMES_MAX: Final = 64
 ACK_BYTES_MAX: Final = 32 << 10
 
@@ -68,6 +73,9 @@ class Session(Attachment):
         """Windows with something to send; they take turns, so that no topic starves another."""
         self._in_use: dict[int, AckWindow] = {}
         """Windows with something undecided, and perhaps some without: a flush looks at no others."""
+        self._places = StreamPlaces()
+        self._orders: deque[list[Any]] = deque()
+        """Messages for the worker that go before any other: streams that end, and linger that ends with them."""
         self._flushing: set[int] = set()
         """Numbers of streams whose FLUSH is to be sent."""
         self._draining = False
@@ -90,11 +98,17 @@ class Session(Attachment):
                 submission.fail(refusal_error(self.fatal.name, str(self.fatal)))
                 self._finish(submission)
                 continue
-            window = self._by_topic.get(submission.topic) or self._open(submission.topic)
+            window = self._by_topic.get(submission.topic)
+            is_new = window is None
+            if window is None:
+                window = self._open(submission.topic, now_ms)
+            window.used_ms = now_ms
             submission.seq = window.next_seq
             window.next_seq += 1
             window.queue.append(submission)
             self._in_use[window.number] = window
+            if is_new:
+                self._give_places(now_ms)  # behind its submission: without one it would be at rest
             if not (window.has_turn or window.held):
                 window.has_turn = True
                 self._turns.append(window)
@@ -146,6 +160,8 @@ class Session(Attachment):
         """The next message for the worker; None when nothing can or need be sent. The caller must send it."""
         if self.state is not _ATTACHED:
             return None
+        if self._orders:
+            return [self._pack(self._orders.popleft())]
         turns = self._turns
         while turns and not self._draining:
             window = turns[0]
@@ -247,6 +263,8 @@ class Session(Attachment):
             return
         if kind == _ACCEPTED:
             self._accept(message[1], message[2])
+            if self._places.line:
+                self._give_places(now_ms)
             return
         # OUTCOMES, mostly with the positions that ACCEPTED has.
         if len(message) > 3:
@@ -282,6 +300,8 @@ class Session(Attachment):
                 self._patience.progressed()
         self._unacked_bytes += len(data)
         self.has_new_fates = True
+        if self._places.line:
+            self._give_places(now_ms)
 
     def _accept(self, credit_bytes: int, positions: Iterable[tuple[int, int]]) -> None:
         """Record (stream, seq) up to which the worker has everything. Repeats are harmless."""
@@ -314,7 +334,7 @@ class Session(Attachment):
         elif kind == Kind.REFUSED:
             stream = message[3] if len(message) > 3 else None
             if stream is not None:
-                self._refuse_stream(stream, str(message[1]), str(message[2]))
+                self._refuse_stream(stream, str(message[1]), str(message[2]), now_ms)
             else:
                 self._refused(str(message[1]), str(message[2]), now_ms)
         elif kind == Kind.HELLO_AGAIN:
@@ -342,16 +362,21 @@ class Session(Attachment):
                 self._ack_is_due = True
             else:
                 self.due_ms = min(self.due_ms, self._ack_at_ms)
+        if self._places.has_waiting:
+            self._fail_late(now_ms - self._delivery_timeout_ms)
+            self._places.try_again(now_ms)
+            self._give_places(now_ms)
 
     # --- streams: sent again, held, restarted, ended ------------------------------------------------
 
     def _resend(self, number: int, from_seq: int, *, held: bool, reason: str) -> None:
         """Go back to ``from_seq``, to send from there once the stream is not held."""
         window = self.windows.get(number)
-        if window is None:
+        if window is None or self._places.is_waiting(window):
             return
         self._sent_bytes -= window.rewind(from_seq)
-        window.held = held
+        window.is_leaving = window.is_leaving and not held  # the worker keeps a stream that it holds
+        window.held = held or window.is_leaving
         if held:
             self.hold_reasons[window.topic] = reason
         else:
@@ -384,9 +409,13 @@ class Session(Attachment):
         self._acked = 0
         self._ack_at_ms = now_ms + ACK_DELAY_MS
         self.due_ms = min(self.ping_at_ms, self._ack_at_ms)
+        self._resume_places(positions)
         lost: dict[str, tuple[int, int]] = {}
         for window in list(self.windows.values()):  # some are restarted
+            if self._places.is_waiting(window):
+                continue
             position, window.held = positions.get(window.number, (0, False))
+            window.is_leaving = False
             window.rewind(0)
             if not window.held:
                 self.hold_reasons.pop(window.topic, None)
@@ -402,10 +431,21 @@ class Session(Attachment):
         if lost:
             places = next(iter(lost.values()))
             log.error("The daemon has lost accepted submissions %d to %d of %s.", *places, topics_text(lost))
+        self._give_places(now_ms)
 
-    def _refuse_stream(self, number: int, code: str, text: str) -> None:
+    def _refuse_stream(self, number: int, code: str, text: str, now_ms: float) -> None:
         window = self.windows.get(number)
         if window is None:
+            return
+        passes = lasts(code) is Lasts.A_MOMENT and not (
+            code == "TOO_MANY_STREAMS" and self._places.most == inf  # a daemon that ends no streams
+        )
+        if passes and not window.last_seq:  # a worker that has taken nothing of it gives it no place
+            self._sent_bytes -= window.rewind(0)
+            window.not_taken()
+            self._places.refuse(window, code, now_ms)
+            self.hold_reasons[window.topic] = text
+            self.due_ms = min(self.due_ms, now_ms + LOOK_MS)
             return
         text = f"The daemon refused topic {window.topic}: {text}"
         self.refused_topics.append((window.topic, _topic_error(code, text)))
@@ -426,7 +466,7 @@ class Session(Attachment):
         """The daemon no longer knows this stream: fail all that it may have received as possibly persisted.
 
         Submissions that were never sent continue in a new stream, unless they have waited since before
-        ``older_than_ms``.
+        ``older_than_ms``. It waits for a place until ``_give_places``.
         """
         kept: list[Submission] = []
         for submission in window.undecided():
@@ -435,16 +475,94 @@ class Session(Attachment):
                 self._finish(submission)
             else:
                 kept.append(submission)
+        self._go_on(window, kept)
+
+    def _go_on(self, window: AckWindow, kept: Sequence[Submission]) -> None:
+        """End a window here. Its last submissions, which no daemon has, go on in a new stream, if there are any."""
         self._drop(window)
-        fresh = self._open(window.topic)
+        if not kept:
+            return
+        fresh = self._open(window.topic, window.used_ms)
+        fresh.flush_to_seq = sum(each.seq <= window.flush_to_seq for each in kept)
         for seq, submission in enumerate(kept, start=1):
             submission.seq = seq
         fresh.queue.extend(kept)
-        self._in_use[fresh.number] = fresh
         fresh.next_seq += len(kept)
-        if window.flush_to_seq:
-            fresh.flush_to_seq = len(kept)
-        self._send_on(fresh)
+        self._in_use[fresh.number] = fresh
+
+    # --- places of streams ----------------------------------------------------------------------------
+
+    def _resume_places(self, positions: dict[int, tuple[int, bool]]) -> None:
+        """Find the places that this client has at a worker that has sent WELCOME.
+
+        Its streams that have no window ended here while no worker could be told, or the worker did not read it.
+        """
+        most = self.limits.get("streams")
+        places = self._places
+        places.most = most if isinstance(most, int) and most > 0 else inf
+        self._orders.clear()
+        if places.most < inf:
+            for number, (position, _) in positions.items():
+                if number not in self.windows:
+                    self._orders.append([Kind.END_STREAM, number, position])
+        places.try_again(inf)
+        room = places.most - sum(number in positions for number in places.taken)
+        for number, window in list(places.taken.items()):
+            if number not in positions and not window.last_seq:
+                room -= 1
+                if room < 0:  # opened before it was known how many there may be
+                    window.rewind(0)
+                    places.drop(window)
+                    places.join(window)
+                    self.hold_reasons[window.topic] = _NO_PLACE
+
+    def _give_places(self, now_ms: float) -> None:
+        """Give places to the streams that wait for one, as far as others are at rest."""
+        places = self._places
+        while places.line:
+            if len(places.taken) >= places.most and not self._end_resting():
+                for window in places.let_leave(now_ms):
+                    self.hold_reasons[window.topic] = _LEAVES
+                    self._orders.append([Kind.FLUSH, window.number, window.last_seq + window.sent_count])
+                break
+            window = places.give(now_ms)
+            self.hold_reasons.pop(window.topic, None)
+            self._send_on(window)
+        if places.has_waiting:
+            self.due_ms = min(self.due_ms, now_ms + LOOK_MS)
+
+    def _end_resting(self) -> bool:
+        """End the stream whose place is needed least. False if none is at rest.
+
+        Each of its records has its outcome, so none of them can overtake one of a later stream of its topic. What is
+        under way to the worker under its number was processed before: END_STREAM comes behind it on the same
+        connection, and WELCOME ends what came by an earlier one.
+        """
+        window = self._places.resting()
+        if window is None:
+            return False
+        self._orders.append([Kind.END_STREAM, window.number, window.last_seq])
+        self._go_on(window, window.queue)
+        return True
+
+    def _fail_late(self, oldest_ms: float) -> None:
+        """Fail submissions without a place that have waited since before ``oldest_ms``."""
+        for window in self._places.waiting():
+            if window.queue and window.queue[0].queued_ms < oldest_ms:
+                reason = self.hold_reasons.get(window.topic, _NO_PLACE).rstrip(".")
+                text = (
+                    f"The record for topic {window.topic} has waited {self._delivery_timeout_ms:.0f} ms "
+                    f"(delivery_timeout_ms) for a place at the daemon: {reason}."
+                )
+                error = _topic_error(window.refusal or "TOO_MANY_STREAMS", text)
+                kept = []
+                for submission in window.queue:
+                    if submission.queued_ms < oldest_ms:
+                        submission.fail(error)
+                        self._finish(submission)
+                    else:
+                        kept.append(submission)
+                self._go_on(window, kept)
 
     def _has_older(self, than_ms: float) -> bool:
         return any(
@@ -467,15 +585,21 @@ class Session(Attachment):
         if not submission.was_accepted:
             self.released.append(submission)
 
-    def _open(self, topic: str) -> AckWindow:
+    def _open(self, topic: str, now_ms: float) -> AckWindow:
+        """Open a stream, which waits for a place until ``_give_places``."""
         window = AckWindow(self._next_number, topic)
+        window.used_ms = now_ms
         self._next_number += 1
         self.windows[window.number] = self._by_topic[topic] = window
+        self._places.join(window)
+        self.hold_reasons[topic] = _NO_PLACE
         return window
 
     def _drop(self, window: AckWindow) -> None:
         self.windows.pop(window.number, None)
         self._in_use.pop(window.number, None)
+        self._places.drop(window)
+        self.hold_reasons.pop(window.topic, None)
         if self._by_topic.get(window.topic) is window:
             del self._by_topic[window.topic]
         if window.has_turn:

@@ -77,6 +77,8 @@ class Kind(IntEnum):
     )
     PING = 24
     PONG = 25
+    # stub: stream, last_seq  (all is acknowledged; only to a worker with "streams" in WELCOME's limits)
+    END_STREAM = 26
 
 
 class Format(IntEnum):

@@ -27,6 +27,9 @@ POINTS: Final[dict[str, str]] = {
     "client.live": "the row is live, its client does not know it",
     "client.released": "the row of a client that is gone is free",
     "stream.placed": "a stream has its place in the row, no record of it is accepted",
+    "stream.position_moved": "the place of an ended stream has the position of the last one",
+    "stream.moved": "it has its word as well: the last stream is there twice",
+    "stream.ended": "the last place is empty",
     # Accept.
     "pages.taken": "one page is taken from the pool, not yet linked",
     "accept.page_header": "the page's header is written",

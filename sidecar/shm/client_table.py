@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
@@ -49,14 +49,16 @@ class ClientRow:
         self.secret: bytes = secret
         self.name: str = name[:name_bytes].decode("utf-8", "replace")
         self._streams: dict[int, int] = {}
-        self.chain_ids: set[int] = set()
-        """Ids of the chains that its streams use."""
+        """Stream → position of its place. The places have no gap."""
+        self._chains: dict[int, int] = {}
+        """Stream → id of its chain."""
         for position in range(STREAMS_OFFSET, STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES, STREAM_BYTES):
             stream, chain = struct.unpack_from("<II", area, position)
             if not chain:
                 break
-            self._streams[stream] = position
-            self.chain_ids.add(chain - 1)
+            # The first of two places counts: see ``end_stream``.
+            self._streams.setdefault(stream, position)
+            self._chains.setdefault(stream, chain - 1)
         self.acked_number = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
         """Changed only by :meth:`ring_ack`; ``next_number`` only by :meth:`ring_append`."""
         self._written = load_acquire_u64(area, layout.RING_WRITTEN_OFFSET)
@@ -75,11 +77,15 @@ class ClientRow:
         """True if no record was ever accepted or completed under this row."""
         return not self._streams and self.next_number == 1
 
+    @property
+    def chain_ids(self) -> Iterable[int]:
+        """Ids of the chains that its streams use."""
+        return self._chains.values()
+
     def streams(self) -> Iterator[tuple[int, int, int]]:
         """Yield (stream, chain id, accepted position) of every stream in the row."""
         for stream, position in self._streams.items():
-            (chain,) = struct.unpack_from("<I", self._area, position + 4)
-            yield stream, chain - 1, load_acquire_u64(self._area, position + 8)
+            yield stream, self._chains[stream], load_acquire_u64(self._area, position + 8)
 
     def place_stream(self, stream: int, chain_id: int) -> bool:
         """Add a stream to the row, before its first record is accepted. False if all 200 places are taken."""
@@ -92,8 +98,39 @@ class ClientRow:
         store_release_u64(self._area, position, stream | (chain_id + 1) << 32)
         # kill point: stream.placed
         self._streams[stream] = position
-        self.chain_ids.add(chain_id)
+        self._chains[stream] = chain_id
         return True
+
+    def end_stream(self, stream: int) -> None:
+        """Give the place of a stream back that its stub has ended. The last stream moves into it, so that the places
+        have no gap. Raises KeyError for a stream without a place.
+
+        The state after a kill behind each store, as the next owner finds it:
+
+        1. The ended stream has the position of the last one. Nobody sends under its number again, and its stub ends
+           it once more with the position that WELCOME names.
+        2. The last stream has two places with the same position. Readers take the first, and the next owner empties
+           the second (``drop_repeat``).
+        3. The place is free.
+        """
+        place = self._streams.pop(stream)
+        del self._chains[stream]
+        last = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
+        if place != last:
+            word = load_acquire_u64(self._area, last)
+            store_release_u64(self._area, place + 8, load_acquire_u64(self._area, last + 8))
+            # kill point: stream.position_moved
+            store_release_u64(self._area, place, word)
+            # kill point: stream.moved
+            self._streams[word & 0xFFFFFFFF] = place
+        store_release_u64(self._area, last, 0)
+        # kill point: stream.ended
+
+    def drop_repeat(self) -> None:
+        """Empty the second place of a stream that an earlier owner was moving when it died."""
+        position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
+        if len(self._streams) < STREAMS_MAX and load_acquire_u64(self._area, position):
+            store_release_u64(self._area, position, 0)
 
     def store_position(self, stream: int, seq: int) -> None:
         """Store the row's copy of the accepted position, which is needed once the journal's pages are gone. Raises

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
+from client_stub import Producer
 from sidecar.kill_points import ENVIRONMENT
 from sidecar.kill_points.orders import PASSED_FILE, give_order
 from sidecar.kill_points.points import POINTS
@@ -28,6 +29,8 @@ from sidecar.testing.waiting import ConditionTimeout, wait_until
 
 ROW_PARTITIONS = 150
 """Each of these has a batch of its own once a short client has sent to it."""
+PLACES = 2
+"""So many streams has the producer of twice as many topics."""
 TIGHT_BYTES = 2_000
 TIGHT_BURST = 40
 PATIENT: dict[str, Any] = {
@@ -74,6 +77,37 @@ def is_astray(record: RecordId) -> bool:
     return record.number % 2 == 1
 
 
+class FewPlaces:
+    """One producer for clients of several topics. It believes that a worker keeps fewer of its streams than they have
+    topics, so they end and begin all the time.
+    """
+
+    def __init__(self, run_dir: Path, topic: str) -> None:
+        self._producer = Producer(run_dir=str(run_dir), client_name="few places", **PATIENT)
+        self._producer.send(topic, RecordId("first", 0).encode()).result()
+        session = self._producer._outbox.io["thread"]._session
+        resume_places = session._resume_places
+
+        def resume(positions: dict[int, tuple[int, bool]]) -> None:
+            session.limits["streams"] = PLACES
+            resume_places(positions)
+
+        session._resume_places = resume
+        session._places.most = PLACES
+
+    def send(self, topic: str, **record: Any) -> object:
+        return self._producer.send(topic, **record)
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._producer.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Its other clients may still send."""
+
+    def end(self) -> None:
+        self._producer.close(0)
+
+
 class ShortClients:
     """Clients that come, send a few records to partitions nobody used before, and go."""
 
@@ -105,7 +139,11 @@ class ShortClients:
                     **PATIENT,
                 )
                 self.clients.append(client)
-                wait_until(lambda client=client: client.sent >= 3 or client.raised, "three records")  # type: ignore[misc]
+                wait_until(
+                    lambda client=client: client.sent >= 3 or client.raised,  # type: ignore[misc]
+                    "three records",
+                    timeout_s=FINISH_S,
+                )
                 client.finish(FINISH_S)
                 self._stop.wait(0.05)
         except BaseException as error:
@@ -148,7 +186,8 @@ class KillWorkload:
             "tight": new_topic(partitions=1, max_message_bytes=str(TIGHT_BYTES)),
             "stray": new_topic(partitions=1),
             "short": new_topic(partitions=ROW_PARTITIONS),
-        }
+            "first": new_topic(partitions=1),
+        } | {f"turn-{number}": new_topic(partitions=1) for number in range(2 * PLACES)}
         self.daemon: SidecarDaemon = start_daemon(
             kafka.bootstrap_servers,
             settings={
@@ -181,6 +220,19 @@ class KillWorkload:
             SteadyClient(
                 run_dir, self.topics["stray"], "stray", record=stray, burst=2, pause_s=0.1, **PATIENT
             ),
+        ]
+        self.few_places = FewPlaces(run_dir, self.topics["first"])
+        self.clients += [
+            SteadyClient(
+                run_dir,
+                self.topics[name],
+                name,
+                producer=cast(Producer, self.few_places),
+                burst=3,
+                pause_s=0.1,
+            )
+            for name in self.topics
+            if name.startswith("turn-")
         ]
         self.short = ShortClients(run_dir, self.topics["short"])
         self._serial = itertools.count()
@@ -244,7 +296,7 @@ class KillWorkload:
         self.short.finish()
         servers = self._kafka.bootstrap_servers
         by_name = {client.name: client for client in self.clients}
-        for name in ("plain", "packed", "large"):
+        for name in ("plain", "packed", "large", *(name for name in by_name if name.startswith("turn-"))):
             judge(servers, self.topics[name], [by_name[name]])
         judge(servers, self.topics["tight"], [by_name["tight"]], may_fail=is_too_large)
         judge(servers, self.topics["stray"], [by_name["stray"]], may_fail=is_astray)
@@ -271,3 +323,4 @@ class KillWorkload:
     ) -> None:
         for client in [*self.clients, *self.short.clients[-1:]]:
             client.abandon()
+        self.few_places.end()

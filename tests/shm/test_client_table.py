@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_stub.wire import Outcome, pack_outcome, unpack_outcomes
-from sidecar.shm import layout
+from sidecar.kernel import store_release_u64
+from sidecar.shm import client_table, layout
 from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
@@ -72,6 +75,72 @@ def test_streams(segment: Segment, row: ClientRow) -> None:
     assert not row.place_stream(999, 1)
     with pytest.raises(KeyError):
         row.store_position(999, 1)
+
+
+def test_an_ended_stream_gives_its_place_to_another(segment: Segment, row: ClientRow) -> None:
+    for stream in range(layout.STREAMS_MAX):
+        assert row.place_stream(stream, stream % 7)
+        row.store_position(stream, 1_000 + stream)
+    for stream in (0, 100, layout.STREAMS_MAX - 1):  # the first, one in the middle, and the last
+        row.end_stream(stream)
+    with pytest.raises(KeyError):
+        row.end_stream(100)
+    expected = {
+        stream: (stream % 7, 1_000 + stream)
+        for stream in range(layout.STREAMS_MAX)
+        if stream not in {0, 100, layout.STREAMS_MAX - 1}
+    }
+    for stream in (501, 502, 503):
+        assert row.place_stream(stream, 9)
+        expected[stream] = 9, 0
+    assert not row.place_stream(504, 9)
+    found = row_of(ClientTable(segment), ID)
+    assert found is not None
+    for each in (row, found):
+        assert {stream: (chain, at) for stream, chain, at in each.streams()} == expected
+    assert set(row.chain_ids) == {0, 1, 2, 3, 4, 5, 6, 9}
+
+
+@pytest.mark.parametrize("ended", [1, 2, 3], ids=["the first", "one between", "the last"])
+@pytest.mark.parametrize("stores", range(4))
+def test_a_kill_behind_each_store_of_an_end_leaves_the_other_streams(
+    segment: Segment, row: ClientRow, monkeypatch: pytest.MonkeyPatch, ended: int, stores: int
+) -> None:
+    for stream in (1, 2, 3):
+        row.place_stream(stream, stream)
+        row.store_position(stream, 10 * stream)
+
+    class Killed(Exception):
+        pass
+
+    left = iter(range(stores))
+
+    def store(area: memoryview, position: int, value: int) -> None:
+        if next(left, None) is None:
+            raise Killed
+        store_release_u64(area, position, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_table, "store_release_u64", store)
+        with contextlib.suppress(Killed):
+            row.end_stream(ended)
+    found = row_of(ClientTable(segment), ID)
+    assert found is not None
+    found.drop_repeat()
+    positions = {stream: (chain, at) for stream, chain, at in found.streams()}
+    others = {stream: (stream, 10 * stream) for stream in (1, 2, 3) if stream != ended}
+    assert {stream: positions[stream] for stream in others} == others
+    # The stub ends it once more if it is still there, and each place is used again.
+    if ended in positions:
+        found.end_stream(ended)
+    for stream in range(10, 10 + layout.STREAMS_MAX - 2):
+        assert found.place_stream(stream, 5)
+    assert not found.place_stream(999, 5)
+    read = row_of(ClientTable(segment), ID)
+    assert read is not None
+    assert dict.fromkeys(range(10, 10 + layout.STREAMS_MAX - 2), (5, 0)) | others == {
+        stream: (chain, at) for stream, chain, at in read.streams()
+    }
 
 
 def test_outcomes_wait_until_they_are_acked(segment: Segment, row: ClientRow) -> None:

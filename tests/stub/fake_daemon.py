@@ -79,6 +79,7 @@ class FakeDaemon:
         self.flushes: list[tuple[int, int]] = []
         self.byes: list[bool] = []
         self.acks: list[int] = []
+        self.ended: list[tuple[int, int]] = []
         self.pings = 0
         self.next_offset: dict[str, int] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -265,6 +266,10 @@ class FakeDaemon:
             self._acked(client, message[1])
         elif kind == Kind.FLUSH:
             self.flushes.append((message[1], message[2]))
+        elif kind == Kind.END_STREAM:
+            self.ended.append((message[1], message[2]))
+            if client.positions.get(message[1]) == message[2] and message[1] not in client.held:
+                del client.positions[message[1]]
         elif kind == Kind.BYE:
             self.byes.append(message[1])
         elif kind == Kind.PING:
@@ -311,6 +316,10 @@ class FakeDaemon:
         if submit.stream in client.held or submit.seq > position + 1:
             return
         if submit.seq == position + 1:
+            most = self.limits.get("streams", len(client.positions) + 1)
+            if submit.stream not in client.positions and len(client.positions) >= most:
+                self.tell(client, [Kind.REFUSED, "TOO_MANY_STREAMS", "Too many topics.", submit.stream])
+                return
             if not self.accept(client, submit):
                 return
             self.take(client, submit)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pytest
 
 import client_stub
-from client_stub import Delivery, Producer
+from client_stub import Delivery, Producer, outbox
 from client_stub.hot import native
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -128,11 +128,21 @@ class Caller:
 @pytest.mark.parametrize(
     "times", [1, pytest.param(LONG_TIMES, marks=pytest.mark.long)], ids=["short", "long"]
 )
+@pytest.mark.parametrize("streams_max", [200, 1], ids=["", "one stream"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_callers_act_between_any_two_steps_of_the_io_thread(
-    daemon: FakeDaemon, seed: int, times: int, caplog: pytest.LogCaptureFixture
+    daemon: FakeDaemon,
+    seed: int,
+    streams_max: int,
+    times: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arrived: dict[str, list[bytes]] = {}
+    daemon.limits["streams"] = streams_max
+    if streams_max == 1:
+        monkeypatch.setattr(outbox, "STREAMS_KEPT_MAX", 1)  # idle topics are forgotten all the time
+        monkeypatch.setattr(outbox.Outbox, "_streams_max", 1)
 
     def deliver(client: Client, submit: Submit) -> None:
         arrived.setdefault(submit.topic, []).extend(bytes(record[1]) for record in submit.records)
@@ -166,6 +176,7 @@ def test_callers_act_between_any_two_steps_of_the_io_thread(
     assert all(each.result(0) for each in caller.deliveries)
     assert caller.called == caller.watched
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert bool(daemon.ended) == (streams_max == 1)
 
 
 def test_without_the_compiled_module(request: pytest.FixtureRequest) -> None:
@@ -180,7 +191,7 @@ def test_without_the_compiled_module(request: pytest.FixtureRequest) -> None:
             "no:cacheprovider",
             __file__,
             "-k",
-            "callers_act and 0-short",
+            "callers_act and (0- or 5-) and short",
         ],
         cwd=request.config.rootpath,
         env=os.environ | {"KAFKA_SIDECAR_PURE_STUB": "1"},

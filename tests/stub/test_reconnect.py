@@ -88,7 +88,7 @@ def test_a_refused_topic_is_not_said_to_be_held(producer: Producer, daemon: Fake
 
     def refuse(client: Client, submit: Submit) -> bool:
         daemon.tell(client, [Kind.HOLD, submit.stream, 1, "there is no row yet"])
-        daemon.tell(client, [Kind.REFUSED, "TOPIC_TABLE_FULL", "no room for another topic", submit.stream])
+        daemon.tell(client, [Kind.REFUSED, "INVALID_TOPIC", "that is no name", submit.stream])
         return False
 
     daemon.accept = refuse

@@ -21,13 +21,18 @@ from client_stub.submission import Submission
 from client_stub.wire import Kind, Outcome, OutcomeKind, Shape, SubmitFlag, pack_outcome
 
 TOPICS = ("a", "b", "c")
+MANY_TOPICS = tuple("abcdefgh")
+STREAMS_MAX = 3
+"""So many streams of its client does a model worker keep that ends streams."""
 
 
 class ModelWorker:
     """Positions, a journal per stream, a ring; no sockets. ``forget`` loses its memory of the client."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, streams_max: int | None) -> None:
         self.rng = rng
+        self.streams_max = streams_max
+        self.ended: set[int] = set()
         self.epoch = 1
         self.secret: bytes | None = None
         self.positions: dict[int, int] = {}
@@ -56,7 +61,8 @@ class ModelWorker:
         self.accepted_bytes = self.told_number = 0
         self.awaited.clear()
         streams = [[s, self.topics[s], p, s in self.held] for s, p in self.positions.items()]
-        return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, {}, streams]
+        limits = {} if self.streams_max is None else {"streams": self.streams_max}
+        return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, limits, streams]
 
     def acked(self, up_to_number: int) -> None:
         self.wake = [(number, data) for number, data in self.wake if number > up_to_number]
@@ -65,6 +71,13 @@ class ModelWorker:
         _, epoch, stream, seq, topic, *_ = message
         if epoch != self.epoch:
             return [[Kind.HELLO_AGAIN, self.epoch]]
+        if stream not in self.positions and self.streams_max is not None:
+            assert stream not in self.ended, "a number is used once"
+            if seq != 1:
+                return [[Kind.RESEND, stream, 1]]
+            assert len(self.positions) < self.streams_max, "the stub knows how many there may be"
+            if self.rng.random() < 0.2:
+                return [[Kind.REFUSED, "TOPIC_TABLE_FULL", "full", stream]]
         self.topics[stream] = topic
         expected = self.positions.get(stream, 0) + 1
         self.positions.setdefault(stream, 0)
@@ -87,6 +100,15 @@ class ModelWorker:
         self.journal.append((stream, seq, payload))
         self.accepted_bytes += len(payload)
         return [self.acceptance([stream])]
+
+    def end(self, stream: int, last_seq: int) -> None:
+        if stream not in self.positions or stream in self.held:
+            return
+        assert self.positions[stream] == last_seq
+        assert all(each != stream for each, _, _ in self.journal), "all its records have their outcomes"
+        del self.positions[stream]
+        self.awaited.pop(stream, None)
+        self.ended.add(stream)
 
     def acceptance(self, streams: list[int]) -> list[Any]:
         credit = self.accepted_bytes + self.window_bytes
@@ -126,9 +148,12 @@ class ModelWorker:
 class Run:
     """A session and a model worker, joined by a wire that a seeded hand cuts."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self, seed: int, *, topics: tuple[str, ...] = TOPICS, streams_max: int | None = None
+    ) -> None:
         self.rng = random.Random(seed)
-        self.worker = ModelWorker(self.rng)
+        self.topics = topics
+        self.worker = ModelWorker(self.rng, streams_max)
         self.session = Session(
             ClientIdentity(name="x", pid=1, fork_generation=0, token=None), delivery_timeout_ms=1e9
         )
@@ -139,7 +164,7 @@ class Run:
         self.session.wake(self.now_ms)
 
     def add(self) -> None:
-        topic = self.rng.choice(TOPICS)
+        topic = self.rng.choice(self.topics)
         payload = b"%s-%04d" % (topic.encode(), len(self.made))
         submission = Submission(self.outbox, topic, None, 0, 0)
         submission.count = 1
@@ -187,6 +212,11 @@ class Run:
                     self.tell(answer)
             elif message[0] == Kind.ACK:
                 self.worker.acked(message[1])
+            elif message[0] == Kind.END_STREAM:
+                if self.rng.random() < 0.2:  # the worker dies before it reads it
+                    self.cut(forget=False)
+                    return
+                self.worker.end(*message[1:])
 
     def cut(self, *, forget: bool) -> None:
         """The worker dies; its successor has the journal, unless ``forget``."""
@@ -240,6 +270,12 @@ class Run:
                 return
         pytest.fail("something was never decided")
 
+    def check_all_is_delivered_in_order(self) -> None:
+        for topic in self.topics:
+            made = [payload for name, payload, _ in self.made if name == topic]
+            assert [payload for name, payload in self.worker.log if name == topic] == made
+        assert all(told == [None] for _, _, told in self.made)
+
 
 @pytest.mark.parametrize("seed", range(150))
 def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) -> None:
@@ -247,11 +283,25 @@ def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) ->
     for _ in range(120):
         run.step(forgets=0.0)
     run.finish()
-    for topic in TOPICS:
-        made = [payload for name, payload, _ in run.made if name == topic]
-        assert [payload for name, payload in run.worker.log if name == topic] == made
-    assert all(told == [None] for _, _, told in run.made)
+    run.check_all_is_delivered_in_order()
     assert run.session.state is State.ATTACHED
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["", "restarts"])
+@pytest.mark.parametrize("seed", range(150))
+def test_more_topics_than_streams_take_turns_and_nothing_is_lost_doubled_or_reordered(
+    seed: int, forgets: bool
+) -> None:
+    run = Run(seed, topics=MANY_TOPICS, streams_max=STREAMS_MAX)
+    for _ in range(240):
+        run.step(forgets=0.0)
+        if forgets and run.attached and run.rng.random() < 0.05:
+            run.restart()
+        assert len(run.session.windows) <= len(MANY_TOPICS)
+    run.finish()
+    run.check_all_is_delivered_in_order()
+    assert run.worker.ended
+    assert len(run.session.windows) <= STREAMS_MAX
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -262,10 +312,7 @@ def test_a_restart_of_the_daemon_costs_no_record_its_outcome(seed: int) -> None:
         if run.attached and run.rng.random() < 0.1:
             run.restart()
     run.finish()
-    assert all(told == [None] for _, _, told in run.made)
-    for topic in TOPICS:
-        made = [payload for name, payload, _ in run.made if name == topic]
-        assert [payload for name, payload in run.worker.log if name == topic] == made
+    run.check_all_is_delivered_in_order()
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -374,6 +374,56 @@ def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace
     assert (0, f"t{STREAMS_MAX + 1}") not in scene.chain_table.ids()
 
 
+def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(stage: PortStage) -> None:
+    peer = stage.client()
+    stage.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    for number in range(1, STREAMS_MAX + 1):
+        take = stage.intake.holds._take
+        if number > 1:  # a page each is more than there are
+            stage.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+        peer.submit(stream=number, topic=f"t{number}")
+        stage.intake.holds._take = take  # type: ignore[method-assign]
+    peer.submit(2, stream=1, topic="t1")
+    for fields in ([1, 1], [1, 3], [999, 1]):
+        peer.send([Kind.END_STREAM, *fields])
+    peer.submit(stream=500, topic="one more")
+    assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"], "none was ended"
+    peer.send([Kind.END_STREAM, 1, 2])
+    peer.send([Kind.END_STREAM, 1, 2])
+    peer.submit(stream=500, topic="one more")
+    assert [each[:3] for each in peer.heard(Kind.REFUSED, Kind.HOLD)] == [[Kind.HOLD, 500, 1]], (
+        "it has a place"
+    )
+    again = peer.again(b"again")
+    listed = {stream: (topic, position) for stream, topic, position, _ in again.attach()[6]}
+    assert (
+        1 not in listed and listed[500] == ("one more", 0) and listed[STREAMS_MAX] == (f"t{STREAMS_MAX}", 0)
+    )
+    row = stage.scene.sessions.by_row[0].row
+    chain_id = stage.topics.get("t1").chain.chain_id  # type: ignore[union-attr]
+    assert chain_id not in set(row.chain_ids) | stage.scene.sessions.chains_in_use()
+
+
+def test_a_held_stream_and_one_that_is_not_on_disk_keep_their_places(stage: PortStage) -> None:
+    peer = stage.client()
+    peer.submit()
+    session = stage.scene.sessions.by_row[0]
+    stream = session.streams[1]
+    stream.hold_reason = "paused"
+    peer.send([Kind.END_STREAM, 1, 1])
+    stream.hold_reason, stream.accepted = None, 0
+    peer.send([Kind.END_STREAM, 1, 1])
+    assert session.streams == {1: stream}
+    stream.accepted = 1
+    stream.reserved_pages = stage.scene.pool.take(1) or []
+    taken = stage.scene.pool.taken_count
+    peer.send([Kind.END_STREAM, 1, 1])
+    assert session.streams == {}
+    assert stage.scene.pool.taken_count == taken - 1
+    peer.send([Kind.END_STREAM, 1])
+    assert peer.heard(Kind.REFUSED)[0][1] == "MALFORMED_FRAME"
+
+
 def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(scene: Scene) -> None:
     stage = PortStage(scene)
     stage.intake.open_to_records(False)

@@ -81,7 +81,7 @@ class Sessions:
         """
         found: set[int] = set()
         for row in self._rows.values():
-            found |= row.chain_ids
+            found.update(row.chain_ids)
         for session in self.by_row.values():
             found |= {stream.topic_queue.chain.chain_id for stream in session.streams.values()}
         return found
@@ -207,6 +207,7 @@ class Sessions:
         """Make a session of a dead worker's client row. Its grace period starts now: the stub comes back with its
         secret.
         """
+        row.drop_repeat()
         session = ClientSession(b"", row, row.name, now_ms)
         session.attached = False
         self._keep(row)

@@ -118,7 +118,7 @@ class Holds:
         """Give back pages reserved for streams whose stubs did not send again in time."""
         for stream in streams:
             if stream.reserved_pages and now_ms - stream.reserved_since_ms > RESERVATION_MS_MAX:
-                self._give_reserved(stream)
+                self.give_reserved(stream)
 
     def shares_freed(self, now_ms: float) -> None:
         """Resume streams held over a share, in order, after pages were given back or a topic moves again.
@@ -207,7 +207,7 @@ class Holds:
         for stream in session.streams.values():
             if stream.waiting_pages:
                 self._pool.cancel(stream)
-            self._give_reserved(stream)
+            self.give_reserved(stream)
             stream.hold_reason = None
             self.held.pop(stream, None)
             self._closed.pop(stream, None)
@@ -230,7 +230,8 @@ class Holds:
             return reserved + more
         return reserved
 
-    def _give_reserved(self, stream: StreamState) -> None:
+    def give_reserved(self, stream: StreamState) -> None:
+        """Give back the pages that are reserved for a stream."""
         if stream.reserved_pages:
             self._pool.give(stream.reserved_pages)
             stream.reserved_pages = []

@@ -336,6 +336,20 @@ class Intake:
         elif self.commit is not None:
             self.holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
 
+    def end_stream(self, session: ClientSession, stream_id: int, last_seq: int) -> None:
+        """Give the place of a stream to the client's next topic: its stub has the outcome of each record up to
+        ``last_seq`` and uses the number no more.
+
+        A repeat finds nothing. A stream that is not where its stub has it keeps its place, and WELCOME names it again.
+        """
+        stream = session.streams.get(stream_id)
+        if stream is None or stream.held or not last_seq == stream.position == stream.accepted:
+            return
+        self.holds.give_reserved(stream)
+        session.accepted_streams.discard(stream)
+        del session.streams[stream_id]
+        session.row.end_stream(stream_id)
+
     def open_to_records(self, takes_records: bool) -> None:
         """Stop accepting records because an operator drains the daemon (streams are held), or accept them again."""
         self._takes_records = takes_records

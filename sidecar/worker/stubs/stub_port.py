@@ -23,6 +23,7 @@ from sidecar.common.errors import Refused
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT, counted
 from sidecar.shm.client_table import NeverWritten
+from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.client_places import TableFull
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
@@ -86,6 +87,7 @@ class StubPort:
         self._welcome_limits = limits | {
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
+            "streams": STREAMS_MAX,
         }
         self._credit_window_bytes = credit_window_bytes
         self.client_ack_timeout_ms = client_ack_timeout_ms
@@ -106,6 +108,7 @@ class StubPort:
             Kind.FLUSH: self._on_flush,
             Kind.BYE: self._on_bye,
             Kind.PING: self._on_ping,
+            Kind.END_STREAM: self._on_end_stream,
         }
         self.endpoint: Endpoint | None = None
         """Set once it is bound; it needs this object's ``on_message`` first."""
@@ -468,6 +471,9 @@ class StubPort:
         stream = session.streams.get(_number(*fields[:1]))
         if stream is not None and stream.refusal is None:  # only for clients that may send to the topic
             self._topics.flush(stream.topic_queue.topic, now_ms)
+
+    def _on_end_stream(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
+        self._intake.end_stream(session, _number(*fields[:1]), _number(*fields[1:2]))
 
     def _on_bye(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         if not fields:
