@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, Kind
 
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 class ClientIdentity:
-    """The identity of one session: its client id, and the secret by which a worker recognises it. Io thread only."""
+    """The identity of one session: its client id, and the secret by which a worker recognises it. Io thread only.
 
-    __slots__ = ("_client_id", "_fork_generation", "_hello_flags", "_name", "_pid", "_token", "secret")
+    ``asked``: the bootstrap.servers and acks for which the program asks; the daemon refuses others.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_client_id",
+        "_fork_generation",
+        "_hello_flags",
+        "_name",
+        "_pid",
+        "_token",
+        "secret",
+    )
 
     def __init__(
-        self, *, name: str, pid: int, fork_generation: int, token: str | None, hello_flags: int = 0
+        self,
+        *,
+        name: str,
+        pid: int,
+        fork_generation: int,
+        token: str | None,
+        hello_flags: int = 0,
+        asked: Mapping[str, str] = NOTHING,
     ) -> None:
         self._name = name
         self._pid = pid
         self._fork_generation = fork_generation
         self._token = token
         self._hello_flags = hello_flags
+        self._asked = dict(asked)
         self.renew()
 
     def renew(self) -> None:
@@ -41,6 +65,7 @@ class ClientIdentity:
             self._pid,
             self._token,
             self._hello_flags,
+            *([self._asked] if self._asked else ()),
         ]
 
     def attach(self, worker_epoch: int, ticket: bytes) -> list[Any]:

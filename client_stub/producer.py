@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
@@ -32,7 +32,7 @@ from client_stub.arguments import (
     milliseconds,
     script_name,
 )
-from client_stub.client_identity import ClientIdentity
+from client_stub.client_identity import NOTHING, ClientIdentity
 from client_stub.delivery import BulkDelivery
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.failures import OnError
@@ -151,6 +151,10 @@ class Producer(ProducerCore):
         self._curve_keys = keys_for(self._path, curve_key_file)
         self._name = client_name or script_name()
         self._token = token
+        self._asked: Mapping[str, str] = NOTHING
+        """The ``bootstrap.servers`` and ``acks`` of a program that was written for another client. Its twin sets this
+        before the first send; a daemon of another cluster, or with weaker acks, refuses the producer.
+        """
         self._on_error = on_error
         self._serializers = serializers_of(key_serializer, value_serializer)
         self._was_interrupted = False
@@ -232,13 +236,7 @@ class Producer(ProducerCore):
         InvalidTopic, AuthenticationFailed, DaemonUnreachable, DaemonRefused, ProducerClosed, and SidecarError in a
         callback, as it waits. Thread-safe.
         """
-        lookup = self._lookup(topic, timeout)
-        try:
-            while (found := lookup.step(time.monotonic() * 1e3)) is None:
-                time.sleep(lookup.pause_ms(time.monotonic() * 1e3) / 1e3)
-            return found
-        finally:
-            lookup.close()
+        return self._lookup(topic, timeout).wait()
 
     def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
         check_topic(topic)
@@ -247,7 +245,9 @@ class Producer(ProducerCore):
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
-        return TopicLookup(self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys)
+        return TopicLookup(
+            self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys, self._asked
+        )
 
     def _question(self, topic: str, partition: int, now_ms: float) -> TopicQuestion:
         return TopicQuestion(self._path, topic, partition, now_ms, self._curve_keys)
@@ -397,6 +397,7 @@ class Producer(ProducerCore):
                 fork_generation=self._fork_generation,
                 token=self._token,
                 hello_flags=hello_flags(self._path),
+                asked=self._asked,
             )
             session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms)
             # Of several threads that arrive at once, the first one's thread is used.

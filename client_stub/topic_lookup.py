@@ -6,11 +6,12 @@ It shares nothing with the io thread: a producer that only asks starts no thread
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from client_stub.client_identity import NOTHING
 from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.refusals import REFUSALS, Lasts, refusal_error
@@ -59,8 +60,11 @@ class TopicLookup:
         timeout_ms: float,
         now_ms: float,
         curve_keys: WatchedKeyFile | None = None,
+        asked: Mapping[str, str] = NOTHING,
     ) -> None:
+        """``topic`` "": look only whether the daemon has the cluster for which the program asks."""
         self._path = control_path
+        self._asked = [dict(asked)] if asked else []
         self._curve_keys = curve_keys
         self._topic = topic
         self._timeout_ms = timeout_ms
@@ -95,7 +99,9 @@ class TopicLookup:
                 )
                 return None
             self._tries += 1
-            self._transport.open_control([msgpack.packb([Kind.TOPICS, [self._topic], asked_ms])])
+            names = [self._topic] if self._topic else []
+            question = [Kind.TOPICS, names, asked_ms, *self._asked]
+            self._transport.open_control([msgpack.packb(question)])
         elif now_ms >= self._answer_by_ms:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
         answer_ms = self._answer_by_ms - now_ms
@@ -115,6 +121,15 @@ class TopicLookup:
             if answer is not None or self._transport is None:
                 return answer
         return None
+
+    def wait(self) -> tuple[PartitionInfo, ...]:
+        """Do all steps, and close. Raises as ``step``."""
+        try:
+            while (found := self.step(time.monotonic() * 1e3)) is None:
+                time.sleep(self.pause_ms(time.monotonic() * 1e3) / 1e3)
+            return found
+        finally:
+            self.close()
 
     def pause_ms(self, now_ms: float) -> float:
         """The time in ms until the next try; 0 while one is under way."""
@@ -145,6 +160,8 @@ class TopicLookup:
 
     def _read(self, message: Sequence[Any], now_ms: float) -> tuple[PartitionInfo, ...] | None:
         if message[0] == Kind.TOPICS_REPLY:
+            if not self._topic:
+                return ()
             for name, code, partitions in message[1]:
                 if name == self._topic and not code:
                     self.waits_for = str(message[2]) if len(message) > 2 else ""

@@ -42,10 +42,10 @@ class Kind(IntEnum):
     """Frame 0 is ``[kind, field, ...]``; the comment at each kind gives the order of its fields."""
 
     # Control endpoint ({run_dir}/control.sock).
-    HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags]
+    HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags[, {"bootstrap.servers": str, "acks": str}]]
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
-    # stub: [topic, ...]|nil[, max_wait_ms]; with the time it waits for these topics
+    # stub: [topic, ...]|nil[, max_wait_ms[, as HELLO's last]]; with the time it waits for these topics
     TOPICS = 4
     # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]
     TOPICS_REPLY = 5

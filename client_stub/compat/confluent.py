@@ -25,7 +25,7 @@ from typing import Any, Final, Self, TypeAlias
 from client_stub.arguments import check_callable, checked_wait
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message, Sent
-from client_stub.compat.settings import producer_settings
+from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
@@ -77,6 +77,7 @@ class Producer:
         self._only_errors = str(settings.pop("delivery.report.only.error", False)).lower() in _TRUE
         self._is_closed = False
         self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
+        self._producer._asked = asked_cluster(settings)
         self._forget_events()
         _producers.add(self)
 

@@ -17,7 +17,7 @@ from inspect import signature
 from typing import Any, Final, NamedTuple
 
 from client_stub.arguments import check_callable, milliseconds
-from client_stub.compat.settings import producer_settings
+from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.delivery import Delivery
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
 from client_stub.packer import Headers
@@ -140,6 +140,7 @@ class KafkaProducer:
         self._max_block_ms = milliseconds("max_block_ms", configs.pop("max_block_ms", MAX_BLOCK_MS))
         named = {_dotted(name): value for name, value in configs.items()}
         self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
+        self._producer._asked = asked_cluster(named)
 
     def send(
         self,

@@ -14,8 +14,11 @@ log = logging.getLogger("client_stub")
 
 RUN_DIR: Final = "sidecar.run_dir"
 TOKEN: Final = "sidecar.token"
-_SILENT: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "client.id"})
-"""Ignored without a warning: every program sets them, and the daemon's configuration has the same facts."""
+_SILENT: Final = frozenset(
+    {"bootstrap.servers", "metadata.broker.list", "client.id", "acks", "request.required.acks"}
+)
+"""Settings about which no warning is due: the daemon compares them with its own."""
+ASKED_CHARACTERS_MAX: Final = 4_096
 _NEARLY: Final = 0.85
 """difflib's ratio of a misspelt name. The nearest name of another Kafka setting is well below."""
 
@@ -47,6 +50,22 @@ def producer_settings(settings: Mapping[str, Any], taken: Iterable[str] = ()) ->
         "client_name": None if client_id is None else _name_of(str(client_id)),
         "token": settings.get(TOKEN),
     }
+
+
+def asked_cluster(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The servers and acks that the program asks for, as the daemon compares them."""
+    asked = {}
+    for name, others in (
+        ("bootstrap.servers", "metadata.broker.list"),
+        ("acks", "request.required.acks"),
+    ):
+        value = settings.get(name)
+        value = settings.get(others) if value is None else value
+        if isinstance(value, list | tuple | set):  # as kafka-python takes servers
+            value = ",".join(map(str, value))
+        if value is not None:
+            asked[name] = str(value)[:ASKED_CHARACTERS_MAX]
+    return asked
 
 
 def _name_of(client_id: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from client_stub.run_dir import default_run_dir
@@ -14,15 +12,24 @@ WINDOW_BATCHES: Final = 8
 _OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
 _KNOWN: Final = frozenset({*_OWN, "checkpointlocation", "queryname"})
 """Our options, and those of Spark's streams that Spark passes to every sink: queryName() sets one, too."""
+SERVERS: Final = "kafka.bootstrap.servers"
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
 
 
 class Options(NamedTuple):
+    """As read; ``asked`` is what the daemon compares with its own cluster."""
+
     topic: str | None
     run_dir: str
     window_batches: int
     """How many Arrow batches of one task may wait for their acks."""
     max_block_ms: float
+    servers: str = ""
+    """kafka.bootstrap.servers."""
+
+    @property
+    def asked(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.servers} if self.servers else {}
 
 
 def read_options(options: Mapping[str, str]) -> Options:
@@ -36,9 +43,9 @@ def read_options(options: Mapping[str, str]) -> Options:
         )
     if delivery != "at_least_once":
         raise ValueError(f"kafka_sidecar: delivery={delivery} is not known; use at_least_once.")
-    for name, value in options.items():
+    for name in options:
         if name.startswith("kafka."):
-            _check_kafka_option(name, value, run_dir)
+            _check_kafka_option(name)
         elif name not in _KNOWN:
             found = get_close_matches(name, _OWN, n=1)
             hint = f"did you mean '{found[0]}'?" if found else f"options are {', '.join(_OWN)}."
@@ -52,7 +59,7 @@ def read_options(options: Mapping[str, str]) -> Options:
     max_block_ms = _number(options, "max.block.ms", 60_000)
     if max_block_ms < 0:
         raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
-    return Options(topic, run_dir, window, max_block_ms)
+    return Options(topic, run_dir, window, max_block_ms, options.get(SERVERS, ""))
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -65,32 +72,13 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
         raise ValueError(f"kafka_sidecar: option {name}={text} must be a whole number.") from None
 
 
-def _check_kafka_option(name: str, value: str, run_dir: str) -> None:
+def _check_kafka_option(name: str) -> None:
     if name in _SERIALIZERS:
         raise ValueError(
             f"kafka_sidecar: option '{name}' is not supported: keys and values are written as string or binary columns."
         )
-    if name != "kafka.bootstrap.servers":
+    if name != SERVERS:
         raise ValueError(
             f"kafka_sidecar: option '{name}' is a setting of the daemon, which all its clients share; "
             f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option."
         )
-    daemons = _bootstrap_of(run_dir)
-    if daemons is not None and daemons.isdisjoint(_servers(value)):
-        raise ValueError(
-            f"kafka_sidecar: kafka.bootstrap.servers={value} is not the cluster of the daemon at {run_dir} "
-            f"({','.join(sorted(daemons))}); drop the option or set sidecar.run_dir."
-        )
-
-
-def _servers(text: str) -> set[str]:
-    return {server.strip() for server in text.split(",") if server.strip()}
-
-
-def _bootstrap_of(run_dir: str) -> set[str] | None:
-    """The brokers in the daemon.json of this host. None without such a file, as only executors may have a daemon."""
-    try:
-        bootstrap = json.loads((Path(run_dir) / "daemon.json").read_text())["bootstrap"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return _servers(bootstrap) if isinstance(bootstrap, str) else {str(server) for server in bootstrap}

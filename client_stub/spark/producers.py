@@ -24,16 +24,17 @@ class ProducerCache:
     """
 
     def __init__(self) -> None:
-        self._producers: OrderedDict[tuple[int, str, float], Producer] = OrderedDict()
+        self._producers: OrderedDict[tuple[int, str, float, str], Producer] = OrderedDict()
 
     def producer_for(self, options: Options) -> Producer:
-        place = (os.getpid(), options.run_dir, options.max_block_ms)
+        place = (os.getpid(), options.run_dir, options.max_block_ms, options.servers)
         producer = self._producers.pop(place, None)
         if producer is not None and not producer.takes_records:
             producer.close(0)
             producer = None
         if producer is None:
             producer = Producer(options.run_dir, client_name="spark", max_block_ms=options.max_block_ms)
+            producer._asked = options.asked
         self._producers[place] = producer
         while len(self._producers) > PRODUCERS_KEPT_MAX:
             self._producers.popitem(last=False)[1].close(0)

@@ -5,18 +5,20 @@ task.
 from __future__ import annotations
 
 import os
+import time
 from typing import Final
 
 from client_stub.errors import (
     AuthenticationFailed,
+    DaemonRefused,
     InvalidTopic,
     MetadataTimeout,
     SidecarError,
     TopicAuthorizationFailed,
 )
-from client_stub.producer import Producer
 from client_stub.run_dir import control_path
-from client_stub.spark.options import Options
+from client_stub.spark.options import SERVERS, Options
+from client_stub.topic_lookup import TopicLookup
 
 TOPIC_LOOK_MS: Final = 5_000.0
 """A topic is missing if it does not exist after this time; a cluster that creates topics on first use has done so by
@@ -30,11 +32,17 @@ def check_topic(options: Options) -> None:
     Without a daemon on the driver's host nothing is checked: the executors may have daemons, and the first task
     reports the error. The same holds while Kafka is not reachable.
     """
-    if options.topic is None or not os.path.exists(control_path(options.run_dir)):  # noqa: PTH110
+    if not (options.topic or options.servers) or not os.path.exists(control_path(options.run_dir)):  # noqa: PTH110
         return
     look_ms = min(TOPIC_LOOK_MS, options.max_block_ms)
     try:
-        Producer(options.run_dir, "spark driver").partitions_for(options.topic, look_ms / 1e3)
+        TopicLookup(
+            control_path(options.run_dir),
+            options.topic or "",
+            look_ms,
+            time.monotonic() * 1e3,
+            asked=options.asked,
+        ).wait()
     except MetadataTimeout:
         raise ValueError(
             f"kafka_sidecar: topic {options.topic} is not in Kafka (looked for {look_ms / 1e3:g} s); create it, or "
@@ -42,5 +50,9 @@ def check_topic(options: Options) -> None:
         ) from None
     except (TopicAuthorizationFailed, InvalidTopic, AuthenticationFailed) as error:
         raise ValueError(f"kafka_sidecar: topic {options.topic}: {error.name}: {error}") from None
+    except DaemonRefused as error:
+        if error.name != "OTHER_CLUSTER":
+            return
+        raise ValueError(f"kafka_sidecar: {SERVERS}: {error}") from None
     except SidecarError:
         return

@@ -43,6 +43,7 @@ WITHDRAWN_TEXT: Final = "This client's public key is in no table [clients.NAME] 
 Topics = list[list[object]]
 Hello = Callable[[list[Any], Caller], tuple[str, int, bytes] | None]
 AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]]
+CheckAsked = Callable[[object], Awaitable[None]]
 WhyWaits = Callable[[str, Topics], str]
 GiveOrder = Callable[[str, list[str], Caller], Awaitable[list[object]]]
 AskExplain = Callable[[str, Caller], Awaitable[list[object]]]
@@ -65,6 +66,8 @@ class ControlEndpoint:
         self._topics: AskTopics | None = None
         self._order: GiveOrder | None = None
         self._explain: AskExplain | None = None
+        self.check_asked: CheckAsked | None = None
+        """Raises Refused for a question of a program that asks for another cluster."""
         self.why_waits: WhyWaits = lambda topic, rows: ""
         """For what the records of a topic wait, by its rows of TOPICS_REPLY: the last field of that."""
         self.refused: dict[str, int] = {}
@@ -232,17 +235,20 @@ class ControlEndpoint:
     def _on_topics(self, routing_id: bytes, message: Any) -> None:
         names = message[1] if len(message) > 1 else None
         wait_ms = message[2] if len(message) > 2 else None
+        asked = message[3] if len(message) > 3 else None
         if names is not None and not _are_names(names):
             self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS takes a list of names or nil."))
         elif wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):
             self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more."))
         else:
-            self._answer(routing_id, Kind.TOPICS_REPLY, self._topics_reply, names, wait_ms)
+            self._answer(routing_id, Kind.TOPICS_REPLY, self._topics_reply, names, wait_ms, asked)
 
     async def _topics_reply(
-        self, names: list[str] | None, wait_ms: float | None, caller: Caller
+        self, names: list[str] | None, wait_ms: float | None, asked: object, caller: Caller
     ) -> list[object]:
         assert self._topics is not None
+        if asked is not None and self.check_asked is not None:
+            await self.check_asked(asked)
         rows = await self._topics(names, wait_ms, caller)
         waits_for = self.why_waits(names[0], rows) if names is not None and len(names) == 1 else ""
         return [rows, waits_for] if waits_for else [rows]

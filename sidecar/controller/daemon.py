@@ -9,6 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.common.wording import counted
 from sidecar.controller.admission import assigned_endpoint, check_hello
+from sidecar.controller.asked_cluster import AskedCluster
 from sidecar.controller.assignment import Assignment
 from sidecar.controller.banner import Farewell
 from sidecar.controller.cluster import Cluster
@@ -38,6 +40,7 @@ from sidecar.controller.supervisor import Supervisor
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.topic_questions import answer_topics
 from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.net.name_lookup import addresses_of
 from sidecar.net.tcp_listen import Listening
 from sidecar.telemetry.exporter import Exporter
 
@@ -138,6 +141,12 @@ class Daemon:
         """Whether a successor has taken over: nothing is drained, and everything is left as it is."""
         self._control = control
         self._listening = listening
+        self._asked = AskedCluster(
+            lambda: self.config,
+            lambda: self.cluster.snapshot.nodes,
+            partial(addresses_of, self._loop),
+            lambda: self._control.ask_again() if self._control is not None else None,
+        )
         self.reload = Reload(
             config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
         )
@@ -160,6 +169,7 @@ class Daemon:
         self.supervisor.start()
         self.status.control = self._control
         self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
+        self._control.check_asked = self._asked.wait
         self._control.why_waits = self._overview.why_waits
         if self._listening is not None:
             self._control.listen(self._listening, lambda: self._rules, self.changed)
@@ -234,6 +244,7 @@ class Daemon:
     async def _tear_down(self) -> None:
         await self.supervisor.stop()
         self._failures.close()
+        self._asked.close()
         for task in self._background:
             task.cancel()
         self.status.close()
@@ -396,6 +407,8 @@ class Daemon:
         client_id, name, token_digest = check_hello(fields, self._rules, caller)
         if self._stop_requests.is_stopping:
             raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
+        if not self._asked.check(fields[6] if len(fields) > 6 else None, name):
+            return None
         identity = self._worker_for(client_id)
         if identity is None:
             return None

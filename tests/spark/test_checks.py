@@ -5,7 +5,6 @@ The calls are Spark's own; a session is not needed for them, and in one they run
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,9 @@ from pyspark.sql.types import (
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns, find_columns
 from client_stub.spark.datasource import ROWS_PER_BATCH, KafkaSidecarDataSource, RowStreamWriter
-from client_stub.spark.options import WINDOW_BATCHES, read_options
+from client_stub.spark.options import WINDOW_BATCHES, Options, read_options
 from client_stub.spark.producers import ProducerCache
+from client_stub.spark.topic_check import check_topic
 from tests.stub.column_reader import read_columns
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -48,7 +48,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
 
 def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
     found = read_options({"sidecar.run_dir": str(tmp_path)})
-    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000)
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,6 @@ def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
         ("max.block.ms", "1s", "max.block.ms=1s must be a whole number"),
         ("kafka.key.serializer", "x", "keys and values are written as string or binary columns"),
         ("kafka.acks", "all", "set acks in the daemon's configuration"),
-        ("kafka.bootstrap.servers", "other:9092", "is not the cluster of the daemon"),
         ("topics", "orders", "option 'topics' is not known; did you mean 'topic'?"),
         ("max_block_ms", "1", "option 'max_block_ms' is not known; did you mean 'max.block.ms'?"),
         (
@@ -76,22 +75,25 @@ def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
 def test_an_option_that_cannot_be_honoured_is_one_sentence(
     tmp_path: Path, name: str, value: str, sentence: str
 ) -> None:
-    (tmp_path / "daemon.json").write_text(json.dumps({"bootstrap": "one:9092,two:9092"}))
     with pytest.raises(ValueError, match=r"^kafka_sidecar: [^\n]+$") as raised:
         read_options({"sidecar.run_dir": str(tmp_path), name: value})
     assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "said", ['{"bootstrap": "one:9092,two:9092"}', '{"bootstrap": ["two:9092"]}', "{}", "torn", None]
-)
-def test_the_daemons_own_cluster_or_none_that_can_be_known_is_no_fault(
-    tmp_path: Path, said: str | None
-) -> None:
-    """Executors may have a daemon of their own where the driver has none."""
-    if said is not None:
-        (tmp_path / "daemon.json").write_text(said)
-    read_options({"sidecar.run_dir": str(tmp_path), "kafka.bootstrap.servers": "two:9092, three:9092"})
+def test_servers_are_for_the_daemon_to_compare(tmp_path: Path) -> None:
+    found = read_options({"sidecar.run_dir": str(tmp_path), "kafka.bootstrap.servers": "two:9092"})
+    assert found.asked == {"bootstrap.servers": "two:9092"}
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+def test_another_cluster_is_refused_on_the_driver(daemon: FakeDaemon, topic: str | None) -> None:
+    """Without a topic too, as rows may name theirs."""
+    options = Options(topic, str(daemon.run_dir), 8, 1_000, "other:9092")
+    check_topic(options)
+    assert daemon.questions == [[[topic] if topic else [], {"bootstrap.servers": "other:9092"}]]
+    daemon.topic_refusals = {topic or "": ("OTHER_CLUSTER", "This client asks for another.")}
+    with pytest.raises(ValueError, match=r"^kafka_sidecar: kafka\.bootstrap\.servers: This client asks"):
+        check_topic(options)
 
 
 def test_checkpoint_and_name_of_a_stream_are_options_of_sparks_own(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ class FakeDaemon:
         """Every SUBMIT that arrived, repeats too."""
         self.hellos: list[list[Any]] = []
         self.attaches: list[list[Any]] = []
+        self.questions: list[list[Any]] = []
+        """The topics of each TOPICS, and what it asks for."""
         self.flushes: list[tuple[int, int]] = []
         self.byes: list[bool] = []
         self.acks: list[int] = []
@@ -229,6 +231,7 @@ class FakeDaemon:
     def _on_control(self, routing_id: bytes, frames: list[bytes]) -> None:
         message = msgpack.unpackb(frames[0])
         if message[0] == Kind.TOPICS:
+            self.questions.append([message[1], *message[3:]])
             self._tell_topics(routing_id, message[1])
             return
         assert message[0] == Kind.HELLO
@@ -240,7 +243,8 @@ class FakeDaemon:
         self.control.send_multipart([routing_id, msgpack.packb(answer)])
 
     def _tell_topics(self, routing_id: bytes, names: list[str]) -> None:
-        refusal = next((self.topic_refusals[name] for name in names if name in self.topic_refusals), None)
+        asked = names or [""]
+        refusal = next((self.topic_refusals[name] for name in asked if name in self.topic_refusals), None)
         found = [[name, 0, [[0, 1, [1], [1], []]]] for name in names]
         answer = [Kind.TOPICS_REPLY, found] if refusal is None else [Kind.REFUSED, *refusal, None]
         self.control.send_multipart([routing_id, msgpack.packb(answer)])

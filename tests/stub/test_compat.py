@@ -13,6 +13,7 @@ import pytest
 
 from client_stub import errors
 from client_stub.compat import confluent, kafka_python
+from client_stub.compat.settings import ASKED_CHARACTERS_MAX, asked_cluster
 from client_stub.wire import LocalCode, OutcomeKind, Persistence
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
@@ -354,7 +355,7 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
     )
     kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir), linger_ms=5, client_id="x")
     said = [record.getMessage() for record in caplog.records]
-    assert [line.rpartition(": ")[2] for line in said] == ["acks, error_cb, linger.ms.", "linger.ms."]
+    assert [line.rpartition(": ")[2] for line in said] == ["error_cb, linger.ms.", "linger.ms."]
     with pytest.raises(ValueError, match=r"transactional\.id is not taken"):
         kafka_python.KafkaProducer(transactional_id="t")
     with pytest.raises(ValueError, match="the daemon places records by its own setting"):
@@ -437,3 +438,55 @@ def test_a_future_says_whether_another_try_may_succeed(daemon: FakeDaemon) -> No
         daemon.do(daemon.deliver_log)
     assert states == [(False, True, False), (False, True, True), (False, False, False)]
     assert waiting.succeeded() and not waiting.retriable()
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"bootstrap.servers": "a:1,b:2", "acks": "all"}, {"bootstrap.servers": "a:1,b:2", "acks": "all"}),
+        (
+            {"metadata.broker.list": "a", "request.required.acks": -1},
+            {"bootstrap.servers": "a", "acks": "-1"},
+        ),
+        ({"client.id": "x"}, None),
+    ],
+)
+def test_the_daemon_hears_which_servers_and_acks_confluents_program_asks_for(
+    daemon: FakeDaemon, settings: dict[str, Any], asked: dict[str, str] | None
+) -> None:
+    """They were dropped, and the records went to another cluster without a word."""
+    producer = confluent.Producer({**settings, "sidecar.run_dir": str(daemon.run_dir)})
+    producer.produce("t", b"v")
+    assert producer.flush(WAIT_S) == 0
+    assert daemon.hellos[0][7:] == ([] if asked is None else [asked])
+
+
+def test_the_daemon_hears_which_servers_kafka_pythons_program_asks_for(daemon: FakeDaemon) -> None:
+    producer = kafka_python.KafkaProducer(
+        bootstrap_servers=["a:1", "b:2"], acks=1, sidecar_run_dir=str(daemon.run_dir)
+    )
+    asked = {"bootstrap.servers": "a:1,b:2", "acks": "1"}
+    assert producer.partitions_for("t")
+    producer.send("t", b"v").get(WAIT_S)
+    assert daemon.questions == [[["t"], asked]] and daemon.hellos[0][7:] == [asked]
+    daemon.topic_refusals = {"t": ("OTHER_CLUSTER", "This client asks for another.")}
+    with pytest.raises(errors.DaemonRefused, match="asks for another"):
+        producer.partitions_for("t")
+    producer.close()
+
+
+def test_a_program_of_another_cluster_hears_both_at_its_first_record(daemon: FakeDaemon) -> None:
+    daemon.refuse_hello = ("OTHER_CLUSTER", "Client x asks for a:1, and this daemon sends to b:2.")
+    producer = confluent.Producer({"bootstrap.servers": "a:1", "sidecar.run_dir": str(daemon.run_dir)})
+    with pytest.raises(
+        confluent.KafkaException, match="asks for a:1, and this daemon sends to b:2"
+    ) as caught:
+        producer.produce("t", b"v")
+    error = caught.value.args[0]
+    assert (error.code(), error.retriable()) == (confluent.KafkaError._AUTHENTICATION, False)
+
+
+def test_a_very_long_list_of_servers_is_cut() -> None:
+    asked = asked_cluster({"bootstrap.servers": [f"host-{number}:9092" for number in range(1_000)]})
+    assert len(asked["bootstrap.servers"]) == ASKED_CHARACTERS_MAX
+    assert len(asked_cluster({"acks": "x" * ASKED_CHARACTERS_MAX})["acks"]) == ASKED_CHARACTERS_MAX
