@@ -35,11 +35,19 @@ def run_dir_option(command: Command) -> Command:
     )(command)
 
 
+class Failed(SystemExit):
+    """The end of a command that has said why."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(status)
+        self.sentence = sentence
+
+
 def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:
     """Print one sentence on stderr and end with ``status``."""
     sys.stdout.flush()
     print(sentence, file=sys.stderr)
-    raise SystemExit(int(status))
+    raise Failed(sentence, int(status))
 
 
 def holder_of(run_dir: RunDir) -> int | None:

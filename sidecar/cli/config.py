@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from sidecar.cli.common import fail
-from sidecar.cli.options import config_file_option, settings_option
+from sidecar.cli.json_output import answer_with, print_answer, print_object
+from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.model import ExitStatus
 from sidecar.common.secret_sources import HIDDEN
@@ -30,19 +31,27 @@ def config(run_dir: Path | None) -> None:
 @config.command()
 @config_file_option
 @settings_option
-def check(file: Path | None, overrides: tuple[str, ...]) -> None:
+@json_option
+def check(file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Say whether `run` would take this configuration.
 
-    Each fault is one sentence. Exit 2 with a fault.
+    Each fault is one sentence. Exit 2 with a fault. With --json they are the list "faults".
 
     \b
     kafka-sidecar config check -c sidecar.toml
     kafka-sidecar config check -c sidecar.toml -X acks=1
     """
-    concluded = _load(file, overrides, need_servers=True)
+    report: dict[str, Any] = {"values_set": 0, "warnings": [], "faults": []}
+    if as_json:
+        answer_with(lambda: report)
+    concluded = _load(file, overrides, need_servers=True, faults=report["faults"])
     for sentence in concluded.warnings:
         click.echo(f"Warning: {sentence}", err=True)
     values = counted(len(concluded.sources), "value")
+    if as_json:
+        report |= {"values_set": len(concluded.sources), "warnings": list(concluded.warnings)}
+        print_answer(None)
+        return
     click.echo(f"The configuration is good: {values} set, the rest are defaults.")
 
 
@@ -69,17 +78,22 @@ def show(file: Path | None, overrides: tuple[str, ...], as_json: bool, reference
     if as_json:
         shown = {name: _shown(name, value) for name, value in concluded.to_mapping().items()}
         shown["clients"] = {name: _without_secrets(keys) for name, keys in concluded.clients.items()}
-        click.echo(json.dumps(shown, indent=1))
+        print_object(shown)
     else:
         click.echo(to_toml(concluded), nl=False)
 
 
-def _load(file: Path | None, overrides: tuple[str, ...], *, need_servers: bool) -> SidecarConfig:
+def _load(
+    file: Path | None, overrides: tuple[str, ...], *, need_servers: bool, faults: list[str] | None = None
+) -> SidecarConfig:
+    """The configuration. Ends with 2 for a wrong one; ``faults`` gets a sentence for each fault."""
     from sidecar.controller.config_loader import load_config
 
     try:
         return load_config(file, overrides, need_servers=need_servers)
     except ConfigError as error:
+        if faults is not None:
+            faults += error.sentences
         fail(str(error), ExitStatus.USAGE)
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 import click
 
 from sidecar.cli.common import run_dir_option
-from sidecar.cli.options import config_file_option, settings_option
+from sidecar.cli.json_output import answer_with, print_answer
+from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.needed_packages import NEEDED_PACKAGES
 from sidecar.common.settings import ConfigError, SidecarConfig
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json
 from sidecar.doctor.clock import clock_findings
 from sidecar.doctor.findings import Finding
@@ -40,7 +42,14 @@ Check = Callable[[SidecarConfig, RunDir], Iterator[Finding]]
 @click.option(
     "--topic", "topics", multiple=True, metavar="NAME", help="May it be written to? May be repeated."
 )
-def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], topics: tuple[str, ...]) -> None:
+@json_option
+def doctor(
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    topics: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Check the requirements of the daemon and the way to Kafka, and suggest a remedy for what is missing.
 
     It takes the configuration of `run`, or that of a running daemon. Brokers are tried step by step: name, connection,
@@ -50,14 +59,18 @@ def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], topic
     kafka-sidecar doctor
     kafka-sidecar doctor -c /etc/kafka-sidecar/sidecar.toml --topic orders
     kafka-sidecar doctor -X bootstrap.servers=kafka1:9092
+    kafka-sidecar doctor --json | jq '.findings[] | select(.result == "fail")'
     """
     from sidecar.controller.config_loader import load_config
 
     findings: list[Finding] = []
+    if as_json:
+        answer_with(lambda: {"findings": [{"result": mark.lower(), "text": text} for mark, text in findings]})
 
     def show(found: Iterable[Finding]) -> None:
         for mark, text in found:
-            click.echo(f"{click.style(f'{mark:4}', fg=COLOURS[mark])}  {text}")
+            if not as_json:
+                click.echo(f"{click.style(f'{mark:4}', fg=COLOURS[mark])}  {text}")
             findings.append(Finding(mark, text))
 
     if file is None and "bootstrap.servers" not in "".join(overrides):
@@ -87,7 +100,10 @@ def doctor(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], topic
         show(_kafka(config, topics))
     else:
         show([Finding("skip", "Brokers were not tried: the configuration comes first.")])
-    if any(mark == "FAIL" for mark, _ in findings):
+    failed = sum(mark == "FAIL" for mark, _ in findings)
+    if as_json:
+        print_answer(f"{counted(failed, 'check')} failed." if failed else None)
+    if failed:
         raise SystemExit(int(ExitStatus.FAILED))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from typing import Any
@@ -12,7 +11,8 @@ import click
 from client_stub.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask, is_answering
-from sidecar.cli.options import timeout_option
+from sidecar.cli.json_output import print_object
+from sidecar.cli.options import json_option, timeout_option
 from sidecar.common.explanation import WAITING_ROWS_MAX
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
@@ -25,7 +25,7 @@ FAILURES_SHOWN = 5
 @click.command()
 @run_dir_option
 @click.argument("name", default="", metavar="[TOPIC|PARTITION|CLIENT]")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
+@json_option
 @timeout_option(10.0, "for the answer", 0.1)
 def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None:
     """Say what waits on what, since when, what is left of its time, and the last errors.
@@ -48,7 +48,7 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
     else:
         found = last_report(info, name)
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        print_object(found)
     else:
         for line in describe(found, name):
             click.echo(line)

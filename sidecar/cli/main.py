@@ -65,21 +65,29 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's method, but Ctrl-C ends every command with the status that shells use, and a setting given as
-        an option gets a hint.
+        """As click's method, but Ctrl-C ends every command with the status that shells use, a setting given as an
+        option gets a hint, and a command with --json has its one object also if it fails.
         """
+        from sidecar.cli.common import Failed
+        from sidecar.cli.json_output import answer_failure
+
         words = tuple(ctx.args)
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            from sidecar.cli.usage_hints import option_hint
+        except click.UsageError as error:
+            if isinstance(error, click.NoSuchOption):
+                from sidecar.cli.usage_hints import option_hint
 
-            hint = option_hint(error, words)
-            if hint is None:
-                raise
-            raise click.UsageError(hint, error.ctx) from None
+                hint = option_hint(error, words)
+                error = error if hint is None else click.UsageError(hint, error.ctx)
+            answer_failure(words, error.format_message())
+            raise error from None
+        except Failed as failed:
+            answer_failure(words, failed.sentence)
+            raise
         except KeyboardInterrupt:
             click.echo("Stopped.", err=True)
+            answer_failure(words, "Stopped.")
             raise SystemExit(int(ExitStatus.INTERRUPTED)) from None
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -56,6 +56,11 @@ def settings_option(command: Command) -> Command:
     )(command)
 
 
+def json_option(command: Command) -> Command:
+    """``--json``, passed as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")(command)
+
+
 def timeout_option(default_s: float, what: str, least_s: float = 0.0) -> Callable[[Command], Command]:
     """``--timeout SECONDS``, passed as ``timeout_s``; ``what`` continues the help "Seconds to wait"."""
     return click.option(

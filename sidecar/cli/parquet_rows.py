@@ -24,9 +24,11 @@ _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S: Final = 86_400
 
 
-def parquet_rows(stream: IO[bytes], name: str, key: str | None) -> Iterator[tuple[dict[str, Any], str]]:
-    """(row, its place for errors) of each row. Raises BadInput, which names ``name``, for a file that cannot be read or
-    has two columns of one name.
+def parquet_rows(
+    stream: IO[bytes], name: str, key: str | None, on_count: Callable[[int], object]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """(row, its place for errors) of each row; ``on_count`` gets the number of rows first. Raises BadInput, which names
+    ``name``, for a file that cannot be read or has two columns of one name.
     """
     number = 0
     try:
@@ -36,6 +38,7 @@ def parquet_rows(stream: IO[bytes], name: str, key: str | None) -> Iterator[tupl
         for column in schema:
             _check_nested(column.type, column.name, name)
         check_key(schema.names, key, name)
+        on_count(file.metadata.num_rows)
         for group in range(file.num_row_groups):  # one by one, so that a damaged one spoils no other
             for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, row_groups=[group]):
                 for row in _records(schema.names, batch.columns, batch.num_rows):

@@ -19,7 +19,9 @@ from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
 from sidecar.cli.bad_input import BadInput
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.extras import need_packages
-from sidecar.cli.options import timeout_option
+from sidecar.cli.json_output import answer_with, print_answer
+from sidecar.cli.options import json_option, timeout_option
+from sidecar.cli.progress import Look, progress, share_of
 from sidecar.cli.record_files import (
     BINARY_FORMS,
     FORMATS,
@@ -53,12 +55,15 @@ class Fields(NamedTuple):
 
 
 class _Outcomes:
-    """Counts the outcomes of the records on the stub's thread; read after flush()."""
+    """Counts the records, and on the stub's thread their outcomes; read after flush()."""
 
     def __init__(self, *, are_shown: bool) -> None:
         self._are_shown = are_shown
         self.unwritable: OSError | None = None
         """Set when stdout failed."""
+        self.sent = 0
+        self.all: int | None = None
+        """How many records there are, where the format knows it."""
         self.delivered = 0
         self.failed = 0
         self.reasons: Counter[str] = Counter()
@@ -68,10 +73,24 @@ class _Outcomes:
             self.delivered += 1
             if self._are_shown and metadata is not None:
                 self._show(metadata)
-        else:
+        elif not isinstance(error, DeliveryCancelled):  # caused by our own close(0)
             self.failed += 1
-            if not isinstance(error, DeliveryCancelled):  # caused by our own close(0)
-                self.reasons[str(error)] += 1
+            self.reasons[str(error)] += 1
+
+    @property
+    def left(self) -> int:
+        """Records without an outcome."""
+        return self.sent - self.delivered - self.failed
+
+    def know_all(self, count: int) -> None:
+        self.all = count
+
+    def look(self, share: float | None) -> Look:
+        """How far it has come; ``share``: the part of the file that was read."""
+        if self.all is not None:
+            share = self.sent / max(self.all, 1)
+        failed = f", {self.failed:,} failed" if self.failed else ""
+        return Look(f"{self.delivered:,} of {counted(self.sent, 'record')} delivered{failed}", share)
 
     def _show(self, metadata: RecordMetadata) -> None:
         try:
@@ -121,6 +140,7 @@ class _Outcomes:
     help="Form of Parquet bytes in JSON; as text they must be UTF-8.",
 )
 @timeout_option(120.0, "for the last outcome")
+@json_option
 def produce(
     *,
     run_dir: RunDir,
@@ -133,6 +153,7 @@ def produce(
     are_shown: bool,
     binary: str,
     timeout_s: float,
+    as_json: bool,
     **shape: Any,
 ) -> None:
     """Send the records of FILE (or stdin) to TOPIC and wait until Kafka has them.
@@ -154,6 +175,7 @@ def produce(
     echo | kafka-sidecar produce users --fixed-key user7 --empty-as-null
     kafka-sidecar produce pictures cat.jpg --format whole --offsets
     printf 'a;b' | kafka-sidecar produce orders --delimiter ';'
+    kafka-sidecar produce orders orders.jsonl --json | jq .delivered
     kafka-sidecar produce orders old.txt --timestamp 2026-11-22T12:00:00Z
     """
     try:
@@ -170,7 +192,28 @@ def produce(
         raise click.UsageError("--key, --key-separator and --fixed-key exclude each other.")
     if key_separator is not None and (form != "lines" or not key_separator):
         raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
+    if are_shown and as_json:
+        raise click.UsageError("--offsets and --json exclude each other: stdout has one JSON object.")
     fields = _fields(**shape)
+    outcomes = _Outcomes(are_shown=are_shown)
+    name = "stdin" if str(file) == "-" else str(file)
+    began = time.monotonic()
+    if as_json:
+        answer_with(
+            lambda: {
+                "topic": topic,
+                "source": name,
+                "format": form,
+                "sent": outcomes.sent,
+                "delivered": outcomes.delivered,
+                "failed": outcomes.failed,
+                "without_outcome": outcomes.left,
+                "seconds": round(time.monotonic() - began, 3),
+                "failures": [
+                    {"error": reason, "records": count} for reason, count in outcomes.reasons.most_common()
+                ],
+            }
+        )
     if form == "parquet":
         need_packages("Reading Parquet", "arrow", "pyarrow")
     daemon_info(run_dir)
@@ -179,12 +222,15 @@ def produce(
             stream: IO[bytes] = _stdin() if str(file) == "-" else stack.enter_context(file.open("rb"))
         except OSError as error:
             fail(f"File {file} cannot be read: {error.strerror}.", ExitStatus.USAGE)
-        name = "stdin" if str(file) == "-" else str(file)
-        records = read_records(stream, name, form, key, binary, ends)
+        records = read_records(stream, name, form, key, binary, ends, outcomes.know_all)
         if key_separator is not None:
             records = split_keys(records, name, key_separator)
-        outcomes = _Outcomes(are_shown=are_shown)
-        _send(run_dir, topic, records, fields, outcomes, name=name, timeout_s=timeout_s)
+        share = (
+            share_of(stream) if form != "parquet" else lambda: None
+        )  # which is not read from front to back
+        with progress(lambda: outcomes.look(share())):
+            end = _send(run_dir, topic, records, fields, outcomes, name=name, timeout_s=timeout_s)
+    _tell(end, outcomes, topic, time.monotonic() - began, as_json=as_json)
 
 
 def _fields(
@@ -298,6 +344,13 @@ def _stdin() -> IO[bytes]:
     return sys.stdin.buffer
 
 
+class _End(NamedTuple):
+    """Why the command ends before its work is done."""
+
+    sentence: str
+    status: ExitStatus
+
+
 def _send(
     run_dir: RunDir,
     topic: str,
@@ -307,13 +360,13 @@ def _send(
     *,
     name: str,
     timeout_s: float,
-) -> None:
+) -> _End | None:
+    """Send all records and await their outcomes. Returns None once all that could be read has its outcome."""
     from client_stub import Producer
     from client_stub.errors import BufferExhausted, DaemonUnreachable
 
-    sent = left = 0
+    left = 0
     bad: str | None = None
-    started = time.monotonic()
     try:
         with Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar produce") as producer:
             if fields.partition is not None:
@@ -329,45 +382,51 @@ def _send(
                         timestamp_ms=fields.timestamp_ms,
                         on_delivery=outcomes,
                     )
-                    sent += 1
+                    outcomes.sent += 1
             except BadInput as error:
                 bad = str(error)
             except OSError as error:
-                bad = f"{name} cannot be read behind record {sent:,}: {error.strerror}."
+                bad = f"{name} cannot be read behind record {outcomes.sent:,}: {error.strerror}."
             except (DaemonUnreachable, BufferExhausted, KeyboardInterrupt):
                 producer.close(INTERRUPTED_S)
                 raise
             except (SidecarError, ValueError, TypeError) as error:
-                bad = f"{name}, record {sent + 1}: {error}"
+                bad = f"{name}, record {outcomes.sent + 1}: {error}"
             try:
                 _flush(producer, run_dir, topic, timeout_s)
             except (TimeoutError, KeyboardInterrupt):
-                left = sent - outcomes.delivered - outcomes.failed
+                left = outcomes.left
                 producer.close(0)
                 raise
     except DaemonUnreachable as error:
-        fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
+        return _End(str(error), ExitStatus.DAEMON_UNREACHABLE)
     except BufferExhausted as error:
-        fail(f"{outcomes.delivered:,} of {sent:,} records were delivered: {error}", ExitStatus.TIMED_OUT)
+        what = f"{outcomes.delivered:,} of {outcomes.sent:,} records were delivered"
+        return _End(f"{what}: {error}", ExitStatus.TIMED_OUT)
     except TimeoutError:
-        outcomes.show_reasons()
-        which = counted(sent, "record has", "records have")
-        fail(
+        which = counted(outcomes.sent, "record has", "records have")
+        return _End(
             f"{left:,} of {which} no outcome after {timeout_s:g} s (--timeout); the daemon may still "
             f"deliver {'it' if left == 1 else 'them'}.",
             ExitStatus.TIMED_OUT,
         )
     except KeyboardInterrupt:
-        fail(_stopped(outcomes.delivered, sent), ExitStatus.INTERRUPTED)
-    seconds = time.monotonic() - started
-    click.echo(
-        f"{counted(outcomes.delivered, 'record')} delivered to {topic} in {seconds:.2f} s.",
-        err=True,
-    )
-    outcomes.show_reasons()
+        return _End(_stopped(outcomes.delivered, outcomes.sent), ExitStatus.INTERRUPTED)
+    return None if bad is None else _End(f"{bad} Nothing after it was sent.", ExitStatus.FAILED)
+
+
+def _tell(end: _End | None, outcomes: _Outcomes, topic: str, seconds: float, *, as_json: bool) -> None:
+    """Say what has become of the records, and end with the status for it."""
+    if end is None or end.status == ExitStatus.FAILED:
+        delivered = counted(outcomes.delivered, "record")
+        click.echo(f"{delivered} delivered to {topic} in {seconds:.2f} s.", err=True)
+    if end is None or end.status in {ExitStatus.FAILED, ExitStatus.TIMED_OUT}:
+        outcomes.show_reasons()
     if outcomes.unwritable is not None:
         fail(f"The offsets could not be printed: {outcomes.unwritable.strerror}.")
-    if bad is not None:
-        fail(f"{bad} Nothing after it was sent.")
+    if end is not None:
+        fail(end.sentence, end.status)
+    if as_json:
+        print_answer(f"{counted(outcomes.failed, 'record')} failed." if outcomes.failed else None)
     if outcomes.failed:
         raise SystemExit(int(ExitStatus.FAILED))

@@ -36,6 +36,7 @@ def read_records(
     key: str | None,
     binary: str = "text",
     delimiter: bytes | None = None,
+    on_count: Callable[[int], object] = lambda count: None,
 ) -> Iterator[Pair]:
     """Yield the records of ``stream`` (called ``name`` in errors). Raises BadInput at the first bad one.
 
@@ -47,14 +48,15 @@ def read_records(
     All but ``whole`` are read from gzip, too, and those of text without a byte order mark.
 
     ``key`` names the field whose text becomes the key (null: no key; bytes are used unchanged). ``binary`` is the form
-    of Parquet bytes in JSON: text, which must be UTF-8, or base64.
+    of Parquet bytes in JSON: text, which must be UTF-8, or base64. ``on_count`` gets the number of records of a format
+    that knows it, before the first one.
     """
     if form == "whole":
         yield from _whole(stream, name)
     elif form == "parquet":
         from sidecar.cli.parquet_rows import parquet_rows
 
-        for row, place in parquet_rows(opened(stream, name), name, key):
+        for row, place in parquet_rows(opened(stream, name), name, key, on_count):
             yield (None if key is None else _key_of(row, key, place, binary)), _to_json(row, place, binary)
     else:
         text = text_of(stream, name)

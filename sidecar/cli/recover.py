@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
-from sidecar.cli.options import timeout_option
-from sidecar.cli.replay import describe, replay_through
+from sidecar.cli.json_output import answer_with, print_answer
+from sidecar.cli.options import json_option, timeout_option
+from sidecar.cli.progress import Look, progress
+from sidecar.cli.replay import counts, describe, replay_through, why_not_all
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.replay import Replay, ReplayRunning
 from sidecar.deadletter.salvage import (
@@ -44,7 +49,9 @@ DAMAGE_SHOWN = 5
     help="The daemon.clients_max of a FILE with a damaged header.",
 )
 @timeout_option(150.0, "for the outcomes of a chunk")
+@json_option
 def recover(
+    *,
     run_dir: RunDir,
     file: Path | None,
     dry_run: bool,
@@ -53,6 +60,7 @@ def recover(
     folder: Path | None,
     clients_max: int | None,
     timeout_s: float,
+    as_json: bool,
 ) -> None:
     """List segments without a daemon, or deliver the records in FILE.
 
@@ -72,17 +80,28 @@ def recover(
     if file is None and (remove or spool_only):
         raise click.UsageError("--remove and --spool-only need a FILE: `recover` alone lists the files.")
     if file is None:
-        click.echo(_listed(run_dir, clients_max))
+        found = list(_segments(run_dir, clients_max))
+        if as_json:
+            answer_with(lambda: {"run_dir": str(run_dir.path), "segments": found})
+            print_answer(None)
+        else:
+            click.echo(_listed(run_dir, found))
         return
+    report = _Report(file, is_quiet=as_json)
+    if as_json:
+        answer_with(report.fields)
     try:
         with Salvage.open(file, clients_max=clients_max) as salvage:
+            report.salvage = salvage
             for note in salvage.notes:
                 click.echo(note, err=True)
             if dry_run:
-                for _ in salvage.undelivered():
-                    pass
-                click.echo(_counts(file, salvage.found))
-                raise SystemExit(int(ExitStatus.FAILED if salvage.found.damage else ExitStatus.OK))
+                with progress(report.look):
+                    for _ in salvage.undelivered():
+                        pass
+                report.say(_counts(file, salvage.found))
+                _end(report, is_good=not salvage.found.damage)
+                return
             if not remove and _is_next(run_dir, file):
                 fail(
                     f"{file} belongs to the next daemon on run dir {run_dir.path}: start that to deliver it. "
@@ -96,15 +115,17 @@ def recover(
                     ExitStatus.USAGE,
                 )
             where = folder or _folder(run_dir)
-            letters, unreadable = write_letters(salvage, where)
-            click.echo(_counts(file, salvage.found))
+            with progress(report.look):
+                letters, unreadable = write_letters(salvage, where)
+            report.say(_counts(file, salvage.found))
             records, damage = salvage.found.records, salvage.found.damage
             if not records:
                 letters.unlink()
             else:
-                click.echo(f"They are dead letters in {letters} now.")
+                report.letters = letters
+                report.say(f"They are dead letters in {letters} now.")
             if remove:
-                _remove(file, is_whole=not damage)
+                _remove(report, is_whole=not damage)
     except SegmentInUse as error:
         fail(str(error), ExitStatus.USAGE)
     except (AnothersLetters, SalvageError) as error:
@@ -113,34 +134,84 @@ def recover(
         fail(f"The dead letters of {file} cannot be written: {error}. Nothing was removed.")
     is_good = not damage and not unreadable
     if records and not spool_only:
-        is_good = _send(run_dir, where, letters, timeout_s) and is_good
-    if not is_good:
-        raise SystemExit(int(ExitStatus.FAILED))
+        is_good = _send(run_dir, where, report, letters, timeout_s) and is_good
+    _end(report, is_good=is_good)
 
 
-def _send(run_dir: RunDir, folder: Path, letters: Path, timeout_s: float) -> bool:
+class _Report:
+    """What has been done with a segment: lines for a person, or the object of --json."""
+
+    def __init__(self, file: Path, *, is_quiet: bool) -> None:
+        self.file = file
+        self._is_quiet = is_quiet
+        self.salvage: Salvage | None = None
+        self.letters: Path | None = None
+        self.is_removed = False
+        self.replay: Replay | None = None
+
+    def say(self, text: str) -> None:
+        if not self._is_quiet:
+            click.echo(text)
+
+    def end(self, error: str | None) -> None:
+        if self._is_quiet:
+            print_answer(error)
+
+    def look(self) -> Look:
+        found = self.salvage.found if self.salvage else SalvageCounts()
+        return Look(f"{counted(found.records, 'record')} read", None)
+
+    def fields(self) -> dict[str, Any]:
+        found = self.salvage.found if self.salvage else SalvageCounts()
+        return {
+            "segment": str(self.file),
+            "undelivered": found.undelivered,
+            "failed_unacked": found.failed,
+            "possibly_persisted": found.possibly_persisted,
+            "topics": sorted(found.topics),
+            "damage": found.damage,
+            "notes": self.salvage.notes if self.salvage else [],
+            "letters": None if self.letters is None else str(self.letters),
+            "is_removed": self.is_removed,
+            "replay": None if self.replay is None else counts(self.replay.tally),
+        }
+
+
+def _end(report: _Report, *, is_good: bool) -> None:
+    """Print the object of --json, and end with 1 unless everything was read and delivered."""
+    if is_good:
+        report.end(None)
+        return
+    why = why_not_all(report.replay.tally) if report.replay else None
+    report.end(why or f"Not all of {report.file} could be read.")
+    raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _send(run_dir: RunDir, folder: Path, report: _Report, letters: Path, timeout_s: float) -> bool:
     """Replay only these letters. Returns False when some failed. Without a daemon the letters stay."""
     if holder_of(run_dir) is None:
-        click.echo(
+        report.say(
             f"No daemon runs on run dir {run_dir.path}: start one, then `kafka-sidecar replay` sends them."
         )
         return True
-    work = Replay(folder, files=[letters])
+    work = report.replay = Replay(folder, files=[letters])
     try:
         replay_through(run_dir, work, timeout_s)
     except ReplayRunning as running:
         fail(f"{running} Then `kafka-sidecar replay` sends them.")
-    click.echo(describe(work.tally, folder, is_dry=False))
+    report.say(describe(work.tally, folder, is_dry=False))
     return not work.tally.total("failed")
 
 
-def _remove(file: Path, *, is_whole: bool) -> None:
+def _remove(report: _Report, *, is_whole: bool) -> None:
+    file = report.file
     if is_whole:
         forget_log(file)  # first: without the segment the log would be restored
         file.unlink()
-        click.echo(f"{file} is removed.")
+        report.is_removed = True
+        report.say(f"{file} is removed.")
     else:
-        click.echo(
+        report.say(
             f"{file} is kept: not all of it could be read. Remove it by hand when you are done with it."
         )
 
@@ -161,26 +232,40 @@ def _counts(file: Path, found: SalvageCounts) -> str:
     return "\n".join(lines)
 
 
-def _listed(run_dir: RunDir, clients_max: int | None) -> str:
-    rows: list[list[str]] = []
+def _segments(run_dir: RunDir, clients_max: int | None) -> Iterator[dict[str, Any]]:
+    """The segments of this run directory, and what is in them."""
     for path in _candidates(run_dir):
-        size = shown_bytes(path.stat().st_blocks * 512)
+        found, why = SalvageCounts(), ""
         try:
             with Salvage.open(path, clients_max=clients_max) as salvage:
                 for _ in salvage.undelivered():
                     pass
                 found = salvage.found
-                what = f"{found.undelivered:,} undelivered, {found.failed:,} failed and unacked"
-                if found.damage:
-                    what += f", {len(found.damage):,} unreadable places"
                 state = "the next daemon's" if _is_next(run_dir, path) else "set aside"
                 if salvage.notes:
                     state = "damaged header"
         except SegmentInUse:
-            state, what = "in use", "a daemon has it and delivers it"
+            state, why = "in use", "a daemon has it and delivers it"
         except SalvageError as error:
-            state, what = "not readable", str(error).removeprefix(f"{path} ").replace(str(path), "FILE")
-        rows.append([str(path), size, state, what])
+            state, why = "not readable", str(error).removeprefix(f"{path} ").replace(str(path), "FILE")
+        yield {
+            "path": str(path),
+            "memory_bytes": path.stat().st_blocks * 512,
+            "state": state,
+            "why": why,
+            "undelivered": found.undelivered,
+            "failed_unacked": found.failed,
+            "damage": found.damage,
+        }
+
+
+def _listed(run_dir: RunDir, segments: list[dict[str, Any]]) -> str:
+    rows: list[list[str]] = []
+    for each in segments:
+        what = f"{each['undelivered']:,} undelivered, {each['failed_unacked']:,} failed and unacked"
+        if each["damage"]:
+            what += f", {len(each['damage']):,} unreadable places"
+        rows.append([each["path"], shown_bytes(each["memory_bytes"]), each["state"], each["why"] or what])
     if not rows:
         return f"No segment of run dir {run_dir.path} is left anywhere."
     return table(["segment", "memory", "state", "contents"], rows)

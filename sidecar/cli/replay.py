@@ -6,11 +6,14 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
-from sidecar.cli.options import timeout_option
+from sidecar.cli.json_output import answer_with, print_answer
+from sidecar.cli.options import json_option, timeout_option
+from sidecar.cli.progress import Look, progress
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
@@ -43,7 +46,9 @@ REASONS_SHOWN = 3
     "--path", "folder", type=click.Path(path_type=Path), help="Another folder [default: the daemon's]."
 )
 @timeout_option(150.0, "for the outcomes of a chunk")
+@json_option
 def replay(
+    *,
     run_dir: RunDir,
     dry_run: bool,
     topics: tuple[str, ...],
@@ -52,6 +57,7 @@ def replay(
     with_poison: bool,
     folder: Path | None,
     timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Send dead letters again: records that failed when their client was gone.
 
@@ -65,6 +71,7 @@ def replay(
     kafka-sidecar replay --dry-run
     kafka-sidecar replay
     kafka-sidecar replay --topic orders --since 2h
+    kafka-sidecar replay --dry-run --json | jq .topics
     kafka-sidecar replay --path /var/lib/kafka-sidecar/dead-letters
     """
 
@@ -85,19 +92,26 @@ def replay(
         if not info["takes_records"] and not dry_run:
             fail(f"The daemon takes no records now: {info['sentence']}")
     work = Replay(where, wants=wants, with_poison=with_poison)
+    if as_json:
+        answer_with(lambda: {"folder": str(where), "dry_run": dry_run, **counts(work.tally)})
     try:
         if dry_run:
-            work.look()
+            with progress(
+                lambda: Look(f"{counted(work.tally.total('found'), 'letter')} read", work.share_read)
+            ):
+                work.look()
         else:
             replay_through(run_dir, work, timeout_s)
     except (AnothersLetters, ReplayRunning) as refusal:
         fail(str(refusal))
     except OSError as error:
         fail(f"The dead letters in {where} cannot be read or written: {error}.")
-    click.echo(describe(work.tally, where, is_dry=dry_run))
-    if dry_run:
-        return
-    if work.tally.total("failed") or work.tally.total("unreadable") or work.tally.broken_lines:
+    why = None if dry_run else why_not_all(work.tally)
+    if as_json:
+        print_answer(why)
+    else:
+        click.echo(describe(work.tally, where, is_dry=dry_run))
+    if why is not None:
         raise SystemExit(int(ExitStatus.FAILED))
 
 
@@ -107,6 +121,36 @@ def _left_folder(run_dir: RunDir) -> Path | None:
     if left:
         return Path(left)
     return run_dir.dead_letters if run_dir.dead_letters.is_dir() else None
+
+
+def why_not_all(tally: Tally) -> str | None:
+    """A sentence about letters that failed again or cannot be sent; None without any."""
+    failed, unreadable = tally.total("failed"), tally.total("unreadable") + tally.broken_lines
+    if not failed and not unreadable:
+        return None
+    return (
+        f"{counted(failed, 'letter')} failed again, and {unreadable:,} lines are no records that can be sent."
+    )
+
+
+def counts(tally: Tally) -> dict[str, Any]:
+    """The counts of --json."""
+    whole = ("found", "delivered", "failed", "unreadable", "possibly_persisted")
+    return {
+        **{name: tally.total(name) for name in whole},
+        **{
+            name: getattr(tally, name)
+            for name in ("files", "doubles", "left_out", "poison", "broken_lines", "in_doubt")
+        },
+        "topics": {
+            topic: {
+                **{name: getattr(each, name) for name in (*whole, "bytes", "oldest_ms", "newest_ms")},
+                "errors": dict(each.errors.most_common()),
+                "reasons": dict(each.reasons.most_common()),
+            }
+            for topic, each in sorted(tally.topics.items())
+        },
+    }
 
 
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
@@ -152,8 +196,14 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
             except (SidecarError, ValueError, TypeError, OverflowError) as error:
                 outcomes[place] = str(error)
 
+    def look() -> Look:
+        tally = work.tally
+        failed = f", {tally.total('failed'):,} failed again" if tally.total("failed") else ""
+        done = f"{tally.total('delivered'):,} of {counted(tally.total('found'), 'letter')} delivered{failed}"
+        return Look(done, work.share_read)
+
     try:
-        with _stop_between_chunks() as is_asked:
+        with _stop_between_chunks() as is_asked, progress(look):
             work.run(send, is_asked)
         producer.close()
         if is_asked():

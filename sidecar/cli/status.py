@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -13,6 +12,8 @@ import click
 
 from client_stub.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.json_output import print_object
+from sidecar.cli.options import json_option
 from sidecar.common.model import ExitStatus
 from sidecar.controller.run_dir import RunDir
 
@@ -40,7 +41,7 @@ ALIVE_S = 3.0
 
 @click.command()
 @run_dir_option
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
+@json_option
 @click.option(
     "--alive",
     is_flag=True,
@@ -70,7 +71,7 @@ def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: b
         raise click.UsageError("--watch goes with neither --json nor --alive.")
     info = _read(run_dir)
     if as_json:
-        click.echo(json.dumps(info, indent=1))
+        print_object(info)
     elif watch:
         info = _watch(run_dir, info)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, NamedTuple
 
 import click
@@ -11,7 +10,8 @@ from client_stub.error_codes import ERROR_CODES
 from client_stub.wire import Kind
 from sidecar.cli.common import run_dir_option
 from sidecar.cli.control_client import ask
-from sidecar.cli.options import NumberRange, timeout_option
+from sidecar.cli.json_output import print_object
+from sidecar.cli.options import NumberRange, json_option, timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
 from sidecar.controller.run_dir import RunDir
@@ -20,7 +20,7 @@ from sidecar.controller.run_dir import RunDir
 @click.command()
 @run_dir_option
 @click.argument("names", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
+@json_option
 @timeout_option(15.0, "for the answer")
 @click.option("--wait", "wait_s", type=NumberRange(0, 30), help="Seconds to wait for NAMES to be there.")
 def topics(
@@ -63,7 +63,7 @@ def topics(
             }
             for name, code, partitions in sorted(rows)
         }
-        click.echo(json.dumps(shown, indent=1))
+        print_object(shown)
     else:
         width = max((len(name) for name, _, _ in rows), default=0)
         for name, code, partitions in sorted(rows):

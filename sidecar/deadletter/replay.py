@@ -34,6 +34,7 @@ from sidecar.deadletter.spool_files import (
     owners_of,
     remove_half_made,
     replace_file,
+    size_of,
     spool_files,
 )
 from sidecar.shm.private_files import open_private
@@ -101,7 +102,8 @@ class Tally:
         return self.topics.setdefault(topic, TopicTally())
 
     def total(self, what: str) -> int:
-        return sum(int(getattr(each, what)) for each in self.topics.values())
+        """The sum over all topics; any thread."""
+        return sum(int(getattr(each, what)) for each in list(self.topics.values()))
 
 
 class _Found(NamedTuple):
@@ -132,6 +134,13 @@ class Replay:
         self._chunk_records = chunk_records
         self._known = KnownRecords()
         self.tally = Tally()
+        self._bytes = 0
+        self._bytes_read = 0
+
+    @property
+    def share_read(self) -> float:
+        """How much of the files has been read: 0 to 1. Any thread."""
+        return min(self._bytes_read / max(self._bytes, 1), 1.0)
 
     def look(self) -> Tally:
         """Count the letters that would be sent. Changes nothing. Raises AnothersLetters."""
@@ -183,7 +192,9 @@ class Replay:
             self._known.note_delivered(each)
 
     def _chosen(self) -> list[Path]:
-        return spool_files(self._folder) if self._files is None else self._files
+        chosen = spool_files(self._folder) if self._files is None else self._files
+        self._bytes, self._bytes_read = sum(size_of(path) for path in chosen), 0
+        return chosen
 
     def _letters(self, file: SpoolFile, over: set[int]) -> Iterator[_Found]:
         """Letters of one file to be sent, each record once. ``over`` gets the lines of all duplicates."""
@@ -191,7 +202,9 @@ class Replay:
             return
         self.tally.files += 1
         in_file = OneFile(read_notes(progress_file(file.path)).delivered)
+        begun = self._bytes_read
         for line, letter in file.letters():
+            self._bytes_read = begun + file.bytes_read
             if isinstance(letter, ValueError):
                 self.tally.broken_lines += 1
                 continue

@@ -106,6 +106,8 @@ class SpoolFile:
         self.path = path
         """Path under which it was found."""
         self._fd = fd
+        self.bytes_read = 0
+        """By letters()."""
 
     @classmethod
     def open(cls, path: Path) -> SpoolFile:
@@ -132,6 +134,7 @@ class SpoolFile:
     def letters(self) -> Iterator[tuple[int, Letter | ValueError]]:
         """Yield (line number from 1, the letter or the error of that line)."""
         for number, line in enumerate(self.lines(), 1):
+            self.bytes_read += len(line)
             try:
                 yield number, parse(line)
             except ValueError as error:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Final
 
 RELEASES: Final = {"3.9": "3.9.2"}
 """Further release lines that tests run against, with the version used for each. The pom names the usual one."""
+
+SAY_S: Final = 20.0
+"""From one line about a download to the next."""
 
 
 class KafkaUnavailable(RuntimeError):
@@ -117,7 +121,11 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
     java_command()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "kafka-jars.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"Another process downloads jars to {target.parent}: waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if target.is_dir():
             return target
         partial = target.with_name(f"{target.name}.partial")
@@ -125,7 +133,8 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
         partial.mkdir()
         pom = partial / "pom.xml"
         pom.write_text(pom_text)
-        done = subprocess.run(
+        status, said = _run(
+            what,
             [
                 maven,
                 "--batch-mode",
@@ -138,16 +147,34 @@ def fetch_jars(folder: str, pom_text: str, properties: Mapping[str, str], what: 
                 "-DincludeScope=runtime",
                 f"-DoutputDirectory={partial}",
             ],
-            capture_output=True,
-            text=True,
-            check=False,
         )
-        if done.returncode != 0:
+        if status != 0:
             shutil.rmtree(partial)
-            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
+            reason = next((line for line in said.splitlines() if "ERROR" in line), said.strip())
             raise KafkaUnavailable(f"Maven could not fetch {what} (it needs Maven Central): {reason}")
         partial.rename(target)
     return target
+
+
+def _run(what: str, command: list[str]) -> tuple[int, str]:
+    """(exit status, output) of Maven, which says nothing itself for a minute or more."""
+    began = time.monotonic()
+    _say(f"Maven downloads {what}: only once, and for a minute or more.")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as maven:
+        while True:
+            try:
+                said, _ = maven.communicate(timeout=SAY_S)
+            except subprocess.TimeoutExpired:
+                _say(f"Maven downloads {what}, for {time.monotonic() - began:.0f} s so far.")
+            except BaseException:
+                maven.kill()
+                raise
+            else:
+                return maven.returncode, said
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _pom_text() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
 import re
 import shlex
@@ -147,6 +149,42 @@ def test_produce_says_what_failed_and_keeps_what_was_sent(daemon: SidecarDaemon)
         assert "Traceback" not in each.stderr
 
 
+def test_produce_as_json(daemon: SidecarDaemon) -> None:
+    sent = daemon.command("produce", "smoke", "--json", stdin=b"a\nb\n")
+    found = json.loads(sent.stdout)
+    assert found.pop("seconds") > 0 and sent.returncode == 0
+    assert found == {
+        "topic": "smoke",
+        "source": "stdin",
+        "format": "lines",
+        "sent": 2,
+        "delivered": 2,
+        "failed": 0,
+        "without_outcome": 0,
+        "failures": [],
+        "error": None,
+    }
+    bad = daemon.command("produce", "smoke", "--format", "jsonl", "--json", stdin=b"1\n{\n")
+    found = json.loads(bad.stdout)
+    assert (bad.returncode, found["sent"], found["delivered"]) == (1, 1, 1)
+    assert found["error"].startswith("stdin, line 2: not JSON") and found["error"] in bad.stderr
+    usage = daemon.command("produce", "smoke", "/nowhere/file", "--json")
+    assert (usage.returncode, json.loads(usage.stdout)["sent"]) == (2, 0)
+
+
+def test_produce_of_a_compressed_file(daemon: SidecarDaemon, tmp_path: Path) -> None:
+    """Its bytes went out as lines, with exit status 0."""
+    file = tmp_path / "events.csv.gz"
+    file.write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
+    sent = daemon.command("produce", "smoke", str(file), "--json")
+    found = json.loads(sent.stdout)
+    assert (sent.returncode, found["format"], found["delivered"]) == (0, "csv", 2)
+    file.write_bytes(lzma.compress(b"a,b\n1,2\n"))
+    refused = daemon.command("produce", "smoke", str(file))
+    assert refused.returncode == 1
+    assert f"{file}: is compressed by xz: write `xz -dc FILE | kafka-sidecar" in refused.stderr
+
+
 def test_produce_with_keys_headers_partition_and_nulls(start_daemon: StartDaemon) -> None:
     with FakeBroker({"smoke": 4}) as kafka:
         daemon = start_daemon(kafka.bootstrap_servers)
@@ -225,13 +263,16 @@ def test_a_full_output_is_one_sentence(daemon: SidecarDaemon, words: tuple[str, 
 def test_produce_says_that_the_topic_is_missing(start_daemon: StartDaemon) -> None:
     with FakeBroker({"smoke": 1}) as kafka:
         daemon = start_daemon(kafka.bootstrap_servers, settings={"max.block.ms": 3_000})
-        late = daemon.command("produce", "nosuch", "--timeout", "30", stdin=b"a\n")
+        late = daemon.command("produce", "nosuch", "--timeout", "30", "--json", stdin=b"a\n")
     assert late.returncode == 1
     first, *_ = late.stderr.splitlines()
     assert first.startswith(
         "1 record for topic nosuch has waited 2 s: topic nosuch is not in Kafka's metadata yet."
     )
     assert "is not present in Kafka yet" not in late.stderr, "said once"
+    found = json.loads(late.stdout)
+    assert (found["failed"], found["without_outcome"], found["error"]) == (1, 0, "1 record failed.")
+    assert [each["records"] for each in found["failures"]] == [1]
     assert (
         "1 record failed: Topic nosuch not present in metadata after 3000 ms (max.block.ms)." in late.stderr
     )
@@ -245,8 +286,11 @@ def test_produce_ends_in_time_whatever_becomes_of_the_records(start_daemon: Star
 
 def ends_in_time(daemon: SidecarDaemon) -> None:
     began = time.monotonic()
-    late = daemon.command("produce", "nosuch", "--timeout", "0.5", stdin=b"a\nb\n")
+    late = daemon.command("produce", "nosuch", "--timeout", "0.5", "--json", stdin=b"a\nb\n")
     assert late.returncode == 75
+    found = json.loads(late.stdout)
+    assert (found["sent"], found["failed"], found["without_outcome"]) == (2, 0, 2)
+    assert found["error"] == late.stderr.splitlines()[-1]
     reason, end = late.stderr.splitlines()
     assert reason == "Topic nosuch is not present in Kafka yet; the records wait for it."
     assert end == "2 of 2 records have no outcome after 0.5 s (--timeout); the daemon may still deliver them."

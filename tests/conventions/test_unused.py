@@ -32,6 +32,7 @@ KEPT: Final = {
     "ProducerStats.why_away": "the stub's API: a field of Producer.stats()",
     "PartitionInfo.in_sync_replicas": "the stub's API: a field of Producer.partitions_for()",
     "readinto": "io calls it for a raw stream's bytes",
+    "get_renderables": "rich calls it for what a Progress shows",
     # In Cython.
     "_crc32c_soft": "the tests' way to the table that stands in for the CPU's instruction",
     "BY_CHANCE": "the place of `random` among the partitioners, which is what is left",

@@ -146,8 +146,10 @@ def test_a_killed_client_s_failures_come_back_by_replay(
 
     kafka.create_topics({topic: 3})
     interrupt_replay(daemon, folder)
-    sent = daemon.command("replay", "--topic", topic, "--since", "1h")
+    sent = daemon.command("replay", "--topic", topic, "--since", "1h", "--json")
     assert sent.returncode == 0, sent.stdout + sent.stderr
+    found = json.loads(sent.stdout)
+    assert (found["failed"], found["delivered"], found["error"]) == (0, found["found"], None)
     check_topic(kafka, topic)
     # A file that its writer may still add to is left; it is closed after ten seconds without a letter.
     wait_until(lambda: not list(folder.glob("*.open")), "the spool's file to be closed", timeout_s=60)

@@ -1,0 +1,140 @@
+"""Goal: long work shows a bar on a terminal and a line a minute elsewhere, and short work shows nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sidecar.cli import progress
+from sidecar.cli.progress import Look, share_of
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WORK: Final = """
+import logging, sys, threading
+from sidecar.cli import progress
+
+progress.{name} = 0.01
+looks = []
+is_seen = threading.Event()
+
+def look():
+    looks.append(1)
+    if len(looks) > 3:
+        is_seen.set()
+    return progress.Look("12,345 of 99,999 records delivered", {share})
+
+with progress.progress(look):
+    assert is_seen.wait(20)
+    logging.getLogger("client_stub").warning("a line between")
+    print("an offset", flush=True)
+print("over", file=sys.stderr)
+"""
+
+
+def on_a_terminal(columns: int, terminal: str, share: str = "0.42", name: str = "SHOWN_AFTER_S") -> str:
+    """What a terminal of so many columns gets as stderr and stdout."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK.format(name=name, share=share)],
+        cwd=ROOT,
+        env={**environment, "TERM": terminal},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    ) as child:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                seen += os.read(ours, 65_536)
+            except OSError:  # the child has ended
+                break
+    os.close(ours)
+    assert child.returncode == 0, seen
+    return seen.decode()
+
+
+def lines_of(screen: str) -> list[str]:
+    """The lines that were drawn, without colours and movements."""
+    return [
+        line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)) if line.strip()
+    ]
+
+
+@pytest.mark.parametrize("columns", [120, 80, 30])
+def test_a_bar_fits_its_terminal_and_leaves_nothing(columns: int) -> None:
+    screen = on_a_terminal(columns, "xterm-256color")
+    lines = lines_of(screen)
+    assert all(len(line) <= columns - 3 for line in lines), "room for the ^C that the terminal shows"
+    bars = [line for line in lines if "12," in line]
+    assert bars and all("42%" in line for line in bars)
+    if columns >= 80:
+        assert all("12,345 of 99,999 records delivered" in line for line in bars)
+    assert "a line between" in lines and "an offset" in lines, "each on a line of its own"
+    assert screen.index("\x1b[?25h") > screen.index("\x1b[?25l"), "the cursor is there again"
+    assert lines[-1] == "over" and "\x1b[2K" in screen, "the bar is gone"
+
+
+def test_where_nobody_knows_how_much_there_is_the_bar_has_no_share() -> None:
+    lines = lines_of(on_a_terminal(80, "xterm", "None"))
+    assert any("12,345 of 99,999 records delivered" in line for line in lines)
+    assert not any("%" in line for line in lines)
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    screen = on_a_terminal(80, "dumb", name="LINE_S")
+    assert "\x1b" not in screen and "12,345 of 99,999 records delivered, 42 % read, for 0 s so far." in screen
+
+
+@pytest.mark.parametrize(("share", "read"), [("0.42", ", 42 % read"), ("None", "")])
+def test_elsewhere_there_is_a_line_now_and_then(share: str, read: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", WORK.format(name="LINE_S", share=share)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ended.stdout == "an offset\n", "stdout is the command's"
+    *lines, between, over = sorted(ended.stderr.splitlines())
+    assert (between, over) == ("a line between", "over") and len(lines) >= 3
+    assert set(lines) == {f"12,345 of 99,999 records delivered{read}, for 0 s so far."}
+
+
+def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), progress.progress(lambda: Look("never", None)):
+        raise ZeroDivisionError
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_share_of_a_file_that_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 1_000_000)
+    with file.open("rb") as stream:
+        share = share_of(stream)
+        assert share() == 0.0
+        stream.read(500_000)
+        assert 0.5 <= (share() or 0) < 0.6
+        stream.read()
+        assert share() == 1.0
+    assert share() is None, "closed"
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        os.close(writing)
+        assert share_of(pipe)() is None
+    file.write_bytes(b"")
+    with file.open("rb") as empty:
+        assert share_of(empty)() is None
