@@ -12,6 +12,7 @@ import os
 from datetime import UTC, datetime
 from typing import Final
 
+from sidecar.common.line_limit import LineLimit
 from sidecar.common.wording import printable
 
 _PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -74,4 +75,5 @@ def log_to_stderr(level: str, line_format: str, process: str) -> None:
     """Set up the process's log, once. ``process``: the name in its lines, such as ``worker 0``."""
     handler = logging.StreamHandler()
     handler.setFormatter(_LINES[line_format](process))
+    handler.addFilter(LineLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler])

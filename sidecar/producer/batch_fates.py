@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from client_stub.wire import Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code, classify
+from sidecar.common.sparse_log import SparseLog
 from sidecar.metadata.snapshot import LeaderHint
 from sidecar.producer.batch_states import FINISHED, BatchEvent, BatchState
 from sidecar.producer.broker_memory import IDLE_MS
@@ -83,6 +84,8 @@ class BatchFates:
         "_config",
         "_ids",
         "_room",
+        "_split_ms",
+        "_splits_log",
         "completed",
         "counts",
         "effects",
@@ -104,6 +107,8 @@ class BatchFates:
         self._ids = ids
         self._room = room
         self._backoff = backoff
+        self._split_ms = 0.0
+        self._splits_log = SparseLog(log, lambda: self._split_ms)
         self.counts = SenderCounts()
         self.effects: list[Effect] = []
         self.hints: list[LeaderHint] = []
@@ -279,7 +284,7 @@ class BatchFates:
             return False
         batch.doubt_refuted = batch.doubt_refuted or batch.in_doubt
         batch.in_doubt = False
-        if self._ids.is_first(batch):
+        if self._ids.is_first(batch) and not self._ids.is_behind_a_gap(batch):
             self._ids.request_renumbering(batch)
         return True
 
@@ -299,7 +304,9 @@ class BatchFates:
 
     def _split(self, batch: ProducerBatch, now_ms: float) -> None:
         pieces = batch.split()
-        log.info("%r is larger than the topic's max.message.bytes: it is split.", batch)
+        self._split_ms = now_ms
+        text = "%r is larger than the topic's max.message.bytes: it is split."
+        self._splits_log.info(batch.topic, text, batch)
         self.counts.batches_split += 1
         self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
         self._accumulator.forget(batch)
@@ -323,7 +330,7 @@ class BatchFates:
             return
         bad, good = batch.isolate(texts)
         if batch.has_sequence:
-            self._ids.failed(batch)
+            self._ids.failed(batch, result.error_code)
         self._accumulator.forget(batch)
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
@@ -347,7 +354,7 @@ class BatchFates:
         batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
         if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
-            self._ids.failed(batch)
+            self._ids.failed(batch, code)
         batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause)
         self.settled((batch,), now_ms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
+
+
+NO_GAP: Final = 1 << 62
+"""Higher than any order of a batch."""
 
 
 class PartitionSequences:
@@ -25,6 +29,7 @@ class PartitionSequences:
     __slots__ = (
         "acked_next",
         "acked_order",
+        "gap_order",
         "identity",
         "in_flight",
         "is_stamped_by_broker",
@@ -37,6 +42,7 @@ class PartitionSequences:
         "recreations",
         "refuses_next",
         "renumber",
+        "takes_epoch",
         "unresolved",
     )
 
@@ -75,7 +81,13 @@ class PartitionSequences:
         """A numbered batch was given up, and the broker may or may not have it. New batches wait until that is known.
         """
         self.renumber = False
-        """The broker surely lacks a numbered batch, so all later ones must start over under a new epoch."""
+        """The broker surely lacks a numbered batch, so all later ones must get other numbers."""
+        self.takes_epoch = False
+        """They start over under a new epoch: somebody may be in doubt about their present numbers. Otherwise they take
+        those of the batches that the broker has refused for what they hold.
+        """
+        self.gap_order = NO_GAP
+        """Order of the earliest batch that the broker has refused so."""
 
     @property
     def latest_order(self) -> int:
@@ -132,7 +144,23 @@ class PartitionSequences:
         self.refuses_next = False
         self.known_until_ms = 0.0
         self.unresolved = False
-        self.renumber = False
+        self.close_gap()
+
+    def close_gap(self) -> None:
+        """Note that nothing is to be renumbered any more."""
+        self.renumber = self.takes_epoch = False
+        self.gap_order = NO_GAP
+
+    def has_clean_gap(self) -> bool:
+        """Whether the numbers after the last acknowledged record are free: the broker has refused their batches with
+        definite words, no copy of them is under way, and nothing later is in the log.
+        """
+        return (
+            not (self.takes_epoch or self.unresolved or self.refuses_next or self.recreations)
+            and self.lost_order < 0
+            and self.acked_order < self.gap_order
+            and all(batch.was_never_in_doubt for batch in self.in_flight)
+        )
 
 
 def forget_recreated(

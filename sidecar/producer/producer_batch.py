@@ -336,6 +336,13 @@ class ProducerBatch:
             piece.identify(self.producer_id, self.epoch, (self.base_sequence + offset) & SEQUENCE_MASK)
         return piece
 
+    @property
+    def was_never_in_doubt(self) -> bool:
+        """Whether each of its attempts got an answer that says that it was not appended."""
+        return not (
+            self.may_be_in_log or self.doubt_refuted or self.was_in_doubt or self.doubtful_parent is not None
+        )
+
     def where(self) -> str:
         """Where the batch is, as part of an error text for one that expired."""
         if self.state is BatchState.ON_WIRE:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import ERROR_ROWS, Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
@@ -31,6 +31,18 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
 
 log = logging.getLogger(__name__)
+
+
+_REFUSED_FOR_CONTENT: Final = frozenset(
+    {
+        Code.MESSAGE_TOO_LARGE,
+        Code.RECORD_LIST_TOO_LARGE,
+        Code.INVALID_RECORD,
+        Code.INVALID_TIMESTAMP,
+        Code.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""Codes of a batch that the broker refused before it looked at its sequence, and so still expects that one."""
 
 
 class ProducerIds:
@@ -154,7 +166,13 @@ class ProducerIds:
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def failed(self, batch: ProducerBatch) -> None:
+    def is_behind_a_gap(self, batch: ProducerBatch) -> bool:
+        """True if a batch before it was refused for what it holds: that, and nothing else, is missing."""
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        return sequences.gap_order < batch.order
+
+    def failed(self, batch: ProducerBatch, code: int) -> None:
         """Give up a numbered batch. The next step depends on whether the broker may have it."""
         sequences = batch.queue.sequences
         assert sequences is not None
@@ -167,11 +185,16 @@ class ProducerIds:
             sequences.lost_order = max(sequences.lost_order, batch.order)
         else:
             sequences.renumber = True
+            if code in _REFUSED_FOR_CONTENT and batch.was_never_in_doubt:
+                sequences.gap_order = min(sequences.gap_order, batch.order)
+            else:
+                sequences.takes_epoch = True
 
     def replace(self, parent: ProducerBatch, children: tuple[ProducerBatch, ...]) -> None:
         """Replace a split batch by its pieces, which keep its sequences."""
         sequences = parent.queue.sequences
         assert sequences is not None
+        sequences.takes_epoch |= parent.was_absent or not parent.was_never_in_doubt
         index = sequences.in_flight.index(parent)
         sequences.in_flight[index : index + 1] = children
         for child in children:
@@ -258,7 +281,7 @@ class ProducerIds:
         """Note that the sequence of the batch itself is a gap at the broker."""
         sequences = batch.queue.sequences
         assert sequences is not None
-        sequences.renumber = True
+        sequences.renumber = sequences.takes_epoch = True
 
     def resolve(self, queue: PartitionQueue) -> list[ProducerBatch]:
         """Apply what answers have shown; call after each answer of the partition."""
@@ -275,10 +298,15 @@ class ProducerIds:
                 return []
         elif any(batch.has_open_doubt for batch in in_flight):
             return []
+        is_clean = sequences.identity == self.identity and sequences.has_clean_gap()
         renumbered = list(in_flight)
         in_flight.clear()
         for batch in renumbered:
             batch.clear_identity()
+        if is_clean:
+            sequences.next_sequence = sequences.acked_next
+            sequences.close_gap()
+            return renumbered
         if sequences.identity == self.identity:
             # The first partition of an incident takes a new epoch; the others then use that epoch.
             self._bump()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from sidecar.common.errors import Code
 from sidecar.common.model import broker_of
 from sidecar.producer.batch_states import CLOSED, DRAINED, BatchEvent, BatchState
 from sidecar.producer.incomplete_batches import IncompleteBatches
@@ -179,7 +180,7 @@ class RecordAccumulator:
         """
         self.forget(batch)
         if batch.queue.sequences is not None:
-            self._ids.failed(batch)
+            self._ids.failed(batch, Code.UNKNOWN_SERVER_ERROR)
             renumbered = self._ids.resolve(batch.queue)
             assert not renumbered, "a batch that a dead worker sent is in doubt, and keeps its identity"
         self.schedule.touch(batch.queue, now_ms)

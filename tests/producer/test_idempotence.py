@@ -298,10 +298,42 @@ def test_a_final_failure_leaves_no_hole() -> None:
     assert (failed.code, failed.persistence) == (Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED)
     (again,) = core.poll(200)
     assert payloads_of(again.batches) == ["b"]
-    assert identity(again.batches[0]) == (PRODUCER_ID, 1, 0)
+    assert identity(again.batches[0]) == (PRODUCER_ID, 0, 0), "the number that is free, and no new epoch"
     core.acknowledge(again)
     core.poll()
     assert [batch.code for batch in core.completed] == [10, 0]
+
+
+def test_records_that_are_too_large_take_no_epoch_each_time() -> None:
+    """A client that sends pairs above max.message.bytes took an epoch with each, and all partitions began again."""
+    core = Core()
+    core.acknowledge(core.send("first"))
+    for number in range(5):
+        core.append(f"a{number}")
+        (whole,) = [core.send(f"b{number}")]
+        core.respond(whole, answer(0, Code.MESSAGE_TOO_LARGE))
+        for _ in range(2):
+            for half in core.poll(1):
+                core.respond(half, answer(0, Code.MESSAGE_TOO_LARGE))
+        core.acknowledge(core.send(f"c{number}"))
+    core.poll()
+    assert core.ids.epoch_bumps == 0
+    codes = [batch.code for batch in core.completed]
+    assert codes == [0, *5 * [Code.MESSAGE_TOO_LARGE, Code.MESSAGE_TOO_LARGE, 0]]
+    assert identity(core.send("last").batches[0]) == (PRODUCER_ID, 0, 6)
+
+
+def test_numbers_that_may_be_in_doubt_are_not_used_again() -> None:
+    """A copy of an attempt whose answer was lost may still be on its way to the broker."""
+    core = Core()
+    core.send("a", "b")
+    core.sender.on_disconnect(1, core.now_ms)
+    (again,) = core.poll(200)
+    core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    (again,) = core.poll(200)
+    core.respond(again, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
+    core.poll()
+    assert identity(core.send("c").batches[0])[:2] == (PRODUCER_ID, 2), "its own doubt took the first"
 
 
 class TestExpiryOfTheFirstInFlight:

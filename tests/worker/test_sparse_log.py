@@ -7,6 +7,8 @@ import logging
 import pytest
 
 from sidecar.common.clock import ManualClock
+from sidecar.common.line_limit import LINES_AT_ONCE, LineLimit
+from sidecar.common.log_lines import log_to_stderr
 from sidecar.common.sparse_log import INTERVAL_MS, KEYS_MAX, SparseLog
 
 
@@ -49,3 +51,36 @@ def test_so_many_have_lines_of_their_own_and_the_others_share_one(
     sparse.warning(2_000, "%d is bad", 2_000)
     assert caplog.records[-1].getMessage() == "2000 is bad"
     assert len(sparse._said) == 1, "who is quiet is forgotten"
+
+
+def line_record(
+    created: float, text: str = "worker %d is odd", args: tuple[object, ...] = (1,)
+) -> logging.LogRecord:
+    record = logging.LogRecord("sidecar.x", logging.ERROR, __file__, 1, text, args, None)
+    record.created = created
+    return record
+
+
+def test_no_place_of_the_code_fills_the_log() -> None:
+    """A hundred lines, then one a second, however often it is reached; other places go on."""
+    limit = LineLimit()
+    written = sum(limit.filter(line_record(1_000.0 + number / 1_000)) for number in range(10_000))
+    assert written == LINES_AT_ONCE + 9, "10 s, and the last second has not ended"
+    assert limit.filter(line_record(1_010.0, "another text %d"))
+    late = line_record(1_011.0)
+    assert limit.filter(late)
+    assert late.getMessage() == "worker 1 is odd (and 999 more such lines that were not written)"
+    assert limit.filter(line_record(1_011.0))
+    assert not limit.filter(line_record(900.0)), "a clock that was set back gives nothing"
+    alone = line_record(2_000.0, "no place in it: 100 %", ())
+    assert all(limit.filter(line_record(2_000.0, f"{number}", ())) for number in range(LINES_AT_ONCE))
+    assert not limit.filter(alone), "texts that are built count by their place"
+    alone.levelno = logging.DEBUG
+    assert limit.filter(alone)
+
+
+def test_the_log_of_a_process_has_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[logging.Handler] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **more: handlers.extend(more["handlers"]))
+    log_to_stderr("info", "text", "worker 0")
+    assert any(isinstance(each, LineLimit) for handler in handlers for each in handler.filters)

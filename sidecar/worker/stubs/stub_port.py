@@ -353,7 +353,8 @@ class StubPort:
             deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
             late = [max(deaf, key=lambda deaf: sum(each.outcomes for each in deaf.unwritten))] if deaf else []
         for session in late:
-            log.warning(
+            self._sparse_log.warning(
+                ("cut", session.name),
                 "Client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s). Look at that "
                 "process: it is stopped, or a callback blocks its io thread.",
                 session.name,
@@ -371,7 +372,8 @@ class StubPort:
         ]
         if silent:
             worst = max(silent, key=lambda session: len(session.unacked))
-            log.warning(
+            self._sparse_log.warning(
+                ("unacked", worst.name),
                 "Client %s did not acknowledge %s: they become dead letters, as batch descriptors run short.",
                 worst.name,
                 counted(len(worst.unacked), "failure"),
