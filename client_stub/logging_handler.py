@@ -107,8 +107,8 @@ class TopicHandler(logging.Handler):
     def _send(self, record: logging.LogRecord) -> None:
         self._producer.send(
             self.topic,
-            self.format(record).encode("utf-8", "backslashreplace"),
-            headers=[("level", record.levelname.encode()), ("logger", record.name.encode())],
+            _bytes(self.format(record)),
+            headers=[("level", _bytes(record.levelname)), ("logger", _bytes(record.name))],
             timestamp_ms=max(0, int(record.created * 1e3)),
         )
         self._producer._outbox.max_block_ms = self._max_block_ms
@@ -127,6 +127,11 @@ class TopicHandler(logging.Handler):
                 error,
             )
             self._logged_dropped = self.dropped
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8, for any text: names of files and modules may hold lone surrogates."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 _handlers: weakref.WeakKeyDictionary[TopicHandler, None] = weakref.WeakKeyDictionary()

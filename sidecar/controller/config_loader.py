@@ -180,7 +180,8 @@ def load_config(
             gathered.faults.append(f"-X {word}: must be key=value, such as -X linger.ms=5.")
             continue
         gathered.put(name.strip(), raw.strip(), _COMMAND_LINE)
-    absent = not gathered.values["bootstrap.servers"] and not need_servers
+    # One that is given and empty is a fault, also where it may be left out.
+    absent = "bootstrap.servers" not in gathered.sources and not need_servers
     if absent:
         gathered.values["bootstrap.servers"] = ["localhost:9092"]
     config = SidecarConfig(

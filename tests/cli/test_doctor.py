@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.cli.doctor import _limits, _memory, _run_dir
-from sidecar.common.settings import SidecarConfig
+from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.config_loader import load_config
 from sidecar.controller.run_dir import RunDir
 from sidecar.doctor.clock import clock_findings, judge_clock
@@ -84,3 +84,10 @@ def test_a_clock_that_nothing_keeps_is_warned_of() -> None:
     assert judge_clock(0x40, 16_000_000).mark == "warn"
     assert judge_clock(0x2001, 1_500) == ("ok", "The clock is kept by NTP, with an error of at most 0.002 s.")
     assert [each.mark in {"ok", "warn"} for each in clock_findings()] == [True]
+
+
+def test_servers_that_are_given_and_empty_are_a_fault() -> None:
+    """It tried localhost:9092, and `config check` said that they are not set."""
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers is not set"):
+        config(bootstrap__servers="")
+    assert config().words("bootstrap.servers") == ["localhost:9092"], "for settings that are only shown"

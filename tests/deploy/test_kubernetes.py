@@ -5,6 +5,7 @@ Schemas come with kubernetes-validate, of the [dev] extra. No cluster is needed,
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from sidecar.controller.config_loader import load_config
+from sidecar.telemetry.exporter import OPEN_PATHS
 from tests.tools import needs
 
 yaml = pytest.importorskip("yaml")
@@ -162,11 +164,24 @@ def test_the_pool_and_the_run_dir_are_on_volumes_of_their_own() -> None:
 
 
 def test_probes_ask_the_daemon_and_not_kafka() -> None:
-    """A liveness probe that fails while Kafka is away kills what holds the records."""
-    for _, _, container in daemons():
-        for probe in ("startupProbe", "livenessProbe"):
-            assert container[probe]["exec"]["command"] == ["kafka-sidecar", "status", "--alive"]
-            assert container[probe]["timeoutSeconds"] > 3  # the command's own patience
+    """A liveness probe that fails while Kafka is away kills what holds the records, and a readiness probe makes all
+    pods unready at once. A command starts a Python each time.
+    """
+    paths = {"startupProbe": "", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    assert {"/livez", "/readyz"} <= OPEN_PATHS, "a probe has no token"
+    for name, _, container in daemons():
+        paths["startupProbe"] = "/readyz" if name == "in-pod-sidecar.yaml" else "/livez"
+        (port,) = container["ports"]
+        probes = {probe: container[probe] for probe in paths if probe in container}
+        assert len(probes) == (3 if name == "daemonset.yaml" else 2)
+        for probe, asks in probes.items():
+            assert asks["httpGet"] == {"path": paths[probe], "port": port["name"], "scheme": "HTTP"}
+        assert (
+            f"KAFKA_SIDECAR__HTTP__LISTEN=0.0.0.0:{port['containerPort']}"
+            in (ROOT / "Dockerfile").read_text()
+        )
+    chart = (CHART / "templates" / "daemonset.yaml").read_text()
+    assert re.findall("path: (/.*z)\n", chart) == ["/livez", "/livez", "/readyz"]
 
 
 def test_a_pod_ends_after_its_drain_and_its_configuration_loads(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_a_line_becomes_a_record_with_its_time_level_and_logger(
     assert handler.dropped == 0
 
 
+def test_no_text_loses_its_line(logger: logging.Logger, daemon: FakeDaemon) -> None:
+    """A lone surrogate, as in the name of a file that is not UTF-8, can be in every text of a log record."""
+    handler = TopicHandler("logs", run_dir=daemon.run_dir, max_block_ms=5_000)
+    logger.addHandler(handler)
+    record = logging.LogRecord("plugin.\udcff", logging.INFO, "file", 1, "line \udcff", (), None)
+    record.levelname = "LEVEL\udcff"
+    logger.handle(record)
+    handler.flush()
+    (line,) = lines(daemon)
+    assert line[1] == b"line \\udcff"
+    assert line[2] == [["level", b"LEVEL\\udcff"], ["logger", b"plugin.\\udcff"]]
+
+
 def test_it_can_be_named_in_a_configuration(daemon: FakeDaemon) -> None:
     logging.config.dictConfig(
         {
