@@ -25,6 +25,7 @@ from sidecar.common.wording import counted, masked
 from sidecar.controller.advice import wait_advice
 from sidecar.controller.broker_book import BAD, BrokerBook
 from sidecar.controller.hold_notes import HoldNotes
+from sidecar.controller.note import Note, Runbook
 from sidecar.telemetry.page import OLDEST_HELD, duration
 
 log = logging.getLogger(__name__)
@@ -84,11 +85,25 @@ _HOLD_ADVICE: Final = {
     HoldCause.DISK: "Make room on it, or repair it.",
     HoldCause.ERROR: "The log has the error.",
 }
+_HOLD_RUNBOOKS: Final = {
+    HoldCause.POOL: Runbook.POOL_FULL,
+    HoldCause.SHARE: Runbook.CLIENTS_HELD,
+    HoldCause.RING: Runbook.CLIENTS_HELD,
+    HoldCause.UNKNOWN_TOPIC: Runbook.RECORDS_WAIT,
+    HoldCause.RATE: Runbook.NONE,
+    HoldCause.EXPRESS: Runbook.NONE,
+    HoldCause.PAUSED: Runbook.CLIENTS_HELD,
+    HoldCause.DISK: Runbook.DISK_REFUSES,
+    HoldCause.ERROR: Runbook.BUG,
+}
 
 
 class Trouble(NamedTuple):
+    """``notes``: the parts of the sentence, one for each thing that is wrong."""
+
     sentence: str
     advice: str
+    notes: tuple[Note, ...] = ()
 
 
 class ConditionBook:
@@ -312,14 +327,16 @@ class ConditionBook:
         """Why the daemon is degraded; None while Kafka takes the records."""
         troubled = self.brokers.troubled(now_ms)
         words = [*troubled.values()]
+        notes = [Note(f"{each}.", Runbook.BROKER_DOWN) for each in words]
         advice = self.brokers.advice(now_ms)
         for row in (self._oldest(False), self._oldest(True)):
             if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
                 words.append(self._wait_words(row, now_ms, troubled))
+                notes.append(Note(f"{_sentence(self._wait_words(row, now_ms))}.", Runbook.RECORDS_WAIT))
                 advice = self._advice(row)
         if not words:
             return None
-        return Trouble(f"{_sentence('; '.join(words))}.", advice)
+        return Trouble(f"{_sentence('; '.join(words))}.", advice, tuple(notes))
 
     def why_waits(self, topic: str, leaders: Sequence[int]) -> str:
         """For what records of a topic wait, for the program that asks; empty if nothing is known. ``leaders``: of its
@@ -334,55 +351,64 @@ class ConditionBook:
         count = leaders.count(-1)
         return f"partitions without a leader: {count} of {len(leaders)}" if count else ""
 
-    def notices(self, pages_used: int, now_ms: float) -> list[str]:
+    def notices(self, pages_used: int, now_ms: float) -> list[Note]:
         """Sentences for an operator while the daemon is healthy: clients that wait for the pool, brokers that
-        throttle.
+        throttle. One for each cause.
         """
-        found = []
+        found: list[Note] = []
         holds = [
             {**_hold_of(each.row, each.since_ms, now_ms), "is_broken": each.is_broken}
             for each in self._notes.noted[:SHOWN_MAX]
         ]
         if holds:
-            found.append(self._hold_words(holds, pages_used))
+            found += self._hold_notes(holds, pages_used)
         for is_unknown in (False, True):
             row = self._oldest(is_unknown)
             if row is None or row.cause in _TROUBLE | DELIBERATE:  # an order to pause has its own notice
                 continue
             if now_ms - row.accepted_ms >= TROUBLE_MS:
-                found.append(f"{self._wait_words(row, now_ms)}. {self._advice(row)}")
+                runbook = Runbook.THROTTLED if row.cause == WaitCause.THROTTLED else Runbook.RECORDS_WAIT
+                found.append(Note(f"{self._wait_words(row, now_ms)}. {self._advice(row)}", runbook))
         letters = [row for each in self._conditions.values() for row in each.letters]
         if letters:
             first = min(letters, key=lambda row: row.since_ms)
-            found.append(
+            text = (
                 f"dead letters of {counted(sum(row.submissions for row in letters), 'submission')} wait for "
                 f"{duration((now_ms - first.since_ms) / 1e3)}: {masked(first.reason)}. {SPOOL_ADVICE}"
             )
+            found.append(Note(text, Runbook.DEAD_LETTERS))
         for broker_id, throttle_ms in self.brokers.throttles.items():
-            found.append(
-                f"broker {broker_id} throttles: {throttle_ms:,} ms. {wait_advice(WaitCause.THROTTLED)}"
-            )
+            text = f"broker {broker_id} throttles: {throttle_ms:,} ms. {wait_advice(WaitCause.THROTTLED)}"
+            found.append(Note(text, Runbook.THROTTLED))
         return found
 
-    def _hold_words(self, holds: list[dict[str, Any]], pages_used: int) -> str:
+    def _hold_notes(self, holds: list[dict[str, Any]], pages_used: int) -> list[Note]:
         by_reason: dict[tuple[HoldCause, str], list[dict[str, Any]]] = {}
         for hold in holds:
             by_reason.setdefault((HoldCause(hold["reason"]), hold["text"]), []).append(hold)
-        words = []
-        if any(cause in _OF_THE_POOL for cause, _ in by_reason):
-            words.append(f"pool {100 * pages_used // self._page_count} %")
-            words += [f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]]
-            words += [
-                f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
-            ]
+        notes = []
         for (cause, text), held in [*by_reason.items()][:WAITS_NAMED]:
+            words = []
+            if cause in _OF_THE_POOL:
+                words.append(f"pool {100 * pages_used // self._page_count} %")
+            if cause is HoldCause.SHARE or (
+                cause is HoldCause.POOL and (HoldCause.SHARE, "") not in by_reason
+            ):
+                words += [
+                    f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]
+                ]
+                words += [
+                    f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
+                ]
             # The topics and clients at their share are already listed.
             why = "" if cause is HoldCause.SHARE else self._why_held(held[0])
             words.append(_who_waits(held, why, text or _HOLD_WORDS_OF_MANY.get(cause, why)))
+            notes.append(Note(f"{', '.join(words)}. {self._hold_advice(held[0])}", _HOLD_RUNBOOKS[cause]))
         if len(by_reason) > WAITS_NAMED:
             more = {each["client"] for held in [*by_reason.values()][WAITS_NAMED:] for each in held}
-            words.append(f"and {counted(len(more), 'more client waits', 'more clients wait')}")
-        return f"{', '.join(words)}. {self._hold_advice(holds[0])}"
+            waits = counted(len(more), "more client waits", "more clients wait")
+            notes.append(Note(f"{waits} for other reasons.", Runbook.CLIENTS_HELD))
+        return notes
 
     def _hold_advice(self, hold: dict[str, Any]) -> str:
         cause = HoldCause(hold["reason"])

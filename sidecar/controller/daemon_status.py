@@ -17,6 +17,7 @@ from sidecar.controller.cluster import Cluster
 from sidecar.controller.control_endpoint import ControlEndpoint
 from sidecar.controller.failure_book import FailureBook
 from sidecar.controller.health import ADVICE, Health, disk_sentence, workers_missing
+from sidecar.controller.note import Note, Runbook, to_rows
 from sidecar.controller.orders import Orders
 from sidecar.controller.overview import Overview
 from sidecar.controller.run_dir import RunDir
@@ -116,6 +117,10 @@ class DaemonStatus:
     def to_mapping(self) -> dict[str, Any]:
         """The data of daemon.json, of the page and of `status --json`."""
         health = self.health()
+        notes = [
+            *(Note(each, Runbook.RECORDS_WAIT) for each in self._orders.notices()),
+            *self._overview.notices(),
+        ]
         overview = self._overview.status(
             self.config.integer("max.in.flight.requests.per.connection") * self._supervisor.wanted
         )
@@ -141,13 +146,17 @@ class DaemonStatus:
             "cluster_id": self._cluster.cluster_id,
             "batch_size": self.config.integer("batch.size"),
             **overview,
-            "notices": [*self._orders.notices(), *overview["notices"]],
+            "notices": list(map(str, notes)),
+            "notes": to_rows(notes),
+            "runbook": health.runbook.address,
+            "causes": to_rows(health.notes),
             "restarts": self._supervisor.deaths.total,
             "last_restart": self._supervisor.deaths.last,
             "predecessor": self._predecessor(),
             "refused": dict(self.control.refused) if self.control else {},
             "held_slots": sorted(self._supervisor.held_slots),
             "failures": self._failures.last(),
+            "failures_runbook": Runbook.RECORDS_FAILED.address,
             "standby": self._supervisor.standbys.pid,
             **self._orders.shown(),
             "workers": [

@@ -6,6 +6,8 @@ import errno
 import os
 from typing import Final, NamedTuple
 
+from sidecar.controller.note import Note, Runbook
+
 ADVICE: Final = {
     "degraded": "A new worker starts automatically; the log has the last output of the old one.",
     "refusing": "Look at the disk of pool.path.",
@@ -13,6 +15,12 @@ ADVICE: Final = {
     "unreachable": "Records are accepted and wait. `kafka-sidecar doctor` names the step to Kafka that fails.",
 }
 """State → the advice for a judgement without its own."""
+_RUNBOOKS: Final = {
+    "degraded": Runbook.WORKERS_DIE,
+    "refusing": Runbook.DISK_REFUSES,
+    "starting": Runbook.DOWN,
+    "unreachable": Runbook.KAFKA_UNREACHABLE,
+}
 
 
 class Health(NamedTuple):
@@ -23,11 +31,20 @@ class Health(NamedTuple):
     state: str
     sentence: str
     advice: str = ""
+    notes: tuple[Note, ...] = ()
+    """The parts of the sentence, if it has more than one cause."""
 
     @property
     def remedy(self) -> str:
         """The advice, or the default one of the state."""
         return self.advice or ADVICE.get(self.state, "")
+
+    @property
+    def runbook(self) -> Runbook:
+        """The page about its first cause."""
+        if self.notes:
+            return self.notes[0].runbook
+        return _RUNBOOKS.get(self.state, Runbook.NONE)
 
     @property
     def is_healthy(self) -> bool:

@@ -13,6 +13,7 @@ from sidecar.common.control import Condition
 from sidecar.controller.certificate_book import CertificateBook
 from sidecar.controller.clock_watch import ClockWatch
 from sidecar.controller.condition_book import ConditionBook, Trouble
+from sidecar.controller.note import Note, Runbook
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster import Cluster
@@ -102,10 +103,25 @@ class Overview:
             "certificates": self._certificates.to_list(),
             "clock_steps": self._clock_watch.steps,
             "stalled_seconds": round(self._clock_watch.stalled_ms / 1e3, 1),
-            "notices": [
-                *self._certificates.notices(time.time(), have_ended=True),  # often the cause of what follows
-                *self._conditions.notices(pages_used, now_ms),
-                *self._certificates.notices(time.time(), have_ended=False),
-                *self._clock_watch.notices(),
-            ],
         }
+
+    def notices(self) -> list[Note]:
+        """Sentences that change no state, one for each cause."""
+        pages_used, now_ms, wall_s = (
+            self._store.total("buffer_pages_taken"),
+            self._clock.now_ms(),
+            time.time(),
+        )
+        ended, ends = (
+            [
+                Note(each, Runbook.CERTIFICATE_ENDS)
+                for each in self._certificates.notices(wall_s, have_ended=have_ended)
+            ]
+            for have_ended in (True, False)
+        )
+        return [
+            *ended,  # often the cause of what follows
+            *self._conditions.notices(pages_used, now_ms),
+            *ends,
+            *map(Note, self._clock_watch.notices()),
+        ]

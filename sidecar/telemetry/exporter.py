@@ -42,6 +42,8 @@ BACKLOG = 1024
 second.
 """
 ACCEPT_PAUSE_S = 0.1
+STALE_S = 10.0
+"""A page that nobody has looked at for longer begins without rates of topics and clients. It asks every 2 s."""
 CONNECTIONS_MAX = 64
 """One more connection ends the oldest one without a request, or else the oldest one that does not read its answer."""
 
@@ -114,7 +116,7 @@ class Exporter:
     def attach(self, segment: Segment) -> None:
         """Set the segment. Called before :meth:`start`, if there is a segment."""
         self._segment = segment
-        self._flows = Flows(segment)
+        self._flows = Flows(segment, STALE_S)
 
     def start(
         self, *, health: Health, status: Callable[[], Status], failures: Callable[[], Samples] = list

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from math import inf
 from typing import Any, Final
 
 from sidecar.shm import layout
@@ -23,8 +24,10 @@ class Flows:
     reads.
     """
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, stale_s: float = inf) -> None:
+        """``stale_s``: after a longer pause the next call gives no rates, which would be means over the pause."""
         self._segment = segment
+        self._stale_s = stale_s
         self._tables: dict[int, _ChainWords] = {}
         self._seconds = 0.0
         self._topic_bytes: dict[str, int] = {}
@@ -37,6 +40,8 @@ class Flows:
         monotonic.
         """
         elapsed_s = now_s - self._seconds if self._seconds else 0.0
+        if elapsed_s > self._stale_s:
+            elapsed_s = 0.0
         self._seconds = now_s
         topics, names = self._topics()
         clients = self._clients(names)

@@ -421,6 +421,10 @@ def test_the_trouble_of_a_broker_names_it_once() -> None:
         "Broker 1 (kafka1:9092) has been down for 7 s and 9 records wait for it; oldest held record 8 s, orders-1: "
         "Cannot connect to kafka1:9092 (id 1): Connection refused."
     )
+    assert list(map(str, trouble.notes)) == [
+        "Broker 1 (kafka1:9092) has been down for 7 s and 9 records wait for it.",
+        "Oldest held record 8 s, orders-1, broker 1 down: Cannot connect to kafka1:9092 (id 1): Connection refused.",
+    ], "each part is understood alone"
 
 
 def test_letters_that_the_spool_does_not_take_are_a_notice_with_the_cause() -> None:

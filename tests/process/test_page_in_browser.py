@@ -62,8 +62,9 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
         producer.flush(30)
         browser.open(http_address(daemon))
         browser.wait_for("running", "#state")
-        browser.wait_for("Everything runs.", "#state")
         browser.wait_for("missing", "#failures")
+        browser.wait_for("It runs, and records failed in the last 15 minutes", "#state")
+        assert "failed in 15 min" in browser.text("#tiles")
         assert "METADATA_TIMEOUT" in browser.text("#failures")
         browser.wait_for("orders", "#topics")
         browser.wait_for("billing", "#clients")
@@ -75,6 +76,49 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
     own = urlsplit(http_address(daemon)).netloc
     assert {urlsplit(each).netloc for each in browser.requests} == {own}
     assert not browser.complaints, "an exception, or something that its policy refuses"
+
+
+def test_what_failed_long_ago_is_folded_and_alarms_nobody(browser: Browser, daemon: SidecarDaemon) -> None:
+    """A green "Everything runs." stood above a red total of half an hour ago, and its rows pushed brokers and workers
+    off the screen.
+    """
+    with Producer(daemon.run_dir, client_name="old", on_error=lambda *_: None) as producer:
+        producer.send("missing", b"x")
+        producer.flush(30)
+    browser.open(http_address(daemon))
+    browser.wait_for("missing", "#failures")
+    assert browser.run("document.querySelector('#tiles .alert span').textContent") == "failed in 15 min"
+    # An hour later: the history has no failure any more, the total and the row are still there.
+    browser.run(
+        "look = async () => {}; last.failures.forEach((each) => each.last_ms -= 3600e3);"
+        "for (const name of ['records_failed_total', 'records_dead_lettered_total'])"
+        " last.history.columns[name] = last.history.columns[name].map(() => 1); show(last)"
+    )
+    assert "Everything runs." in browser.text("#state")
+    assert browser.run("document.querySelectorAll('#tiles .alert').length") == 0
+    assert " in all" in browser.text("#tiles"), "the total goes on to be shown"
+    assert "1 older than 15 minutes" in browser.text("#failures summary")
+    assert "METADATA_TIMEOUT" not in browser.text("#failures"), "folded"
+    browser.run("document.querySelector('#failures details').open = true")
+    assert "METADATA_TIMEOUT" in browser.text("#failures")
+
+
+def test_a_note_has_one_cause_its_commands_and_its_runbook(browser: Browser, daemon: SidecarDaemon) -> None:
+    daemon.command("pause", "clicks")
+    try:
+        browser.open(http_address(daemon))
+        browser.wait_for("Paused by an operator", "#state")
+        assert browser.run("document.querySelector('#state li code').textContent") == "kafka-sidecar resume"
+        assert "`" not in browser.text("main")
+        link = "document.querySelector('#state li a.runbook')"
+        assert browser.run(f"{link}.href").endswith("/docs/runbooks/KafkaSidecarRecordsWait.md")
+        assert browser.run(f"{link}.rel") == "noreferrer", "nobody learns the daemon's address"
+        browser.run(
+            "last.notes = [{text: 'x', runbook: 'javascript:alert(1)'}]; look = async () => {}; show(last)"
+        )
+        assert browser.run("document.querySelectorAll('#state li a').length") == 0
+    finally:
+        daemon.command("resume")
 
 
 def test_a_browser_that_is_closed_leaves_neither_processes_nor_folders(daemon: SidecarDaemon) -> None:

@@ -120,6 +120,10 @@ def test_rates_come_from_two_looks(segment: Segment) -> None:
         (each["client"], each["pid"], each["submissions_per_second"], each["topics"])
         for each in shown["clients"]
     ] == [("web", 7, 20.0, ["orders", "clicks"]), ("billing", 8, 2.5, ["orders"])]
+    stale = Flows(segment, stale_s=10.0)
+    stale.look(100.0)
+    rates = ["bytes_per_second" in stale.look(at_s)["topics"][0] for at_s in (110.0, 120.1, 122.0)]
+    assert rates == [True, False, True], "the mean of a long pause says nothing of now"
     web.release()
     assert [each["client"] for each in flows.look(103.0)["clients"]] == ["billing"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from sidecar.controller.note import Runbook
 from sidecar.telemetry.page import PAGE, PAGE_POLICY
 
 TEXT = PAGE.decode()
@@ -20,6 +22,13 @@ def test_it_puts_in_text_and_never_markup() -> None:
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
         assert way not in TEXT, way
     assert not re.findall(r"""\s(?:on\w+|style)=["']""", TEXT), "the policy would refuse these"
+
+
+def test_each_note_leads_to_a_page_that_exists() -> None:
+    pages = {path.stem for path in (Path(__file__).parents[2] / "docs" / "runbooks").glob("*.md")}
+    assert {str(each) for each in Runbook} - {""} <= pages
+    assert Runbook.NONE.address == ""
+    assert Runbook.BUG.address.endswith("/docs/runbooks/KafkaSidecarBug.md")
 
 
 def test_its_policy_names_its_own_script_and_style_alone() -> None:
