@@ -12,7 +12,7 @@ from typing import Final
 
 LINES_AT_ONCE: Final = 100
 """Lines of one place that are written without a pause. All workers of a host may report at once."""
-LINES_PER_S: Final = 1.0
+LINES_PER_SECOND: Final = 1
 """And so many go on after that."""
 
 
@@ -33,7 +33,7 @@ class LineLimit(logging.Filter):
         place = record.name, record.msg if record.args else record.lineno
         left, at_s, missing = self._places.get(place, (float(LINES_AT_ONCE), record.created, 0))
         # After a step of the wall clock backwards nothing is added until it has caught up with itself.
-        left = min(LINES_AT_ONCE, left + max(0.0, record.created - at_s) * LINES_PER_S)
+        left = min(LINES_AT_ONCE, left + max(0.0, record.created - at_s) * LINES_PER_SECOND)
         if left < 1.0:
             self._places[place] = left, record.created, missing + 1
             return False

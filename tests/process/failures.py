@@ -241,7 +241,7 @@ BROKER_HUNG = Failure(
     lambda page: page["state"] == "degraded" and page["oldest_held"]["reason"] == "broker 2 silent",
     ("broker_up", 'broker="2"', lambda value: value == 0),
     r"WARNING .*Broker 2 \(.*\) is silent: it has answered nothing for",
-    r"Broker 2 .* has been silent for .*oldest held record .*orders-1\.",
+    r"Broker 2 .* has been silent for (?s:.)*ldest held record .*orders-1\b",
 )
 LEADER_MISSING = Failure(
     "leader missing",
@@ -304,7 +304,7 @@ SLOW_CLIENT = Failure(
     lambda page: page["holds"][0]["reason"] == "ring",
     ("streams_held", 'reason="ring"', lambda value: value >= 1),
     r"WARNING .*Client hostile-\d+ waits .*it does not read its outcomes",
-    r"client hostile-\d+ waits for \d+ s: it does not read its outcomes\. Look at that client",
+    r"[Cc]lient hostile-\d+ waits for \d+ s: it does not read its outcomes\. Look at that client",
 )
 DISK_FULL_FOR_LETTERS = Failure(
     "disk full for letters",

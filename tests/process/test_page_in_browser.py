@@ -64,7 +64,7 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
         browser.wait_for("running", "#state")
         browser.wait_for("missing", "#failures")
         browser.wait_for("It runs, and records failed in the last 15 minutes", "#state")
-        assert "failed in 15 min" in browser.text("#tiles")
+        assert "failed, 15 min" in browser.text("#tiles")
         assert "METADATA_TIMEOUT" in browser.text("#failures")
         browser.wait_for("orders", "#topics")
         browser.wait_for("billing", "#clients")
@@ -87,7 +87,7 @@ def test_what_failed_long_ago_is_folded_and_alarms_nobody(browser: Browser, daem
         producer.flush(30)
     browser.open(http_address(daemon))
     browser.wait_for("missing", "#failures")
-    assert browser.run("document.querySelector('#tiles .alert span').textContent") == "failed in 15 min"
+    assert browser.run("document.querySelector('#tiles .alert span').textContent") == "failed, 15 min"
     # An hour later: the history has no failure any more, the total and the row are still there.
     browser.run(
         "look = async () => {}; last.failures.forEach((each) => each.last_ms -= 3600e3);"
