@@ -78,6 +78,9 @@ FORKED_TEXT: Final = (
 )
 
 
+ENDED_TEXT: Final = "The interpreter is being taken down: nothing can be sent or waited for any more."
+
+
 class SerializationFailed(SidecarError):
     """A key_serializer or value_serializer raised (``__cause__``), or returned anything but bytes or None."""
 
@@ -88,6 +91,15 @@ class BufferExhausted(SidecarError):
     """There was no room within max.block.ms: the daemon gave no credit or no page. This call queued nothing."""
 
     default_name = "BUFFER_EXHAUSTED"
+    default_retriable = True
+
+
+class StartFailed(SidecarError):
+    """This process gives the producer no thread or no descriptor, is about to end, or runs on another system than
+    Linux.
+    """
+
+    default_name = "START_FAILED"
     default_retriable = True
 
 

@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from functools import partial
 from math import inf
@@ -89,8 +90,10 @@ class IoThread:
         self._slow_topics.forked()
 
     def join(self, timeout: float | None) -> None:
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
+        thread = self._thread
+        # It runs no more when the interpreter is being taken down; from Python 3.14 on this join() would raise.
+        if thread is not None and threading.current_thread() is not thread and not sys.is_finalizing():
+            thread.join(timeout)
 
     def _run(self) -> None:
         if next(self._entries) or self._outbox.forked:

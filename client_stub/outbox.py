@@ -11,6 +11,7 @@ waits up to max.block.ms.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 from client_stub.callback_log import CallbackLog
 from client_stub.errors import (
+    ENDED_TEXT,
     FORKED_TEXT,
     ForkedProducer,
     ProducerClosed,
@@ -275,7 +277,8 @@ class Outbox(OutboxCore):
         seconds, which ``checked_wait`` has seen.
 
         ``for_outcome``, as for result(): it first ends linger, as a caller that waits adds nothing to the batch. A
-        timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child.
+        timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child. Where the
+        interpreter is being taken down, every wait raises SidecarError.
 
         Otherwise it returns True at once in a forked child, as nothing arrives there for the parent's records. It holds
         nothing: a lock that an exception leaves behind is released once, without effect.
@@ -303,6 +306,8 @@ class Outbox(OutboxCore):
                 left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
                     break
+                if sys.is_finalizing():
+                    raise SidecarError(ENDED_TEXT)  # the io thread runs no more
                 if not lock.acquire(timeout=left):
                     found = ready()
                     break

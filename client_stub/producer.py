@@ -42,6 +42,7 @@ from client_stub.hot import OnDelivery, OpenStream, native
 
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io_thread import IoThread
+from client_stub.missing_resources import check_interpreter, start_failed
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound, packed_size
 from client_stub.process_end import LeavingThread
@@ -371,7 +372,10 @@ class Producer(ProducerCore):
         return RowsCall(self, stream, rows.copy() if rows is records else rows)
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
-        from client_stub.columnar import TableCall
+        try:
+            from client_stub.columnar import TableCall
+        except OSError as error:  # its file cannot be opened
+            raise start_failed(error) from error
 
         stream = self._stream_of(topic)
         return TableCall(self, stream, table)
@@ -399,10 +403,18 @@ class Producer(ProducerCore):
                 hello_flags=hello_flags(self._path),
                 asked=self._asked,
             )
-            session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms)
-            # Of several threads that arrive at once, the first one's thread is used.
-            io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
-        io.start()
+            try:
+                session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms)
+                # Of several threads that arrive at once, the first one's thread is used.
+                io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
+            except (OSError, MemoryError) as error:
+                raise start_failed(error) from error
+        if not io.has_begun:
+            check_interpreter()
+            try:
+                io.start()
+            except (RuntimeError, MemoryError) as error:
+                raise start_failed(error) from error
         process_end.watch()
         if outbox.closed:
             io.request_close(cancel=False)  # closed meanwhile by a thread that found no io thread to end

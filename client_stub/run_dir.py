@@ -12,6 +12,7 @@ import grp
 import os
 import pwd
 import stat
+import sys
 from typing import Final
 
 from client_stub.curve_keys import (
@@ -41,8 +42,8 @@ def default_run_dir() -> str:
     if named:
         return named
     user = os.geteuid()
-    if user == 0:
-        return "/run/kafka-sidecar"
+    if user == 0 or not sys.platform.startswith("linux"):
+        return "/run/kafka-sidecar"  # on another system the first send says that it is one
     configured = os.environ.get("XDG_RUNTIME_DIR")
     base = configured or f"/run/user/{user}"
     try:
@@ -72,7 +73,7 @@ def control_path(run_dir: str | os.PathLike[str] | None) -> str:
         if not host:
             raise ValueError(f"{named} names no host: a producer needs tcp://host:port.")
         return join_address(host, port)
-    path = os.path.join(os.path.abspath(named), CONTROL_SOCKET)
+    path = os.path.join(_absolute(named, "The run directory"), CONTROL_SOCKET)
     if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX:
         raise ValueError(
             f"The run directory is too long for a socket path: {path} has {len(os.fsencode(path))} bytes, "
@@ -99,11 +100,25 @@ def keys_for(control: str, key_file: str | os.PathLike[str] | None) -> WatchedKe
         )
     from importlib.util import find_spec
 
-    if find_spec("nacl") is None:
-        raise ValueError(f"{MISSING_TEXT}.")
+    with contextlib.suppress(OSError):  # no descriptor is free: the first connection says what is missing
+        if find_spec("nacl") is None:
+            raise ValueError(f"{MISSING_TEXT}.")
     return WatchedKeyFile(
-        os.path.abspath(named), is_client=True, complain=lambda sentence: log.warning("%s", sentence)
+        _absolute(named, "curve_key_file"),
+        is_client=True,
+        complain=lambda sentence: log.warning("%s", sentence),
     )
+
+
+def _absolute(path: str | os.PathLike[str], what: str) -> str:
+    """``path`` from the root on. Raises ValueError for a relative one where the working directory is gone."""
+    try:
+        return os.path.abspath(os.fsdecode(path))
+    except OSError as error:
+        raise ValueError(
+            f"{what} {os.fsdecode(path)} is relative, and the working directory cannot be used ({error.strerror}): "
+            "give an absolute path."
+        ) from None
 
 
 def hello_flags(control: str) -> int:

@@ -418,7 +418,8 @@ class Transport:
         try:
             self._used_keys = None if self._keys is None else self._keys.keys()
             link = _Link(name, path, frames, self._buffers, self._used_keys, lookup, turn)
-        except (OSError, ValueError) as error:  # no file descriptor is free, or the address is invalid
+        except (OSError, ValueError, ImportError) as error:
+            # No file descriptor is free, for the socket or for the modules of CURVE; or the address is invalid.
             self._could_not(name, error)
             return
         self._links[name] = link
@@ -426,7 +427,7 @@ class Transport:
         self._poller.register(link.socket, link.watched)
         self._watch(link)
 
-    def _could_not(self, name: str, error: OSError | ValueError) -> None:
+    def _could_not(self, name: str, error: OSError | ValueError | ImportError) -> None:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._not_made = f"{name} connection: it cannot be made ({why.rstrip('.')})"
 

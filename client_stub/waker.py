@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from client_stub.hot import write_wake
+from client_stub.missing_resources import check_system
 
 
 class Waker:
@@ -16,6 +17,7 @@ class Waker:
     fd = -1
 
     def __init__(self) -> None:
+        check_system()
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wake(self) -> None:
