@@ -74,7 +74,7 @@ bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 quick: $(STAMPS)/java $(STAMPS)/dev
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
 
-test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/flights
+test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
 	export FAILED_TESTS=$(FAILED_TESTS) SKIPPED_TESTS=$(SKIPPED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \

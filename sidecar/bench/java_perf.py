@@ -79,7 +79,7 @@ def run_cold(bootstrap_servers: str, workload: Workload) -> tuple[float, float]:
 def run_warm(bootstrap_servers: str, workload: Workload, windows: int) -> Iterator[tuple[float, float]]:
     """The same for ``windows`` windows of 5 s of one JVM, after the first two. Raises RuntimeError as above.
 
-    The tool would not stop (Kafka 4.1's has no --warmup-records), so it is killed after the last window.
+    The tool would not stop, so it is killed after the last window.
     """
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(

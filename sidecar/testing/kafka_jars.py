@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-RELEASES: Final = {"3.9": "3.9.2"}
+RELEASES: Final = {"3.9": "3.9.2", "4.1": "4.1.2"}
 """Further release lines that tests run against, with the version used for each. The pom names the usual one."""
 
 SAY_S: Final = 20.0

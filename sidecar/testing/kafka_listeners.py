@@ -18,6 +18,8 @@ ClientAuth = Literal["none", "requested", "required"]
 
 AUDIENCE: Final = "kafka"
 """Audience (``aud``) of the tokens."""
+ISSUER: Final = "https://tokens.example"
+"""Issuer (``iss``) of the tokens: Kafka 4.4 starts with none that it cannot compare."""
 SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -98,6 +100,7 @@ class Listener:
             found[f"{prefix}sasl.server.callback.handler.class"] = _TOKEN_VALIDATOR
             found[f"{prefix}sasl.oauthbearer.jwks.endpoint.url"] = keys.as_uri()
             found[f"{prefix}sasl.oauthbearer.expected.audience"] = AUDIENCE
+            found[f"{prefix}sasl.oauthbearer.expected.issuer"] = ISSUER
         elif mechanism == "OAUTHBEARER":
             words.append('unsecuredLoginStringClaim_sub="broker"')
         found[f"{prefix}sasl.jaas.config"] = " ".join(words) + ";"

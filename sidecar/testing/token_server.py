@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from sidecar.testing.certificates import Certificate
-from sidecar.testing.kafka_listeners import AUDIENCE
+from sidecar.testing.kafka_listeners import AUDIENCE, ISSUER
 from sidecar.testing.running import Running
 
 KEY_ID = "kit"
@@ -99,10 +99,6 @@ class TokenServer(Running):
         return f"{self._scheme}://localhost:{self._server.server_port}/token"
 
     @property
-    def issuer(self) -> str:
-        return f"{self._scheme}://localhost:{self._server.server_port}"
-
-    @property
     def jwks(self) -> str:
         """The public keys as JSON (RFC 7517); also served at ``/jwks``."""
         numbers = self._key.public_key().public_numbers()
@@ -124,7 +120,7 @@ class TokenServer(Running):
         with_dot = [
             {"alg": "RS256", "typ": "JWT", "kid": KEY_ID},
             {
-                "iss": self.issuer,
+                "iss": ISSUER,
                 "sub": subject,
                 "aud": AUDIENCE,
                 "iat": int(now + min(0.0, lifetime_s) - 1),

@@ -31,9 +31,9 @@ IDLE_MS = 5_000
 _serial = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.1"])
+@pytest.fixture(scope="module", params=["3.9", "4.4"])
 def broker(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """3.9 names topics in its Produce requests, 4.1 has them by id."""
+    """3.9 names topics in its Produce requests, later ones have them by id."""
     with KafkaCluster(version=request.param, heap_mb=256, light=True, log_requests=True) as cluster:
         yield cluster
 

@@ -34,7 +34,7 @@ class Expected(NamedTuple):
     init_producer_id: int
 
 
-NEGOTIATED = {"3.9": Expected(11, 12, 5), "4.1": Expected(13, 13, 5)}
+NEGOTIATED = {"3.9": Expected(11, 12, 5), "4.1": Expected(13, 13, 5), "4.4": Expected(13, 13, 5)}
 
 
 class Versioned(NamedTuple):
