@@ -6,13 +6,13 @@ Nothing is changed or left out: a value that JSON cannot express is refused, and
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, AnyStr, Final
+from typing import IO, Any, Final
 
 from client_stub.frames import MESSAGE_BYTES_MAX
 from sidecar.cli.bad_input import BadInput, Refused, check_key, check_names
@@ -87,7 +87,7 @@ def format_of(path: Path) -> str:
     return {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "parquet": "parquet"}.get(suffix, "lines")
 
 
-def _bounded(stream: IO[AnyStr], name: str) -> Iterator[tuple[int, AnyStr]]:
+def _bounded(stream: IO[bytes], name: str) -> Iterator[tuple[int, bytes]]:
     """(number, line) of each line. Lines are limited, as a file without line ends would be read into memory as a
     whole.
     """
@@ -194,8 +194,7 @@ def _with_real_numbers(value: bytes, key: str, place: str) -> Any:
 def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
     # The limit is global, and importlib.metadata uses csv, too. _bounded() limits the line.
     csv.field_size_limit(max(LINE_BYTES_MAX, csv.field_size_limit()))
-    text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-    reader = csv.DictReader((line for _, line in _bounded(text, name)), strict=True)
+    reader = csv.DictReader(_text_lines(stream, name), strict=True)
     try:
         columns = reader.fieldnames
         if not columns:
@@ -207,8 +206,21 @@ def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
             if None in row or None in row.values():
                 raise BadInput(f"{place}: not {len(columns)} fields as the first line names.")
             yield (None if key is None else _key_of(row, key, place)), _to_json(row, place)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise BadInput(f"{name}, near line {reader.line_num + 1}: not CSV in UTF-8 ({error}).") from None
+
+
+def _text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    """The lines for the csv module. Decoded one by one: those before a bad one are read, and it is named."""
+    for number, line in _bounded(stream, name):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{name}, line {number}: not CSV in UTF-8 ({error}).") from None
+        if "\r" in text[:-2]:  # a file of an old Mac is one line to readline()
+            yield from re.split(r"(?<=\r)(?!\n)", text)
+        else:
+            yield text
 
 
 # --- JSON out ---------------------------------------------------------------------------------------------

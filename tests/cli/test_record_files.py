@@ -215,6 +215,27 @@ def test_lines_of_json_are_utf8_and_a_byte_order_mark_is_none_of_it() -> None:
     assert "line 1: not JSON ('utf-8' codec" in refusal(b'"\xed\xa0\x80"', "jsonl")
 
 
+def test_a_csv_in_another_encoding_names_its_line_and_what_stands_before_is_read() -> None:
+    """Decoding by blocks lost the rows of the block."""
+    records = read_records(io.BytesIO("a,b\n1,ü\n2,".encode() + "ü\n".encode("latin-1")), "file", "csv", None)
+    assert next(records) == (None, '{"a":"1","b":"ü"}'.encode())
+    with pytest.raises(
+        BadInput, match=r"^file, line 3: not CSV in UTF-8 \('utf-8' codec can't decode byte 0xfc"
+    ):
+        next(records)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_csv_has_any_end_of_line(end: str) -> None:
+    text = end.join(["a,b", '1,"x', 'y"', "2,z"])
+    for last in ("", end):
+        found = [value for _, value in read(text + last, "csv")]
+        assert found == [
+            '{"a":"1","b":"x{}y"}'.replace("{}", end.replace("\r", "\\r").replace("\n", "\\n")).encode(),
+            b'{"a":"2","b":"z"}',
+        ]
+
+
 def test_a_csv_that_ends_in_the_middle_or_quotes_by_halves_is_refused() -> None:
     """The csv module would drop quotes and go on."""
     assert "not CSV in UTF-8 (unexpected end of data)" in refusal('a,b\n1,"cut', "csv")
