@@ -106,25 +106,28 @@ class Failures:
         accepted = sum(each.undecided_count for each in pending if each.is_accepted)
         if not count:
             return
+        why = next((each.why_slow for each in pending if each.why_slow and not each.completed), "")
+        if accepted and not why and not outbox.last_word:
+            # Only the daemon knows whether they can be delivered. One question: the end is not to take long.
+            first = next((each for each in pending if each.is_accepted and not each.completed), None)
+            why = "" if first is None else outbox.why_no_topic(first.topic, first.partition_max)
+        them = "it" if count == 1 else "them" if accepted == count else "those"
+        delivers = f", and delivers {them} once that can be: {why}" if why else f" and delivers {them}"
         if accepted == count:
-            fate = (
-                f"the daemon has accepted {'it and delivers it' if count == 1 else 'them and delivers them'}"
-            )
+            fate = f"the daemon has accepted {them}{delivers}"
         elif accepted:
-            fate = f"the daemon has accepted {accepted} and delivers those; the others may be lost"
+            fate = f"the others may be lost; the daemon has accepted {accepted}{delivers}"
         else:
             fate = "the daemon has not accepted it, and it may be lost"
             if count > 1:
                 fate = "the daemon has accepted none of them, and they may be lost"
-        why = next((each.why_slow for each in pending if each.why_slow and not each.completed), "")
         log.warning(
-            "%d record%s%s had no outcome when the producer was closed %s: %s%s.",
+            "%d record%s%s had no outcome when the producer was closed %s: %s.",
             count,
             "" if count == 1 else "s",
             f" for {topics_text(topics)}" if topics else "",
             behind,
-            fate,
-            f" ({why})" if why else "",
+            fate.rstrip("."),
         )
         self._log.left_is_reported = True
 

@@ -73,6 +73,8 @@ class TopicLookup:
         self._retry_at_ms = now_ms
         self.waits_for = ""
         """For what records of the topic wait, as the daemon says; empty if it does not know, or is an older one."""
+        self.cluster_error = ""
+        """Why no broker answers the daemon, as it says; empty while one does, or from an older daemon."""
         self._why: SidecarError | None = None
         """The error of the last try."""
         self._tries = 0
@@ -170,6 +172,7 @@ class TopicLookup:
                     raise error_for(code)
         elif message[0] == Kind.REFUSED:
             name, text = message[1:3]
+            self.cluster_error = str(message[4]) if len(message) > 4 else ""
             error, row = refusal_error(name, text), REFUSALS.get(name)
             if row is None or row.lasts is not Lasts.A_MOMENT:
                 raise error
@@ -184,10 +187,8 @@ class TopicLookup:
     def _timeout(self) -> SidecarError:
         if self._why is not None and not isinstance(self._why, MetadataTimeout):
             return self._why
-        return error_for(
-            LocalCode.METADATA_TIMEOUT,
-            f"Topic {self._topic} not present in metadata after {self._timeout_ms:g} ms.",
-        )
+        text = f"Topic {self._topic} not present in metadata after {self._timeout_ms:g} ms."
+        return error_for(LocalCode.METADATA_TIMEOUT, f"{text} {self.cluster_error}".rstrip())
 
 
 class TopicQuestion:
@@ -226,7 +227,8 @@ class TopicQuestion:
                         self.topic, len(found), "" if len(found) == 1 else "s", self._partition
                     )
         except MetadataTimeout:
-            said = NOT_IN_METADATA.format(self.topic)
+            because = self.lookup.cluster_error.rstrip(".")
+            said = NOT_IN_METADATA.format(self.topic) + (f": {because}" if because else "")
         except DaemonUnreachable:
             said = ""
         except SidecarError as error:

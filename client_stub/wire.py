@@ -44,7 +44,8 @@ class Kind(IntEnum):
     # Control endpoint ({run_dir}/control.sock).
     HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags[, {"bootstrap.servers": str, "acks": str}]]
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
-    REFUSED = 3  # daemon: code (str), text, stream|nil  (either endpoint; a stream when only that is refused)
+    # daemon: code (str), text, stream|nil[, why no broker answers]  (either endpoint; a stream: only that is refused)
+    REFUSED = 3
     # stub: [topic, ...]|nil[, max_wait_ms[, as HELLO's last]]; with the time it waits for these topics
     TOPICS = 4
     # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]

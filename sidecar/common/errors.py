@@ -15,11 +15,14 @@ from client_stub.wire import Persistence
 
 
 class Refused(Exception):
-    """A HELLO or ATTACH is answered with REFUSED: ``code`` for programs, the text for users."""
+    """A message is answered with REFUSED: ``code`` for programs, the text for users. ``cluster_error``: why no broker
+    answers, if that is the cause.
+    """
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, cluster_error: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.cluster_error = cluster_error
 
 
 class Code(IntEnum):

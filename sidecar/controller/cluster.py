@@ -367,4 +367,5 @@ def refused(error: BaseException, cluster_error: str = "") -> Refused:
     """The refusal of a TOPICS that waited in vain. ``cluster_error`` says in a sentence why no broker answers."""
     code = next((code for kind, code in _REFUSALS.items() if isinstance(error, kind)), "FAILED")
     why = cluster_error or error.__cause__
-    return Refused(code, f"{error} {why}" if isinstance(error, MetadataTimeout) and why else str(error))
+    text = f"{error} {why}" if isinstance(error, MetadataTimeout) and why else str(error)
+    return Refused(code, text, cluster_error)

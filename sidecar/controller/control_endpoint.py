@@ -317,7 +317,8 @@ class ControlEndpoint:
                 ("malformed", peer.payer, peer.uid), "A frame of %s was refused: %s", peer.words, refusal
             )
             self._endpoint.sent_nonsense(routing_id)
-        self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None])
+        more = [refusal.cluster_error] if refusal.cluster_error else []
+        self._send(routing_id, [Kind.REFUSED, refusal.code, str(refusal), None, *more])
 
     def _send(self, routing_id: bytes, message: list[object]) -> None:
         # A client that is gone or does not read will ask again.

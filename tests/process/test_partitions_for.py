@@ -13,7 +13,7 @@ import pytest
 from client_stub import AsyncProducer, PartitionInfo, Producer
 from client_stub.errors import DaemonUnreachable, MetadataTimeout, ProducerClosed
 from sidecar.common.python_child import python_command
-from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.kafka_frames import Api
 from sidecar.testing.tcp_access import TcpAccess
@@ -156,3 +156,19 @@ def test_the_command_waits_for_its_topics(kafka: FakeBroker, run_dir: Path) -> N
     assert absent.returncode == 1
     assert "Topic absent not present in metadata after 200 ms." in absent.stderr
     assert ask("--wait", "1").returncode == 2
+
+
+def test_while_kafka_is_away_nobody_is_told_that_the_topic_is_missing(start_daemon: StartDaemon) -> None:
+    """result() said no more than that it is not in the metadata yet, though the daemon knew why."""
+    with FakeBroker({"known": 1}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers)
+    with Producer(daemon.run_dir) as producer:
+        delivery = producer.send("orders", b"v")
+
+        def why() -> bool:
+            with pytest.raises(TimeoutError) as late:
+                delivery.result(1.1)
+            return "topic orders is not in Kafka's metadata yet: Kafka is not reachable" in str(late.value)
+
+        wait_until(why, "the cause in result()", describe=daemon.log_tail)
+        producer.close(0)

@@ -68,8 +68,8 @@ class FakeDaemon:
         self.accept: Callable[[Client, Submit], bool] = lambda client, submit: True
         self.deliver: Callable[[Client, Submit], None] | None = self.deliver_all
         self.refuse_hello: tuple[str, str] | None = None
-        self.topic_refusals: dict[str, tuple[str, str]] = {}
-        """By topic: (code, text) in place of its one partition."""
+        self.topic_refusals: dict[str, tuple[Any, ...]] = {}
+        """By topic: the fields of REFUSED in place of its one partition."""
         self.refuse_attach: tuple[str, str] | None = None
         self.clients: dict[bytes, Client] = {}
         self.received: list[Submit] = []
@@ -246,7 +246,7 @@ class FakeDaemon:
         asked = names or [""]
         refusal = next((self.topic_refusals[name] for name in asked if name in self.topic_refusals), None)
         found = [[name, 0, [[0, 1, [1], [1], []]]] for name in names]
-        answer = [Kind.TOPICS_REPLY, found] if refusal is None else [Kind.REFUSED, *refusal, None]
+        answer = [Kind.TOPICS_REPLY, found] if refusal is None else [Kind.REFUSED, *refusal]
         self.control.send_multipart([routing_id, msgpack.packb(answer)])
 
     def _on_worker(self, routing_id: bytes, frames: list[bytes]) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from client_stub import AsyncProducer, Producer, slow_topics, topic_lookup
+from client_stub.errors import MetadataTimeout
 from client_stub.outbox import Outbox
 from client_stub.submission import Submission
 from client_stub.wire import Kind
@@ -160,8 +161,63 @@ def test_the_line_about_records_that_are_left_repeats_the_cause(
     eventually(lambda: lines(caplog))
     producer._close(0, "behind KeyError")
     assert lines(caplog)[1].endswith(
-        "the daemon has accepted it and delivers it (topic ordres is not in Kafka's metadata yet)."
+        "the daemon has accepted it, and delivers it once that can be: topic ordres is not in Kafka's metadata yet."
     )
+
+
+def test_the_line_about_records_that_are_left_asks_the_daemon_at_once(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A script that ends within two seconds of its misspelt topic was told that the daemon delivers its record."""
+    daemon.deliver = None
+    daemon.topic_refusals["ordres"] = REFUSAL
+    producer = Producer(daemon.run_dir)
+    for _ in range(2):
+        producer.send("ordres", b"1")
+    producer.flush(10, until="accepted")
+    producer._close(0, "behind KeyError")
+    (line,) = lines(caplog)
+    assert line.endswith(
+        "the daemon has accepted them, and delivers them once that can be: topic ordres is not in Kafka's metadata yet."
+    )
+
+
+def test_the_line_about_records_that_are_left_does_not_ask_a_daemon_that_is_away(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon.deliver = None
+    producer = Producer(daemon.run_dir)
+    producer.send("t", b"1")
+    producer.flush(10, until="accepted")
+    daemon.stop()
+    eventually(lambda: producer._outbox.last_word)
+    producer._close(0, "behind KeyError")
+    assert any("the daemon has accepted it and delivers it." in line for line in lines(caplog))
+
+
+def test_nobody_is_told_to_create_a_topic_while_kafka_is_away(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The daemon knows why it has no metadata, and only the command line said so."""
+    daemon.deliver = None
+    away = "Kafka is not reachable (bootstrap.servers a:1): Connection refused"
+    daemon.topic_refusals["new"] = (
+        "METADATA_TIMEOUT",
+        f"Topic new is not there. {away}.",
+        None,
+        f"{away}.",
+    )
+    producer = Producer(daemon.run_dir)
+    sent = producer.send("new", b"1")
+    eventually(lambda: lines(caplog))
+    (line,) = lines(caplog)
+    assert f"topic new is not in Kafka's metadata yet: {away}. " in line and "Create it" not in line
+    with pytest.raises(TimeoutError) as late:
+        sent.result(1.0)
+    assert str(late.value).endswith(f"topic new is not in Kafka's metadata yet: {away}.")
+    with pytest.raises(MetadataTimeout, match=r"after 100 ms\. Kafka is not reachable"):
+        producer.partitions_for("new", 0.1)
+    producer.close(0)
 
 
 class Counted(Submission):

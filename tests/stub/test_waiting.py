@@ -138,7 +138,7 @@ def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that
     process_end.at_exit()
     assert [record.getMessage() for record in caplog.records] == [
         "3 records for topic a and 1 other had no outcome when the producer was closed behind KeyboardInterrupt: "
-        "the daemon has accepted 2 and delivers those; the others may be lost.",
+        "the others may be lost; the daemon has accepted 2 and delivers those.",
         "1 record for topic b had no outcome when the producer was closed at the end of the process: the daemon "
         "has not accepted it, and it may be lost.",
     ]
