@@ -185,7 +185,7 @@ def full_record(
             size += HEADER_OVERHEAD_BYTES + 3 * len(name) + len(content or b"")
     if partition is not None and not (type(partition) is int and 0 <= partition <= INT_MAX):
         partition = checked_partition(partition)
-    if timestamp_ms is not None:
+    if timestamp_ms is not None and not (type(timestamp_ms) is int and 0 <= timestamp_ms <= LONG_MAX):
         timestamp_ms = checked_timestamp(timestamp_ms)
     if checked is None and partition is None and timestamp_ms is None:
         return (key, value), size

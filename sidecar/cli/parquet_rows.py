@@ -7,6 +7,7 @@ pytz or the host's time zones are missing.
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice, repeat
@@ -83,7 +84,7 @@ def values_of(array: Any) -> list[Any]:
         names = [kind.field(index).name for index in range(kind.num_fields)]
         rows = _records(names, array.flatten(), len(array))
         return [row if there else None for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
-    if types.is_nested(kind):
+    if types.is_nested(kind) or types.is_fixed_size_list(kind):
         return _lists(array)
     for is_kind, change in _KINDS:
         if is_kind(kind):
@@ -112,6 +113,12 @@ def _each(change: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
 def _plain(array: Any) -> list[Any]:
     found: list[Any] = array.to_pylist()
     return found
+
+
+def _half_floats(array: Any) -> list[Any]:
+    """Older versions of Arrow cast them to nothing, and make numbers of numpy of them."""
+    bits = array.view(pa.uint16()).to_pylist()
+    return _each(lambda number: struct.unpack("<e", number.to_bytes(2, "little"))[0], bits)
 
 
 def _texts(array: Any) -> list[Any]:
@@ -192,7 +199,7 @@ def _durations(array: Any) -> list[Any]:
 
 _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], list[Any]]], ...]] = (
     (types.is_integer, _plain),
-    (types.is_float16, lambda array: _plain(array.cast(pa.float32()))),
+    (types.is_float16, _half_floats),
     (types.is_floating, _plain),
     (types.is_boolean, _plain),
     (types.is_null, _plain),
