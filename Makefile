@@ -13,6 +13,17 @@ VENV := .demo/venv
 STAMPS := .demo/stamps
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+# An environment keeps the Python that made it: tests of another one would say what is not so.
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard $(PY)),)
+ifneq ($(filter-out clean help,$(or $(MAKECMDGOALS),help)),)
+VERSION_OF = $(shell $(1) -c 'import sys; print(sys.version)' 2>&1)
+ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(PY)))
+$(error $(VENV) was made by another Python than $(PYTHON): run make clean first, or take a clone of its own)
+endif
+endif
+endif
+endif
 KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
 
 # The product as a user installs it, and the tools that look at it.
@@ -21,9 +32,10 @@ SUPPLY := .demo/supply/bin
 
 # Shares of the hour that CI has, in seconds; a suite that hangs is ended and the next one still runs.
 UNIT_SECONDS := 600
-PROCESS_SECONDS := 2160
+PROCESS_SECONDS := 1980
 ALONE_SECONDS := 300
 SPARK_SECONDS := 420
+OTHER_SECONDS := 180
 TEST_ARGS ?=
 
 UNIT := not process and not kafka and not spark
@@ -34,6 +46,8 @@ CPUS := $(shell nproc)
 UNIT_AT_ONCE := -n $(CPUS) --dist worksteal
 PROCESS_AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 SPARK_AT_ONCE := -n 2 --dist loadfile
+# What asyncio of another release of this Python may break first: the controller, the links, and the life of a daemon.
+OTHER_TESTS := tests/controller tests/net tests/process/test_life_cycle.py
 COVERAGE := .demo/coverage
 # The failed tests by name, for the end of the log; those of the process suite by themselves, for a second try.
 FAILED_TESTS := $(CURDIR)/.demo/failed-tests.txt
@@ -78,7 +92,7 @@ test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMP
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
 	export FAILED_TESTS=$(FAILED_TESTS) SKIPPED_TESTS=$(SKIPPED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
-		ended=0; timeout --signal=INT --kill-after=30 $$seconds $(PY) "$$@" $(TEST_ARGS) || ended=$$?; \
+		ended=0; timeout --signal=INT --kill-after=30 $$seconds $${python:-$(PY)} "$$@" $(TEST_ARGS) || ended=$$?; \
 		if [ $$ended = 124 ]; then echo "suite $$name: not ended after $$seconds s" >> $$FAILED_TESTS; fi; \
 		[ $$ended = 0 ] || [ $$ended = $(NOTHING_CHOSEN) ] || failed="$$failed $$name"; }; \
 	suite unit $(UNIT_SECONDS) $(MEASURED) -m "$(UNIT)" $(UNIT_AT_ONCE); \
@@ -88,6 +102,9 @@ test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMP
 		then failed="$$before"; fi; \
 	suite alone $(ALONE_SECONDS) -m pytest -m "$(PROCESS) and alone"; \
 	suite spark $(SPARK_SECONDS) $(MEASURED) -m "spark" $(SPARK_AT_ONCE); \
+	other=$$($(PY) -m tests.other_python); \
+	if [ -n "$$other" ]; then echo "== $$other: $$($$other --version)"; \
+		python=$$other suite other $(OTHER_SECONDS) -m pytest -m "not slow" -n $(CPUS) --dist loadfile $(OTHER_TESTS); fi; \
 	$(if $(TEST_ARGS),,echo "== coverage by room"; $(PY) -m tests.coverage_by_room || failed="$$failed coverage";) \
 	$(PY) -m tests.skipped_tests $(SKIPPED_TESTS); \
 	cat $(FAILED_TESTS) $(FAILED_BESIDE) 2>/dev/null || true; if [ -n "$$failed" ]; then echo "failed suites:$$failed"; exit 1; fi; echo "all suites passed"

@@ -6,9 +6,12 @@ Each row was met on a real interpreter. Debian 12 has Python 3.11.2, and a newer
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.other_python import other_python
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("sidecar", "client_stub", "pyspark_kafka_sidecar")
@@ -46,3 +49,12 @@ def test_no_place_is_taken_otherwise_by_an_older_python() -> None:
 )
 def test_the_test_can_fail(source: str, count: int) -> None:
     assert len(taken_otherwise(source)) == count
+
+
+def test_another_release_of_this_python_is_told_from_others(tmp_path: Path) -> None:
+    assert other_python(Path(sys.executable)) is None, "the same"
+    assert other_python(tmp_path / "python3.11") is None, "none"
+    stranger = tmp_path / "python3"
+    stranger.write_text('#!/bin/sh\necho "cpython-310-x86_64-linux-gnu 3.10.0 (main)"\n')
+    stranger.chmod(0o755)
+    assert other_python(stranger) is None, "compiled modules do not fit it"
