@@ -119,7 +119,7 @@ class Producer:
             )
         outbox = self._producer._outbox
         try:
-            self._producer.send(topic, value, key, pairs, number, timestamp or None, decided)
+            self._producer.send(topic, value, key, pairs, number, _timestamp(timestamp), decided)
         except BufferExhausted as error:
             raise BufferError(f"Local: Queue full: {error}") from error
         except DaemonUnreachable as error:
@@ -178,11 +178,11 @@ class Producer:
     def poll(self, timeout: float | None = -1) -> int:
         """Run the callbacks of decided records. Returns how many, or how many records without a callback were decided.
 
-        Waits at most ``timeout`` seconds for the first outcome (None or negative: as long as any record is under way).
-        Exceptions of callbacks are raised here.
+        Waits at most ``timeout`` seconds for the first outcome (None or negative: until there is one, also of a record
+        that another thread has yet to produce). Exceptions of callbacks are raised here.
         """
-        self._refuse_when_closed()
         timeout = _seconds(timeout)
+        self._refuse_when_closed()
         served = self._serve()
         if timeout == 0:
             return served  # programs call poll(0) for each record
@@ -192,7 +192,7 @@ class Producer:
             if silent := self._newly_silent():
                 return silent
             left = look_s if ends is None else min(look_s, ends - time.monotonic())
-            if left <= 0 or (ends is None and not len(self)):
+            if left <= 0 or self._is_closed:
                 return 0
             try:
                 report, error, message = self._events.get(timeout=left)
@@ -206,12 +206,19 @@ class Producer:
     def flush(self, timeout: float | None = -1) -> int:
         """Wait at most ``timeout`` seconds (None or negative: without limit) until no record is under way, and run the
         callbacks. Returns how many records are left.
-        """
-        self._refuse_when_closed()
-        return self._flush(timeout)
 
-    def _flush(self, timeout: float | None, raised: list[Exception] | None = None) -> int:
+        A callback that raises holds up neither the wait nor the other callbacks. The first exception is raised at the
+        end.
+        """
         timeout = _seconds(timeout)
+        self._refuse_when_closed()
+        raised: list[Exception] = []
+        left = self._flush(timeout, raised)
+        if raised:
+            raise raised[0]
+        return left
+
+    def _flush(self, timeout: float | None, raised: list[Exception]) -> int:
         ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
             left = None if ends is None else max(0.0, ends - time.monotonic())
@@ -325,14 +332,27 @@ def _bytes(given: Any) -> bytes | None:
 
 
 def _partition(given: Any) -> Any:
-    """Any integer, such as one of numpy, as confluent's C code takes it; None for a negative one. send() refuses other
+    """Any integer, such as one of numpy, as confluent's C code takes it; None for -1. send() refuses other types."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        return given
+    if number < -1:
+        raise KafkaException(
+            KafkaError(KafkaError._UNKNOWN_PARTITION, "Unable to produce message: Local: Unknown partition")
+        )
+    return None if number == -1 else number
+
+
+def _timestamp(given: Any) -> Any:
+    """Any integer; None, which is now, for 0 and for less: -1 is Kafka's word for no timestamp. send() refuses other
     types.
     """
     try:
         number = operator.index(given)
     except TypeError:
         return given
-    return None if number < 0 else number
+    return number if number > 0 else None
 
 
 def _seconds(timeout: Any) -> float | None:

@@ -32,6 +32,7 @@ from sidecar.bench.scale import measure_scale
 from sidecar.bench.scrape import measure_scrape
 from sidecar.bench.spark_sinks import measure_spark
 from sidecar.bench.throughput import compare_throughput, measure_throughput
+from sidecar.bench.twins import measure_twins
 from sidecar.bench.warm_up import warm_broker
 from sidecar.demo.steps import Steps
 from sidecar.testing.kafka_cluster import KafkaCluster, exit_on_sigterm, free_ports
@@ -44,6 +45,7 @@ PARTS: Final = (
     "tls",
     "tcp",
     "crash-safety",
+    "twins",
     "callers",
     "java",
     "spark",
@@ -151,6 +153,7 @@ def _on_kafka(run: Run, records: int, rounds: int, bootstrap_servers: str | None
         part("crash-safety", lambda: measure_crash_safety(bed, results))
         part("java", lambda: measure_java(bed, results))
         compare_throughput(results)
+        part("twins", lambda: measure_twins(bed, results))
         part("callers", lambda: _many_callers(bed, CALLERS_KINDS, results))
         part("spark", lambda: measure_spark(bed, results))
         part("sync", lambda: _one_by_one(bed, results))

@@ -13,12 +13,13 @@ from sidecar.bench.workload import Workload
 
 OURS = ("sidecar-callbacks", "sidecar-send-many", "sidecar-send-arrow", "sidecar-send")
 THEIRS = ("confluent-callbacks", "confluent-batch", "kafka-python", "aiokafka")
-SLOW = {"kafka-python": 10, "aiokafka": 10}
+SLOW = {"kafka-python": 10, "aiokafka": 10, "sidecar-result": 50}
 """These would take minutes, so they get fewer records by this factor; over seconds that favours no side."""
 LIBRARIES = {
     "sidecar-send-arrow": "pyarrow",
     "confluent-callbacks": "confluent_kafka",
     "confluent-batch": "confluent_kafka",
+    "confluent-polled": "confluent_kafka",
     "kafka-python": "kafka",
     "aiokafka": "aiokafka",
 }

@@ -61,8 +61,8 @@ def bench(
     kafka-sidecar bench --bootstrap-servers kafka1:9092 --topic scratch
 
     \b
-    Parts: kernel throughput tls tcp crash-safety callers java spark sync
-           open-loop interference fleet first-ack memory idle adoption scrape
+    Parts: kernel throughput tls tcp crash-safety twins callers java spark
+           sync open-loop interference fleet first-ack memory idle adoption scrape
            scale
     """
     need_packages("The bench", "demo", "sidecar.bench")

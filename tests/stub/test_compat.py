@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +185,94 @@ def test_a_poll_ends_with_the_outcome_of_a_record_without_a_callback(of_both: Ca
     told = Reports()
     producer.produce("t", b"own", callback=told)
     assert (producer.poll(10 * WAIT_S), told) == (1, [b"own"])
+
+
+def test_a_poll_waits_its_time_also_when_no_record_is_under_way(of_both: Callable[..., Any]) -> None:
+    """It returned at once, so ``while True: producer.poll()`` burnt a core."""
+    told = Reports()
+    producer = of_both(on_delivery=told)
+    began = time.monotonic()
+    assert producer.poll(0.3) == 0
+    assert time.monotonic() - began >= 0.29
+    served: list[int] = []
+    polling = threading.Thread(target=lambda: served.append(producer.poll()), daemon=True)
+    polling.start()
+    polling.join(0.3)
+    assert polling.is_alive()
+    producer.produce("t", b"v")
+    polling.join(WAIT_S)
+    assert (served, told) == ([1], [b"v"])
+
+
+@pytest.mark.parametrize("timeout", [[], [600]])
+def test_ctrl_c_ends_a_poll(of_both: Callable[..., Any], timeout: list[float]) -> None:
+    producer = of_both()
+    interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        producer.poll(*timeout)
+    interrupt.join()
+
+
+def test_a_flush_runs_every_callback_and_raises_afterwards(of_both: Callable[..., Any]) -> None:
+    """It ended at the first that raised, and left the others to the next poll()."""
+    told: list[bytes] = []
+
+    def fail(_: object, message: Any) -> None:
+        told.append(message.value())
+        raise RuntimeError(message.value())
+
+    producer = of_both()
+    for number in range(3):
+        producer.produce("t", b"%d" % number, partition=0, callback=fail)
+    with pytest.raises(RuntimeError) as raised:
+        producer.flush(WAIT_S)
+    assert told == [b"0", b"1", b"2"]
+    if isinstance(producer, confluent.Producer):
+        assert raised.value.args == (b"0",)
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_a_poll_ends_at_a_callback_that_raises(of_both: Callable[..., Any]) -> None:
+    told: list[bytes] = []
+
+    def fail(_: object, message: Any) -> None:
+        told.append(message.value())
+        raise RuntimeError(message.value())
+
+    producer = of_both()
+    for number in range(2):
+        producer.produce("t", b"%d" % number, partition=0, callback=fail)
+    for number in range(2):
+        with pytest.raises(RuntimeError, match=str(number)):
+            while True:
+                producer.poll(WAIT_S)
+        assert told == [b"0", b"1"][: number + 1]
+
+
+@pytest.mark.parametrize("timestamp", [0, -1, -2, Integer(-1), Integer(1_700_000_000_000), 1_700_000_000_000])
+def test_a_timestamp_of_minus_one_is_none(of_both: Callable[..., Any], timestamp: Any) -> None:
+    """The twin refused it. A program passes on the timestamp of a message that has none."""
+    told: list[object] = []
+    producer = of_both(on_delivery=lambda error, _: told.append(error))
+    producer.produce("t", b"v", timestamp=timestamp)
+    assert (producer.flush(WAIT_S), told) == (0, [None])
+
+
+@pytest.mark.parametrize("partition", [-2, -100, -(1 << 31), Integer(-2)])
+def test_a_negative_partition_below_minus_one_is_refused(of_both: Callable[..., Any], partition: Any) -> None:
+    """The twin took it for -1."""
+    producer = of_both()
+    producer.produce("t", b"v")
+    producer.flush(WAIT_S)  # the original knows the topic now
+    with pytest.raises((confluent.KafkaException, confluent_kafka.KafkaException)) as raised:
+        producer.produce("t", b"v", partition=partition)
+    error = raised.value.args[0]
+    assert (error.name(), error.str()) == (
+        "_UNKNOWN_PARTITION",
+        "Unable to produce message: Local: Unknown partition",
+    )
+    assert len(producer) == 0
 
 
 def test_only_errors_are_reported_if_the_program_says_so(

@@ -69,6 +69,36 @@ class ConfluentCallbacks(_Confluent):
         return self.counter.check()
 
 
+class ConfluentPolled(_Confluent):
+    """``produce()`` with a callback, and ``poll(0)`` behind each record, as its documentation shows."""
+
+    def send_all(self, workload: Workload) -> int:
+        records, topic, on_delivery = workload.make(), workload.topic, self.counter.on_delivery
+        produce, poll = self.producer.produce, self.producer.poll
+        count = len(records)
+        for number in range(workload.records):
+            key, value = records[number % count]
+            while True:
+                try:
+                    produce(topic, value=value, key=key, on_delivery=on_delivery)
+                    break
+                except BufferError:
+                    poll(0.05)
+            poll(0)
+        self.producer.flush(FLUSH_S)
+        return self.counter.check()
+
+
+class TwinPolled(ConfluentPolled):
+    """The same program with our twin in its place."""
+
+    def __init__(self, run_dir: str) -> None:
+        from client_stub.compat.confluent import Producer
+
+        self.producer = Producer({"sidecar.run_dir": run_dir, "client.id": "bench"})
+        self.counter = Counter()
+
+
 class ConfluentBatch(_Confluent):
     """``produce_batch()`` of up to 1,000 records a call, with one callback function for all of them.
 

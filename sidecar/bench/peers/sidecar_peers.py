@@ -58,6 +58,17 @@ class SidecarFutures(_Sidecar):
         return len(deliveries)
 
 
+class SidecarOneByOne(_Sidecar):
+    """``send().result(10)``, one record at a time."""
+
+    def send_all(self, workload: Workload) -> int:
+        records, topic, send = workload.make(), workload.topic, self.producer.send
+        for number in range(workload.records):
+            key, value = records[number % len(records)]
+            send(topic, value=value, key=key).result(10)
+        return workload.records
+
+
 class SidecarSendMany(_Sidecar):
     """``send_many()`` of up to 1,000 records a call."""
 
