@@ -20,7 +20,15 @@ from client_stub.refusals import Lasts, lasts, refusal_error
 from client_stub.session_effects import CloseSockets, Effect, OpenControl, OpenWorker
 from client_stub.session_states import TRANSITIONS, SessionEvent, State
 from client_stub.submission import lost_error
-from client_stub.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, Kind
+from client_stub.wire import (
+    PARTITIONER_MASK,
+    PARTITIONER_SHIFT,
+    PARTITIONERS,
+    PARTITIONERS_SINCE,
+    SUBMISSION_BYTES_MAX,
+    SUBMIT_HEAD_BYTES_MAX,
+    Kind,
+)
 
 ANSWER_TIMEOUT_MS: Final = 5_000.0
 PING_INTERVAL_MS: Final = 10_000.0
@@ -34,7 +42,7 @@ REFUSED_TEXT: Final = "The daemon refused this client: {}"
 class Attachment(ABC):
     """The attachment of one client. ``Session`` is built on it, has the client's streams, and calls it."""
 
-    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float) -> None:
+    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float, placing: int = 0) -> None:
         self.state = State.IDLE
         self.due_ms = inf
         """When ``Session.tick`` or ``ping_due`` may have something to do; inf: only when something happens. While no
@@ -61,6 +69,7 @@ class Attachment(ABC):
         self._pack: Callable[[list[Any]], bytes] = msgpack.Packer().pack
         """One packer for all messages, as ``packb`` would allocate a buffer for each."""
         self._identity = identity
+        self._partitioner = placing >> PARTITIONER_SHIFT & PARTITIONER_MASK
         self._delivery_timeout_ms = delivery_timeout_ms
         self._worker_epoch = 0
         self._patience = Patience()
@@ -189,6 +198,14 @@ class Attachment(ABC):
         self.submission_bytes = SUBMISSION_BYTES_MAX
         if isinstance(limit, int) and limit > 0:
             self.submission_bytes = min(limit, SUBMISSION_BYTES_MAX)
+        if self._partitioner and not int(self.limits.get("partitioners", 0)) >> self._partitioner & 1:
+            # It would place the keys of these records otherwise, without a word.
+            text = (
+                f"it is older than kafka-sidecar {PARTITIONERS_SINCE} and does not know the partitioner "
+                f"{PARTITIONERS[self._partitioner - 1]}, by which this client places its keys: upgrade the daemon."
+            )
+            self._refused("UNSUPPORTED_VERSION", text, now_ms)
+            return
         self._move(SessionEvent.WELCOME)
         self.welcome_count += 1
         self.last_word = self.refusal = ""

@@ -57,6 +57,9 @@ class Outbox(OutboxCore):
     _streams_max = STREAMS_KEPT_MAX
     """At how many streams it looks for idle ones again."""
 
+    placing = 0
+    """Bits of SUBMIT's flags that say how the daemon places these records, for a twin of another client."""
+
     def __init__(
         self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
     ) -> None:
@@ -215,7 +218,7 @@ class Outbox(OutboxCore):
         made = Submission(
             self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
-        made.flags = SubmitFlag.WANT_INDEXES
+        made.flags = SubmitFlag.WANT_INDEXES | self.placing
         if not self.publish(stream, opened, made):
             self._keep(packer)
 

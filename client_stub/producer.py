@@ -55,7 +55,7 @@ from client_stub.session import Session
 from client_stub.stats import ProducerStats, stats_of
 from client_stub.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
 from client_stub.wait_reasons import ask
-from client_stub.wire import LocalCode
+from client_stub.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, SubmitFlag
 
 if TYPE_CHECKING or native is None:
     from client_stub.producer_core import ProducerCore
@@ -166,6 +166,15 @@ class Producer(ProducerCore):
         process_end.enter(self)
 
     # --- sending (send() itself stands in producer_core.py and in _native.pyx) ---------------------------------
+
+    _placing = 0
+
+    def _place_by(self, partitioner: str) -> None:
+        """For a twin, before the first send: place records by this one of PARTITIONERS, and fail those for a partition
+        that does not exist as soon as the topic is known, as other clients do.
+        """
+        self._placing = PARTITIONERS.index(partitioner) + 1 << PARTITIONER_SHIFT | SubmitFlag.FIXED_PARTITIONS
+        self._outbox.placing = self._placing
 
     _send_slow = producer_core.ProducerCore.send
     """The compiled send() calls this for all but plain records into an open submission."""
@@ -404,7 +413,9 @@ class Producer(ProducerCore):
                 asked=self._asked,
             )
             try:
-                session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms)
+                session = Session(
+                    identity, delivery_timeout_ms=self._delivery_timeout_ms, placing=self._placing
+                )
                 # Of several threads that arrive at once, the first one's thread is used.
                 io = outbox.io.setdefault("thread", IoThread(outbox, session, self._curve_keys))
             except (OSError, MemoryError) as error:
@@ -427,6 +438,7 @@ class Producer(ProducerCore):
             path=self._path,
             on_error=self._on_error,
         )
+        outbox.placing = self._placing
         outbox.why_no_topic = partial(why_no_topic, self._path, curve_keys=self._curve_keys)
         return outbox
 

@@ -50,8 +50,9 @@ ACK_BYTES_MAX: Final = 32 << 10
 class Session(Attachment):
     """One client identity and its streams. The io thread owns it; not thread-safe."""
 
-    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float) -> None:
-        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms)
+    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float, placing: int = 0) -> None:
+        """``placing``: the bits of ``Outbox.placing``."""
+        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms, placing=placing)
         self.windows: dict[int, AckWindow] = {}
         """Stream number → its window. Numbers are never reused, so late messages for old streams are ignored."""
         self.released: list[Submission] = []

@@ -16,7 +16,7 @@ from client_stub.hot import Fate, PartCore, RecordPacker, SubmissionCore, mask_o
 from client_stub.log import log
 from client_stub.record_metadata import RecordMetadata
 from client_stub.wait_reasons import ask, why_no_outcome
-from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape
+from client_stub.wire import Format, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag
 
 if TYPE_CHECKING:
     from client_stub.outbox import Outbox
@@ -25,6 +25,7 @@ _MSGPACK: Final = Format.MSGPACK
 _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
+_WANT_INDEXES: Final = int(SubmitFlag.WANT_INDEXES)
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each outcome."""
 _NOWHERE: Final = Outcome(
     kind=_FAILED,
@@ -170,7 +171,7 @@ class Submission(SubmissionCore):
 
     def failures_of(self, first: int, count: int) -> tuple[DeliveryFailed | None, int]:
         """(first error, number of failed records) of the ``count`` records from ``first`` on, so far."""
-        if self.first_error is None or not self.flags:
+        if self.first_error is None or not self.flags & _WANT_INDEXES:
             return self.first_error, self.failed_count  # without indexes the submission belongs to one call
         error, failed, left = None, 0, (1 << count) - 1
         for fate in self.fates:
@@ -275,7 +276,7 @@ class Submission(SubmissionCore):
             error = error_for(outcome.code, outcome.text, outcome.persistence)
         # The records as a mask over their indexes, or only their number if nobody asks for single ones.
         shape = outcome.shape
-        if shape == _COUNT and not self.flags:
+        if shape == _COUNT and not self.flags & _WANT_INDEXES:
             self._count(outcome, error)
             return
         mask = ((1 << outcome.count) - 1) << outcome.first_index if shape == _RANGE else _mask_of(outcome)
@@ -345,7 +346,7 @@ class Submission(SubmissionCore):
         """Complete every record that is still undecided with ``error``."""
         if self.completed:
             return
-        if self.flags:
+        if self.flags & _WANT_INDEXES:
             self.apply(_NOWHERE._replace(count=self.count), error)
         else:
             self._note(error, self.remaining)

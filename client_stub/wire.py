@@ -131,6 +131,34 @@ class SubmitFlag(IntEnum):
     """Outcomes must give the record indexes that they cover, as futures or callbacks wait for each record."""
     FLUSH = 2
     """Has the effect of a FLUSH of this stream up to this seq, sent after it."""
+    # Bits 2 to 4: the number of one of PARTITIONERS, shifted by PARTITIONER_SHIFT.
+    FIXED_PARTITIONS = 0x20
+    """A record for a partition that the topic lacks fails as soon as the topic is known. Otherwise it waits up to
+    max.block.ms for the partition.
+    """
+
+
+PARTITIONERS: Final = (
+    "random",
+    "consistent",
+    "consistent_random",
+    "murmur2",
+    "murmur2_random",
+    "fnv1a",
+    "fnv1a_random",
+)
+"""Partitioners that a client may name for its records, numbered from 1; 0 is the daemon's own. They are librdkafka's.
+
+A record without a partition goes by the hash of its key, modulo the topic's partitions; ``consistent`` is CRC-32. A
+null key counts as the empty one, or with "random" in the name it goes by chance, a batch to a partition; by
+``consistent_random`` an empty key does so too. ``murmur2_random`` is also that of Java's producer and of kafka-python.
+
+Sent only to a worker that says it reads it: bit ``1 << number`` of ``limits["partitioners"]`` in WELCOME.
+"""
+PARTITIONER_SHIFT: Final = 2
+PARTITIONER_MASK: Final = 7
+PARTITIONERS_SINCE: Final = "0.1.0"
+"""The first version whose daemon knows them."""
 
 
 class OutcomeKind(IntEnum):

@@ -32,6 +32,7 @@ from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
 from client_stub.producer_core import checked_headers, header_pairs
 from client_stub.record_metadata import RecordMetadata
+from client_stub.wire import PARTITIONERS
 
 __all__ = [
     "TIMESTAMP_CREATE_TIME",
@@ -49,6 +50,7 @@ FIRST_LOOK_S: Final = 0.001
 doubles from the first to the longest.
 """
 
+_TAKEN: Final = ("partitioner",)
 _TRUE: Final = frozenset({"true", "t", "1"})
 """How librdkafka takes a setting for true."""
 
@@ -76,7 +78,9 @@ class Producer:
             )
         self._only_errors = str(settings.pop("delivery.report.only.error", False)).lower() in _TRUE
         self._is_closed = False
-        self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings))
+        partitioner = _partitioner_of(settings)
+        self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings, _TAKEN))
+        self._producer._place_by(partitioner)
         self._producer._asked = asked_cluster(settings)
         self._forget_events()
         _producers.add(self)
@@ -323,6 +327,24 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _partitioner_of(settings: dict[str, Any]) -> str:
+    """Take ``partitioner`` out of the settings, also out of the old ones of topics. librdkafka's default places keys by
+    CRC-32.
+    """
+    of_topics = settings.get("default.topic.config")
+    if isinstance(of_topics, dict) and "partitioner" in of_topics:
+        settings.setdefault("partitioner", of_topics["partitioner"])
+        left = {name: value for name, value in of_topics.items() if name != "partitioner"}
+        settings["default.topic.config"] = left or None
+    named = settings.pop("partitioner", None)
+    if named is None:
+        return "consistent_random"
+    if named not in PARTITIONERS:
+        text = f'Invalid value for configuration property "partitioner": {named}. Take {", ".join(PARTITIONERS)}.'
+        raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
+    return str(named)
 
 
 def _bytes(given: Any) -> bytes | None:

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
 from typing import Any, Final, NamedTuple
 
 from client_stub.arguments import check_callable, milliseconds
+from client_stub.compat.partition_choice import PartitionChoice, takes
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.delivery import Delivery
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
 from client_stub.packer import Headers
 from client_stub.producer import MAX_BLOCK_MS, Producer
 from client_stub.producer_core import checked_headers
+from client_stub.topic_lookup import PartitionInfo
 
 KafkaError = SidecarError
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")
-_TAKEN: Final = ("key.serializer", "value.serializer", "max.block.ms")
+_TAKEN: Final = ("key.serializer", "value.serializer", "max.block.ms", "partitioner")
 
 
 class KafkaTimeoutError(SidecarError):
@@ -122,25 +123,25 @@ class FutureRecordMetadata:
 
 class KafkaProducer:
     """The producer; see the module. ``sidecar_run_dir`` and ``sidecar_token`` name the daemon, ``client_id`` names the
-    client. Of the other settings only ``key_serializer``, ``value_serializer`` and ``max_block_ms`` have an effect.
-    Thread-safe and fork-safe.
+    client. Of the other settings only ``key_serializer``, ``value_serializer``, ``max_block_ms`` and ``partitioner``
+    have an effect. Without ``partitioner`` keys go by murmur2, as there. Thread-safe and fork-safe.
 
-    Raises ValueError for ``transactional_id``, ``partitioner``, and a misspelt name of a setting that has an effect.
+    Raises ValueError for ``transactional_id``, and for a misspelt name of a setting that has an effect.
     """
 
     def __init__(self, **configs: Any) -> None:
         self._key_serializer, self._value_serializer = (
             _checked_serializer(name, configs.pop(name, None)) for name in _SERIALIZERS
         )
-        if configs.get("partitioner") is not None:
-            raise ValueError(
-                "partitioner is not taken: the daemon places records by its own setting of that name. "
-                "Leave it out, or give send() the partition."
-            )
+        partitioner = configs.pop("partitioner", None)
         self._max_block_ms = milliseconds("max_block_ms", configs.pop("max_block_ms", MAX_BLOCK_MS))
         named = {_dotted(name): value for name, value in configs.items()}
         self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
         self._producer._asked = asked_cluster(named)
+        self._producer._place_by("murmur2_random")
+        self._choice: PartitionChoice | None = None
+        if partitioner is not None:
+            self._choice = PartitionChoice(partitioner, self._look_up, self._max_block_ms / 1e3)
 
     def send(
         self,
@@ -162,6 +163,8 @@ class KafkaProducer:
         # Checked before the send: an error after it would look as if the record was not sent.
         pairs = None if headers is None else checked_headers(headers)
         header_bytes = sum(len(name.encode()) + len(each or b"") for name, each in pairs) if pairs else -1
+        if partition is None and self._choice is not None:
+            partition = self._choice.of(topic, (key, key_bytes, value, value_bytes))
         try:
             delivery = self._producer.send(topic, value_bytes, key_bytes, pairs, partition, timestamp_ms)
         except (BufferExhausted, DaemonUnreachable) as error:
@@ -181,8 +184,12 @@ class KafkaProducer:
 
     def partitions_for(self, topic: str) -> set[int]:
         """Ids of the topic's partitions. Raises KafkaTimeoutError for a topic that Kafka does not have."""
+        return {each.partition for each in self._look_up(topic, self._max_block_ms / 1e3)}
+
+    def _look_up(self, topic: str, timeout: float) -> tuple[PartitionInfo, ...]:
+        """The topic's partitions. Raises KafkaTimeoutError after ``timeout`` seconds."""
         try:
-            return {each.partition for each in self._producer.partitions_for(topic, self._max_block_ms / 1e3)}
+            return self._producer.partitions_for(topic, timeout)
         except MetadataTimeout as error:
             raise KafkaTimeoutError(str(error)) from error
 
@@ -217,7 +224,7 @@ def _checked_serializer(name: str, given: Any) -> Any:
             f"{name} must be a function from an object to bytes, or have serialize(topic, headers, data), "
             f"not {type(given).__name__}."
         )
-    if hasattr(given, "serialize") and not _takes_headers(given.serialize):
+    if hasattr(given, "serialize") and not takes(given.serialize, 3):  # (topic, headers, data), as in 3.x
         return _WithoutHeaders(given)
     return given
 
@@ -230,17 +237,6 @@ class _WithoutHeaders:
 
     def serialize(self, topic: str, _headers: object, data: Any) -> Any:
         return self._serialize(topic, data)
-
-
-def _takes_headers(serialize: Callable[..., object]) -> bool:
-    """Whether it takes (topic, headers, data), as in kafka-python 3.x."""
-    try:
-        signature(serialize).bind("topic", [], None)
-    except TypeError:
-        return False
-    except ValueError:  # a compiled one does not tell
-        return True
-    return True
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, given: Any) -> Any:

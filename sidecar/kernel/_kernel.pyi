@@ -211,8 +211,10 @@ class StickyPartitioner:
         """Set the number of batches that wait for a partition. Costs nothing until the next draw. Unknown partitions
         are ignored.
         """
-    def next_partition(self, size_bytes: int, key: bytes | None = None) -> int:
-        """Partition for a record of this size and key (``index`` does this for each record)."""
+    def next_partition(self, size_bytes: int, key: bytes | None = None, named: int = 0) -> int:
+        """Partition for a record of this size and key (``index`` does this for each record). ``named``: the number of
+        the one that its client has named, of PARTITIONERS of client_stub/wire.py. Raises ValueError for another.
+        """
 
 @final
 class RecordBlock:
@@ -260,10 +262,12 @@ def index(
 ) -> RecordBlock:
     """Walk an entry's payload once: check bounds and types, choose partitions, store words, compute exact sizes.
 
-    Only words 0xFFFF get a partition. A word that is a partition is kept, and fails with INVALID_PARTITION if the
-    topic has no such partition any more. A done word is skipped; a failure word is reported again. From the first
-    unreadable record on, all records fail with MALFORMED_RECORD. The size limit is Java's
-    ``estimateSizeInBytesUpperBound``.
+    Only words 0xFFFF get a partition, by the partitioner that the entry's flags name, else by ``partitioner``'s kind. A
+    record that names a partition which the topic lacks is a failure with INVALID_PARTITION, whose word stays 0xFFFF:
+    the partition may appear. With the flag FIXED_PARTITIONS its word is the failure. A word that is a partition is
+    kept, and fails with INVALID_PARTITION if the topic has no such partition any more. A done word is skipped; a
+    failure word is reported again. From the first unreadable record on, all records fail with MALFORMED_RECORD. The
+    size limit is Java's ``estimateSizeInBytesUpperBound``.
 
     ``retry_code`` limits the walk to records with that word, as if seen for the first time: a failure code (a
     partition may have appeared), or 0xFFFF (records with a partition are in batches already). 0xFFFE inverts this:

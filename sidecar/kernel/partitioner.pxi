@@ -11,6 +11,13 @@ cdef enum:
     BY_TURN = 5
     QUEUE_LENGTH_MAX = 65535      # so that the sum of all weights stays below 2**32
 
+cdef enum:
+    # PARTITIONERS of client_stub/wire.py, each behind its twin without "random": a client names them, in the flags.
+    NAMED_RANDOM = 1
+    NAMED_CONSISTENT_RANDOM = 3
+    NAMED_MURMUR2_RANDOM = 5
+    NAMED_FNV1A_RANDOM = 7
+
 PARTITIONERS = ("murmur2", "consistent_random", "fnv1a", "fnv1a_random", "random", "round_robin")
 
 
@@ -185,11 +192,31 @@ cdef class StickyPartitioner:
             return self.available[(self.turn - 1) % self.available_count]
         return self.by_chance()
 
-    def next_partition(self, size_bytes, key=None):
+    cdef uint32_t place_as(
+        self, int named, const uint8_t *key, int64_t key_bytes, int64_t size_bytes
+    ) noexcept nogil:
+        """As ``place``, by the partitioner that the record's client has named."""
+        if key_bytes < 0 or (key_bytes == 0 and named == NAMED_CONSISTENT_RANDOM):
+            if named & 1:  # those with "random" in the name
+                return self.draw(size_bytes)
+            key_bytes = 0
+        if named == NAMED_RANDOM:
+            return self.by_chance()
+        if named <= NAMED_CONSISTENT_RANDOM:
+            return crc32_of(key, key_bytes) % self.partition_count
+        if named <= NAMED_MURMUR2_RANDOM:
+            return (murmur2_of(key, key_bytes) & 0x7fffffff) % self.partition_count
+        return fnv1a_of(key, key_bytes) % self.partition_count
+
+    def next_partition(self, size_bytes, key=None, int named=0):
         cdef const uint8_t *data
+        if not 0 <= named <= NAMED_FNV1A_RANDOM:
+            raise ValueError(f"no partitioner has the number {named}")
         if key is None:
-            return self.place(NULL, -1, size_bytes)
+            return self.place_as(named, NULL, -1, size_bytes) if named else self.place(NULL, -1, size_bytes)
         if not isinstance(key, bytes):
             raise TypeError(f"a key is bytes or None, not {type(key).__name__}")
         data = <const uint8_t *> PyBytes_AS_STRING(key)
+        if named:
+            return self.place_as(named, data, len(key), size_bytes)
         return self.place(data, len(key), size_bytes)

@@ -118,7 +118,9 @@ cdef inline void fail_record(Walk *walk, uint16_t *word, uint32_t index, uint16_
     walk.failure_count += 1
 
 
-cdef inline uint16_t choose_partition(const Record *r, StickyPartitioner partitioner, int64_t body, int64_t max_body) noexcept nogil:
+cdef inline uint16_t choose_partition(
+    const Record *r, StickyPartitioner partitioner, int named, int64_t body, int64_t max_body
+) noexcept nogil:
     """Word of a record seen for the first time: a partition or a failure."""
     cdef uint32_t partition
     if body > max_body:
@@ -129,7 +131,10 @@ cdef inline uint16_t choose_partition(const Record *r, StickyPartitioner partiti
         if r.partition < 0 or r.partition >= partitioner.partition_count or r.partition >= WORD_FAILED_MIN:
             return INVALID_PARTITION
         return <uint16_t> r.partition
-    partition = partitioner.place(r.key, r.key_bytes, body + 6)
+    if named:
+        partition = partitioner.place_as(named, r.key, r.key_bytes, body + 6)
+    else:
+        partition = partitioner.place(r.key, r.key_bytes, body + 6)
     return <uint16_t> partition if partition < WORD_FAILED_MIN else INVALID_PARTITION
 
 
@@ -181,6 +186,8 @@ cdef void index_walk(
     cdef int64_t offset = 0, here, body, base_timestamp_ms = header.base_timestamp_ms
     cdef uint32_t i, count = header.count
     cdef uint32_t partition
+    cdef int named = header.flags >> PARTITIONER_SHIFT & PARTITIONER_MASK
+    cdef bint may_appear = not header.flags & FIXED_PARTITIONS
     cdef uint16_t *word
     cdef uint16_t code
     cdef Window words, bytes
@@ -231,8 +238,8 @@ cdef void index_walk(
         if r.value_bytes > 0:
             body += r.value_bytes
         if code == WORD_UNPARTITIONED:
-            code = choose_partition(&r, partitioner, body, max_body)
-            if code != INVALID_PARTITION:  # the partition may appear: its record stays without one until it fails
+            code = choose_partition(&r, partitioner, named, body, max_body)
+            if code != INVALID_PARTITION or not may_appear:  # the partition may appear: its record stays without one until it fails
                 word[0] = code
                 stored(AT_INDEX_WORD)
         elif code < WORD_FAILED_MIN and code >= partitioner.partition_count:

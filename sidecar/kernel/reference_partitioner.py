@@ -12,6 +12,16 @@ from sidecar.kernel.reference_bytes import murmur2
 from sidecar.kernel.reference_chain import WORD_FAILED_MIN
 
 PARTITIONERS: Final = ("murmur2", "consistent_random", "fnv1a", "fnv1a_random", "random", "round_robin")
+NAMED: Final = (
+    "random",
+    "consistent",
+    "consistent_random",
+    "murmur2",
+    "murmur2_random",
+    "fnv1a",
+    "fnv1a_random",
+)
+"""Those that a client may name, from number 1 on."""
 QUEUE_LENGTH_MAX: Final = 65_535
 _U64: Final = (1 << 64) - 1
 
@@ -88,7 +98,11 @@ class StickyPartitioner:
         self._produced_bytes += size_bytes
         return self.current
 
-    def next_partition(self, size_bytes: int, key: bytes | None = None) -> int:
+    def next_partition(self, size_bytes: int, key: bytes | None = None, named: int = 0) -> int:
+        if not 0 <= named <= len(NAMED):
+            raise ValueError(f"no partitioner has the number {named}")
+        if named:
+            return self._named(NAMED[named - 1], size_bytes, key)
         match self._kind:
             case "murmur2" if key is None or self._ignore_keys:
                 return self._draw(size_bytes)
@@ -105,3 +119,16 @@ class StickyPartitioner:
                 self._turn += 1
                 return self._available[(self._turn - 1) % (1 << 32) % len(self._available)]
         return self._by_chance()
+
+    def _named(self, name: str, size_bytes: int, key: bytes | None) -> int:
+        has_key = bool(key) if name == "consistent_random" else key is not None
+        if "random" in name and not has_key:
+            return self._draw(size_bytes)
+        match name.removesuffix("_random"):
+            case "random":
+                return self._by_chance()
+            case "consistent":
+                return zlib.crc32(key or b"") % self.partition_count
+            case "murmur2":
+                return (murmur2(key or b"") & 0x7FFFFFFF) % self.partition_count
+        return fnv1a(key or b"") % self.partition_count

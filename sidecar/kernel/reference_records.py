@@ -20,6 +20,9 @@ MALFORMED_RECORD: Final = 0xFF00
 RECORD_TOO_LARGE: Final = 0xFF01
 INVALID_PARTITION: Final = 0xFF02
 INVALID_TIMESTAMP: Final = 0xFF03
+PARTITIONER_SHIFT: Final = 2
+PARTITIONER_MASK: Final = 7
+FIXED_PARTITIONS: Final = 0x20
 UPPER_BOUND_OVERHEAD: Final = 82
 WORK_NUMBER: Final = (1 << 50) - 1
 
@@ -108,6 +111,7 @@ def _body(key: bytes | None, value: bytes | None, headers: list[Any] | None) -> 
 
 def _choose(
     partitioner: StickyPartitioner,
+    named: int,
     body: bytes,
     key: bytes | None,
     partition: int | None,
@@ -119,7 +123,7 @@ def _choose(
     if timestamp is not None and not 0 <= timestamp < 1 << 63:
         return INVALID_TIMESTAMP
     if partition is None:
-        partition = partitioner.next_partition(len(body) + 6, key)
+        partition = partitioner.next_partition(len(body) + 6, key, named)
     valid = 0 <= partition < min(partitioner.partition_count, WORD_FAILED_MIN)
     return partition if valid else INVALID_PARTITION
 
@@ -220,8 +224,9 @@ def _walk(
         key, value, headers, partition, timestamp = record
         body = _body(key, value, headers)
         if word == WORD_UNPARTITIONED:
-            word = _choose(partitioner, body, key, partition, timestamp, max_request_bytes)
-            if word != INVALID_PARTITION:
+            named = entry.flags >> PARTITIONER_SHIFT & PARTITIONER_MASK
+            word = _choose(partitioner, named, body, key, partition, timestamp, max_request_bytes)
+            if word != INVALID_PARTITION or entry.flags & FIXED_PARTITIONS:
                 chain.set_word(entry, i, word)
                 stored(AT_INDEX_WORD)
         elif word < WORD_FAILED_MIN and word >= partitioner.partition_count:

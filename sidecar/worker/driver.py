@@ -269,7 +269,7 @@ class Driver:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._holds.next_timed_ms <= now_ms:
             self._holds.timed_due(now_ms)
-        if topics.missing.unasked or waiting.queues:
+        if topics.missing.unasked or waiting.queues or waiting.outdated:
             self._ask_for_topics(now_ms)
         if self._settlement.finished_chains:
             self._give_pages_back(now_ms)
@@ -302,7 +302,7 @@ class Driver:
     def _next_due_ms(self, now_ms: float) -> float:
         """When the next rare timed work is due, monotonic ms."""
         due_ms = NEVER_MS
-        if self._waiting.queues:
+        if self._waiting.queues or self._waiting.outdated:
             due_ms = self._waiting.next_due_ms
         if self._sender.watches_lateness:
             due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))

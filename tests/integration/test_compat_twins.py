@@ -12,8 +12,11 @@ import confluent_kafka
 import kafka as kafka_python_library
 import pytest
 from kafka.errors import KafkaTimeoutError as TheirTimeout
+from kafka.partitioner import DefaultPartitioner, Partitioner
 
+from client_stub import errors
 from client_stub.compat import confluent, kafka_python
+from client_stub.wire import PARTITIONERS
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.kafka_cluster import KafkaCluster
 from sidecar.testing.kafka_topics import NewTopic, quiet_config
@@ -51,6 +54,95 @@ def new_kafka_python(
     return lambda **more: kafka_python.KafkaProducer(
         **servers, sidecar_run_dir=str(shared_daemon.run_dir), **more
     )
+
+
+KEYS = [
+    b"",
+    *(b"key-%d" % number for number in range(60)),
+    *("\u00e4" * size for size in range(1, 6)),
+    bytes(200),
+]
+
+
+def places_by_key(module: ModuleType, config: dict[str, Any], topic: str) -> dict[Any, int]:
+    """Where a producer puts the keys; a null key's place is left out, as it is a matter of chance or sticky."""
+    found: dict[Any, int] = {}
+    producer = module.Producer(config)
+    for key in KEYS:
+        producer.produce(
+            topic,
+            b"v",
+            key,
+            on_delivery=lambda error, message, key=key: found.setdefault(
+                key, -1 if error is not None else message.partition()
+            ),
+        )
+    assert producer.flush(WAIT_S) == 0
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 8, 17])
+def test_a_key_lies_where_the_original_puts_it(
+    kafka: KafkaCluster, shared_daemon: SidecarDaemon, new_topic: NewTopic, partitions: int
+) -> None:
+    """The twin placed by murmur2 whatever it was told, so all keys of a program moved when it was switched over."""
+    topic = new_topic(partitions=partitions)
+    ours = {"sidecar.run_dir": str(shared_daemon.run_dir)}
+    for name in (None, *PARTITIONERS):
+        more = {} if name is None else {"partitioner": name}
+        theirs = places_by_key(confluent_kafka, quiet_config(kafka.bootstrap_servers, more), topic)
+        twins = places_by_key(confluent, {**ours, **more}, topic)
+        if name == "random":
+            assert {len(set(each.values())) > 1 for each in (twins, theirs)} == {partitions > 1}
+            continue
+        if name in (None, "consistent_random"):
+            del theirs[b""], twins[b""]  # by chance
+        assert twins == theirs, name
+        assert -1 not in twins.values()
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 8, 17])
+def test_a_key_lies_where_kafka_python_puts_it(
+    kafka: KafkaCluster, shared_daemon: SidecarDaemon, new_topic: NewTopic, partitions: int
+) -> None:
+    topic = new_topic(partitions=partitions)
+    keys = [key.encode() if isinstance(key, str) else key for key in KEYS]
+    found = []
+    for kind, settings in (
+        (kafka_python_library.KafkaProducer, {"bootstrap_servers": kafka.bootstrap_servers}),
+        (kafka_python.KafkaProducer, {"sidecar_run_dir": str(shared_daemon.run_dir)}),
+    ):
+        for partitioner in ({}, {"partitioner": DefaultPartitioner()}, {"partitioner": Last()}):
+            with kind(**settings, **partitioner) as producer:
+                futures = [producer.send(topic, b"v", key=key) for key in keys]
+                found.append([future.get(WAIT_S).partition for future in futures])
+    assert found[0] == found[1] == found[3] == found[4]
+    assert found[2] == found[5] == [partitions - 1] * len(keys)
+
+
+class Last(Partitioner):  # type: ignore[misc]  # without types
+    def partition(
+        self, topic: str, key: Any, serialized_key: Any, value: Any, serialized_value: Any, cluster: Any
+    ) -> int:
+        return max(cluster.partitions_for_topic(topic))
+
+
+def test_a_partition_that_does_not_exist_fails_at_once(kafka: KafkaCluster, new_topic: NewTopic) -> None:
+    """It held flush() for max.block.ms, a minute by default."""
+    topic = new_topic(partitions=2)
+    with SidecarDaemon(kafka.bootstrap_servers) as daemon:
+        told: list[Any] = []
+        producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+        for partition in (2, 1, 99):
+            producer.produce(topic, b"v", partition=partition, callback=lambda *both: told.append(both))
+        assert producer.flush(WAIT_S) == 0
+        assert sorted((error and error.name()) or "" for error, _ in told) == [
+            *("", "_UNKNOWN_PARTITION", "_UNKNOWN_PARTITION")
+        ]
+        twin = kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir))
+        with pytest.raises(errors.InvalidPartition, match=r"2 is not in the range \[0\.\.\.2\)"):
+            twin.send(topic, b"v", partition=2).get(WAIT_S)
+        twin.close()
 
 
 # --- confluent-kafka ------------------------------------------------------------------------------------

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from client_stub import wire
-from sidecar.kernel import reference, reference_bytes, reference_chain, reference_columns, reference_records
+from sidecar.kernel import (
+    reference,
+    reference_bytes,
+    reference_chain,
+    reference_columns,
+    reference_partitioner,
+    reference_records,
+)
 from sidecar.shm import in_work, layout
 
 KERNEL = Path(__file__).resolve().parents[2] / "sidecar/kernel"
@@ -60,6 +67,10 @@ def test_the_kernel_s_numbers_are_the_wire_s_and_the_twin_s(name: str) -> None:
         common = kernel.keys() & other.keys()
         assert len(common) >= (1 if name == "columns.pxi" else 12), sorted(common)
         assert {each: kernel[each] for each in common} == {each: other[each] for each in common}
+
+
+def test_the_twin_s_partitioners_are_the_wire_s() -> None:
+    assert reference_partitioner.NAMED == wire.PARTITIONERS
 
 
 def test_the_twin_s_numbers_are_the_wire_s() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client_stub.wire import PARTITIONERS
 from sidecar.kernel import _kernel, reference, reference_partitioner
 from tests.kernel.journal import Journal
 
@@ -54,6 +55,49 @@ def assert_spread(found: Counter[int], weights: Mapping[int, int]) -> None:
 def draws(partitioner: Any, count: int = 20_000, key: bytes | None = None) -> Counter[int]:
     """Where ``count`` records go, each of which fills a batch."""
     return Counter(partitioner.next_partition(1_000_000, key) for _ in range(count))
+
+
+# The whole table, by hash; None: by chance. The keys: null, empty, and three others.
+NAMED_KEYS = (None, b"", b"23456", LONG, b"hejsan")
+NAMED: dict[str, tuple[int | None, ...]] = {
+    "random": (None, None, None, None, None),
+    "consistent": (0, 0, 0xB1B451D7, 0xB0150DF7, 0xD077037E),
+    "consistent_random": (None, None, 0xB1B451D7, 0xB0150DF7, 0xD077037E),
+    "murmur2": (0x106E08D9, 0x106E08D9, 0x058D780F, 0x4F7703DA, 0x5EC19395),
+    "murmur2_random": (None, 0x106E08D9, 0x058D780F, 0x4F7703DA, 0x5EC19395),
+    "fnv1a": (0x7EE3623B, 0x7EE3623B, 0x27E6F469, 0x155E3E5F, 0x17B1E27A),
+    "fnv1a_random": (None, 0x7EE3623B, 0x27E6F469, 0x155E3E5F, 0x17B1E27A),
+}
+
+
+@pytest.mark.parametrize("own", ["murmur2", "fnv1a", "round_robin"])
+@pytest.mark.parametrize("name", PARTITIONERS)
+def test_a_client_s_partitioner_places_its_keys_whatever_the_daemon_s_is(
+    kernel: ModuleType, name: str, own: str
+) -> None:
+    number = PARTITIONERS.index(name) + 1
+    for count in (1, 2, 7, 17, 1_000):
+        partitioner = kernel.StickyPartitioner(
+            count, range(count), 1, 5, kind=own, ignore_keys=own == "murmur2"
+        )
+        for key, expected in zip(NAMED_KEYS, NAMED[name], strict=True):
+            found = {partitioner.next_partition(10, key, number) for _ in range(50)}
+            if expected is not None:
+                assert found == {expected % count}, (count, key)
+            else:
+                assert len(found) > 1 or count == 1, (count, key)
+    with pytest.raises(ValueError, match="no partitioner has the number 8"):
+        partitioner.next_partition(10, b"k", 8)
+
+
+@pytest.mark.parametrize("name", [each for each in PARTITIONERS if "random" in each])
+def test_keyless_records_of_a_client_s_partitioner_fill_a_batch(kernel: ModuleType, name: str) -> None:
+    """As librdkafka's sticky partitioning does; among the partitions with a leader."""
+    number = PARTITIONERS.index(name) + 1
+    partitioner = kernel.StickyPartitioner(9, [2, 5], 1_000, 5, kind="round_robin")
+    runs = [{partitioner.next_partition(100, None, number) for _ in range(10)} for _ in range(40)]
+    assert {len(each) for each in runs} == {1}
+    assert set.union(*runs) == {2, 5}
 
 
 @pytest.mark.parametrize("kind", OTHERS)

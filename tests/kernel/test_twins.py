@@ -43,6 +43,7 @@ malformed = st.one_of(
 
 PARTITIONS = 6
 INVALID_PARTITION = 0xFF02
+FIXED_PARTITIONS = 0x20
 
 
 def walk(
@@ -57,7 +58,8 @@ def walk(
     batches: list[Any] = []
     failed: list[tuple[Any, list[int]]] = []
     for seq, (payload, count) in enumerate(payloads, 1):
-        entry = journal.append(payload, count, seq=seq, flags=seq % 2)
+        flags = seq % 2 | seq * 5 % 8 << 2 | (FIXED_PARTITIONS if seq % 3 == 2 else 0)
+        entry = journal.append(payload, count, seq=seq, flags=flags)
         block = kernel.index(journal.chain, entry, partitioner, max_request_bytes)
         again = kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFE)
         found = [
@@ -65,7 +67,7 @@ def walk(
             for _, start, stop in again.groups
             for later, i in ((-1, 9), (0, 0), (0, 3), (0, 24), (1, 0))
         ]
-        final = [each for each in block.failures if each[1] != INVALID_PARTITION]
+        final = [each for each in block.failures if flags & FIXED_PARTITIONS or each[1] != INVALID_PARTITION]
         assert (again.groups, again.failures) == (block.groups, final), "as adoption reads it"
         assert bool(again.unplaced) is (len(final) < len(block.failures)), "a partition may appear"
         assert not kernel.index(journal.chain, entry, partitioner, max_request_bytes, 0xFFFF).count

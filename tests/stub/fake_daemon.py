@@ -63,8 +63,10 @@ class FakeDaemon:
     def __init__(self, run_dir: Path, *, worker_epoch: int = 1, limits: dict[str, Any] | None = None) -> None:
         self.run_dir = run_dir
         self.worker_epoch = worker_epoch
-        self.limits = {"max_request_size": 1 << 20} if limits is None else limits
+        self.limits = {"max_request_size": 1 << 20, "partitioners": 0xFE} if limits is None else limits
         self.window_bytes = 4 << 20
+        self.partitions = 1
+        """Of each topic."""
         self.accept: Callable[[Client, Submit], bool] = lambda client, submit: True
         self.deliver: Callable[[Client, Submit], None] | None = self.deliver_all
         self.refuse_hello: tuple[str, str] | None = None
@@ -245,7 +247,7 @@ class FakeDaemon:
     def _tell_topics(self, routing_id: bytes, names: list[str]) -> None:
         asked = names or [""]
         refusal = next((self.topic_refusals[name] for name in asked if name in self.topic_refusals), None)
-        found = [[name, 0, [[0, 1, [1], [1], []]]] for name in names]
+        found = [[name, 0, [[p, 1, [1], [1], []] for p in range(self.partitions)]] for name in names]
         answer = [Kind.TOPICS_REPLY, found] if refusal is None else [Kind.REFUSED, *refusal]
         self.control.send_multipart([routing_id, msgpack.packb(answer)])
 

@@ -14,10 +14,10 @@ import confluent_kafka
 import kafka.serializer
 import pytest
 
-from client_stub import errors
+from client_stub import Producer, errors
 from client_stub.compat import confluent, kafka_python
 from client_stub.compat.settings import ASKED_CHARACTERS_MAX, asked_cluster
-from client_stub.wire import LocalCode, OutcomeKind, Persistence
+from client_stub.wire import PARTITIONERS, LocalCode, OutcomeKind, Persistence, SubmitFlag
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -449,10 +449,114 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
     assert [line.rpartition(": ")[2] for line in said] == ["error_cb, linger.ms.", "linger.ms."]
     with pytest.raises(ValueError, match=r"transactional\.id is not taken"):
         kafka_python.KafkaProducer(transactional_id="t")
-    with pytest.raises(ValueError, match="the daemon places records by its own setting"):
-        kafka_python.KafkaProducer(partitioner=lambda key, all_partitions, available: all_partitions[0])
     with pytest.raises(NotImplementedError, match="the daemon has the records"):
         confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
+
+
+class Theirs:
+    """A partitioner of kafka-python 3.x."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def partition(
+        self, topic: str, key: Any, key_bytes: Any, value: Any, value_bytes: Any, cluster: Any
+    ) -> int:
+        self.seen.append(
+            (topic, key, key_bytes, value, value_bytes, cluster.topics(), cluster.partitions_for_topic(topic))
+        )
+        return max(cluster.available_partitions_for_topic(topic))
+
+
+class Older:
+    """One of an earlier 3.x."""
+
+    def partition(self, topic: str, key_bytes: Any, cluster: Any) -> int:
+        return min(cluster.available_partitions_for_topic(topic))
+
+
+def test_a_partitioner_of_the_program_is_called_as_kafka_python_calls_it(daemon: FakeDaemon) -> None:
+    def second(key: bytes | None, every: list[int], available: list[int]) -> int:
+        assert (key, every) == (b"k", [0, 1, 2])
+        return available[1]
+
+    theirs = Theirs()
+    daemon.partitions = 3
+    for partitioner, expected in ((second, 1), (theirs, 2), (Older(), 0)):
+        with kafka_python.KafkaProducer(
+            sidecar_run_dir=str(daemon.run_dir), partitioner=partitioner, key_serializer=str.encode
+        ) as producer:
+            for _ in range(3):
+                producer.send("t", b"v", key="k")
+            producer.send("t", b"v", key="k", partition=7)
+        records = [each.records[i] for each in daemon.received for i in range(each.count)]
+        assert [record[3] for record in records] == [expected] * 3 + [7]
+        daemon.received.clear()
+    assert theirs.seen == [("t", "k", b"k", b"v", b"v", {"t"}, {0, 1, 2})] * 3
+    with pytest.raises(TypeError, match="partitioner must be a function of"):
+        kafka_python.KafkaProducer(partitioner="murmur2")
+
+
+@pytest.mark.parametrize("old_style", [False, True])
+@pytest.mark.parametrize("name", [None, *PARTITIONERS])
+def test_a_submission_carries_the_partitioner(daemon: FakeDaemon, name: str | None, old_style: bool) -> None:
+    settings = {} if name is None else {"partitioner": name}
+    if old_style:
+        settings = {"default.topic.config": settings}
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir), **settings}) as producer:
+        producer.produce("t", b"v", b"k")
+    (submit,) = daemon.received
+    number = PARTITIONERS.index(name or "consistent_random") + 1
+    assert submit.flags & 0x3C == number << 2 | SubmitFlag.FIXED_PARTITIONS
+
+
+def test_the_default_of_kafka_python_is_murmur2_and_a_forked_child_has_it_too(daemon: FakeDaemon) -> None:
+    producer = kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir))
+    producer.send("t", b"v", b"k").get(WAIT_S)
+    pid = os.fork()
+    if not pid:
+        producer.send("t", b"v", b"k").get(WAIT_S)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    flags = [each.flags >> 2 & 7 for each in daemon.received]
+    assert flags == [PARTITIONERS.index("murmur2_random") + 1] * 2
+    producer.close()
+
+
+@pytest.mark.parametrize("name", ["xx", "", "Murmur2", print, 5])
+def test_a_partitioner_that_is_none_is_refused(of_both: Callable[..., Any], name: Any) -> None:
+    with pytest.raises((confluent.KafkaException, confluent_kafka.KafkaException)) as raised:
+        of_both(partitioner=name)
+    assert raised.value.args[0].name() == "_INVALID_ARG"
+    assert 'Invalid value for configuration property "partitioner"' in raised.value.args[0].str()
+
+
+def test_a_daemon_that_does_not_know_the_partitioner_takes_no_record(daemon: FakeDaemon) -> None:
+    """It would place the keys otherwise, without a word."""
+    daemon.limits = {"max_request_size": 1 << 20}
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    with pytest.raises(
+        confluent.KafkaException, match=r"older than kafka-sidecar .* partitioner consistent_random"
+    ):
+        producer.produce("t", b"v", b"k")
+    assert not daemon.received
+    producer.close()
+    with Producer(daemon.run_dir) as plain:
+        plain.send("t", b"v", b"k").result(WAIT_S)
+
+
+def test_an_upgrade_that_was_taken_back_holds_the_records_until_it_comes_again(daemon: FakeDaemon) -> None:
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    producer.produce("t", b"0", b"k")
+    assert producer.flush(WAIT_S) == 0
+    new, daemon.limits = daemon.limits, {"max_request_size": 1 << 20}
+    daemon.kill_worker()
+    producer.produce("t", b"1", b"k")
+    eventually(lambda: "does not know the partitioner" in producer._producer.stats().why_away)
+    daemon.limits = new
+    assert producer.flush(WAIT_S) == 0
+    assert [each.records[0][1] for each in daemon.received] == [b"0", b"1"]
+    producer.close()
 
 
 def test_a_misspelt_setting_that_has_an_effect_is_refused() -> None:

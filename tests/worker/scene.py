@@ -59,6 +59,8 @@ class Scene:
         chain = self.chain_table.open(IDEMPOTENT_LANE, "t")
         assert chain is not None
         self.chain: Chain = chain
+        self.flags = int(SubmitFlag.WANT_INDEXES)
+        """Of the entries that are accepted."""
         self.partitioner = StickyPartitioner(6, range(6), 1 << 20, 1)
         self.sequence = 0
 
@@ -97,7 +99,7 @@ class Scene:
             seq=seq,
             base_timestamp_ms=1_700_000_000_000,
             format=1,
-            flags=SubmitFlag.WANT_INDEXES,
+            flags=self.flags,
         )
         session.unsettled_records += count
         return entry

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.wire import LocalCode, SubmitFlag
 from sidecar.common.model import Node
 from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
@@ -171,6 +171,30 @@ def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: 
     assert [[entry.seq for entry, _ in batch.records.entries()] for batch in grown] == [[1, 2]]
     assert topics.topics.waiting.entry_count == 0
     assert topics.topics.waiting.next_due_ms == float("inf")
+
+
+@pytest.mark.rule("M5")
+def test_a_client_may_want_a_missing_partition_to_fail_at_once(topics: TopicScene) -> None:
+    """As librdkafka does. The topic is looked up again, so that records behind it find a new partition."""
+    topics.scene.flags |= SubmitFlag.FIXED_PARTITIONS
+    topics.entry("a", 0.0, partition=2)
+    assert topics.failed == []
+    topics.topics.on_snapshot(snapshot(a=1), 1.0)
+    topics.topics.waiting.go_on(1.0)
+    code = int(LocalCode.INVALID_PARTITION)
+    assert topics.failed == [("a", 1, [(0, code), (1, code)])]
+    topics.entry("a", 2.0, partition=2)
+    assert [seq for _, seq, _ in topics.failed] == [1, 2]
+    waiting = topics.topics.waiting
+    assert not waiting.queues and waiting.entry_count == 0
+    assert waiting.next_due_ms <= 3.0 and waiting.take_stale(3.0) == ("a",)
+    assert waiting.next_due_ms == float("inf") and waiting.take_stale(4.0) == ()
+    topics.entry("a", 5.0, partition=2)
+    assert waiting.take_stale(5.0) == (), "once a second"
+    assert waiting.take_stale(waiting.next_due_ms) == ("a",)
+    topics.topics.on_snapshot(snapshot(2, a=3), 2_000.0)
+    topics.entry("a", 2_001.0, partition=2)
+    assert [batch.partition for batch in topics.accumulator.batches_of("a", None)] == [2]
 
 
 @pytest.mark.rule("M5")

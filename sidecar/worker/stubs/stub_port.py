@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from client_stub.wire import (
+    PARTITIONERS,
     SUBMISSION_RECORDS_MAX,
     SUBMIT_HEAD_BYTES_MAX,
     Format,
@@ -88,6 +89,7 @@ class StubPort:
             "submission_records": SUBMISSION_RECORDS_MAX,
             "formats": 1 << Format.MSGPACK | 1 << Format.ARROW,
             "streams": STREAMS_MAX,
+            "partitioners": (2 << len(PARTITIONERS)) - 2,
         }
         self._credit_window_bytes = credit_window_bytes
         self.client_ack_timeout_ms = client_ack_timeout_ms

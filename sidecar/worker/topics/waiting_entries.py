@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import WORD_UNPARTITIONED, LocalCode
+from client_stub.wire import WORD_UNPARTITIONED, LocalCode, SubmitFlag
 from sidecar.kernel import fail_remaining, index, index_run
 from sidecar.worker.streams.topic_queue import EntryLine
 
@@ -28,6 +28,7 @@ RUN_ENTRIES = 65_536
 EXPIRED_ENTRIES = 8_192
 """Limit of a topic's entries that expire or are refused in one turn."""
 _NEVER_MS: Final = float("inf")
+_FIXED_PARTITIONS: Final = int(SubmitFlag.FIXED_PARTITIONS)
 
 
 class WaitingEntries:
@@ -53,6 +54,8 @@ class WaitingEntries:
         """Queues among them whose topic is known. A turn examines only these, however many wait for metadata."""
         self._out_of_range: dict[TopicQueue, None] = {}
         """Queues with records for a partition that does not exist, and some that had such records."""
+        self.outdated: set[str] = set()
+        """Topics of records that failed for a missing partition and do not wait for it."""
         self._refresh_due_ms = 0.0
         self._expiry_ms = _NEVER_MS
         """Lower bound of all expiry times, monotonic ms, so that a turn need not examine a thousand waiting topics. If
@@ -112,10 +115,14 @@ class WaitingEntries:
         """Fail the records of a block's last entry, accepted at ``accepted_ms``, that could not be partitioned.
 
         A record that names a partition beyond the topic's waits up to max.block.ms for it to appear, as in Kafka's
-        KafkaProducer.waitOnMetadata. The other records of its entry continue.
+        KafkaProducer.waitOnMetadata, unless its client wants it to fail at once, as in librdkafka. Either way the topic
+        is refreshed. The other records of its entry continue.
         """
-        failures = block.failures
-        final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
+        failures = final = block.failures
+        if not block.entry.flags & _FIXED_PARTITIONS:
+            final = [each for each in failures if each[1] != LocalCode.INVALID_PARTITION]
+        elif any(code == LocalCode.INVALID_PARTITION for _, code in failures):
+            self.outdated.add(queue.topic)
         if len(final) < len(failures):
             queue.out_of_range.append(block.entry.ordinal, accepted_ms)
             self._expiry_ms = min(self._expiry_ms, accepted_ms + self._config.max_block_ms)
@@ -258,19 +265,22 @@ class WaitingEntries:
 
     def take_stale(self, now_ms: float) -> tuple[str, ...]:
         """Topics with records for a missing partition, to be refreshed about once a second."""
-        if not self._out_of_range or now_ms < self._refresh_due_ms:
+        if not (self._out_of_range or self.outdated) or now_ms < self._refresh_due_ms:
             return ()
         self._out_of_range = dict.fromkeys(queue for queue in self._out_of_range if queue.out_of_range)
-        if self._out_of_range:
+        topics = {queue.topic: None for queue in self._out_of_range} | dict.fromkeys(self.outdated)
+        self.outdated.clear()
+        if topics:
             self._refresh_due_ms = now_ms + self._config.retry_backoff_max_ms
-        return tuple(dict.fromkeys(queue.topic for queue in self._out_of_range))
+        return tuple(topics)
 
     @property
     def next_due_ms(self) -> float:
         """When the next entry expires or a topic is refreshed, monotonic ms; infinity if nothing waits."""
-        if not self.queues:
+        if not (self.queues or self.outdated):
             return _NEVER_MS
-        return min(self._expiry_ms, self._refresh_due_ms) if self._out_of_range else self._expiry_ms
+        refresh_ms = self._refresh_due_ms if self._out_of_range or self.outdated else _NEVER_MS
+        return min(self._expiry_ms if self.queues else _NEVER_MS, refresh_ms)
 
     def set_expiry(self) -> None:
         """Set the time at which the first of the remaining entries expires."""
