@@ -3,9 +3,11 @@
 from client_stub.producer_core import ProducerCore as ProducerCore
 from client_stub.pure import Delivery as Delivery
 from client_stub.pure import Fate as Fate
+from client_stub.pure import MessageCore as MessageCore
 from client_stub.pure import OpenStream as OpenStream
 from client_stub.pure import RecordPacker as RecordPacker
 from client_stub.pure import SubmissionCore as SubmissionCore
+from client_stub.pure import TwinCore as TwinCore
 from client_stub.pure import clear_wakes as clear_wakes
 from client_stub.pure import encode as encode
 from client_stub.pure import mask_of_indexes as mask_of_indexes

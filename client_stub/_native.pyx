@@ -34,6 +34,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from functools import partial
+from queue import Empty
 
 from client_stub.arguments import SEND_FIELDS, check_callable, checked_wait
 from client_stub.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
@@ -133,3 +134,4 @@ include "_native_callbacks.pxi"
 include "_native_calls.pxi"
 include "_native_frames.pxi"
 include "_native_outcomes.pxi"
+include "_native_twin.pxi"

@@ -21,6 +21,7 @@ from client_stub.frames import encode, whole_message
 from client_stub.habits import no_pickle, with_hints
 from client_stub.packer import LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
 from client_stub.pure_fate import Fate, OnDelivery, mask_of_indexes, run_callbacks
+from client_stub.pure_twin import MessageCore, TwinCore
 from client_stub.wait_reasons import why_not_taken
 from client_stub.wire import unpack_outcomes
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Delivery",
     "Fate",
+    "MessageCore",
     "OpenStream",
     "OutboxCore",
     "PartCore",
     "RecordPacker",
     "SubmissionCore",
+    "TwinCore",
     "clear_wakes",
     "encode",
     "mask_of_indexes",

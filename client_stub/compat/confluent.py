@@ -19,19 +19,18 @@ import queue
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 from client_stub.arguments import check_callable, checked_wait
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
-from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message, Sent
+from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.hot import TwinCore
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
 from client_stub.producer_core import checked_headers, header_pairs
-from client_stub.record_metadata import RecordMetadata
 from client_stub.wire import PARTITIONERS
 
 __all__ = [
@@ -57,7 +56,7 @@ _TRUE: Final = frozenset({"true", "t", "1"})
 OnDelivery: TypeAlias = "Callable[[KafkaError | None, Message], object]"
 
 
-class Producer:
+class Producer(TwinCore):
     """The producer; see the module. ``sidecar.run_dir`` and ``sidecar.token`` name the daemon, ``client.id`` names the
     client, and ``on_delivery`` is the callback of records without their own. With ``delivery.report.only.error``
     callbacks hear of failures only. Thread-safe and fork-safe.
@@ -71,6 +70,7 @@ class Producer:
         if config is not None and not isinstance(config, Mapping):
             raise TypeError(f"config must be a mapping of settings, not {type(config).__name__}.")
         settings = {**(config or {}), **more}
+        self._message_kind = Message
         self._on_delivery: OnDelivery | None = settings.pop("on_delivery", None)
         if self._on_delivery is not None and not callable(self._on_delivery):
             raise KafkaException(
@@ -86,25 +86,24 @@ class Producer:
         _producers.add(self)
 
     def _forget_events(self) -> None:
-        self._events: queue.SimpleQueue[tuple[OnDelivery, KafkaError | None, Message]] = queue.SimpleQueue()
+        self._streams = self._producer._outbox.streams
+        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._event_count = 0
         self._silent_count = 0
         """Outcomes without an event that poll() and flush() have noticed."""
 
-    def produce(
+    def _produce(
         self,
         topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
-        partition: int = -1,
-        callback: OnDelivery | None = None,
-        on_delivery: OnDelivery | None = None,
-        timestamp: int = 0,
-        headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
+        value: str | bytes | None,
+        key: str | bytes | None,
+        partition: int,
+        callback: OnDelivery | None,
+        on_delivery: OnDelivery | None,
+        timestamp: int,
+        headers: Mapping[str, Any] | Iterable[tuple[str, Any]] | None,
     ) -> None:
-        """Queue one record. Raises BufferError when there is no room, KafkaException for a record that is refused, and
-        TypeError for a key or value that is neither text nor bytes. The first call waits up to 5 s for the daemon.
-        """
+        """As ``produce``, of any record."""
         self._refuse_when_closed()
         _check_callbacks(callback=callback, on_delivery=on_delivery)
         pairs = None if headers is None else checked_headers(_encoded(headers))
@@ -116,11 +115,7 @@ class Producer:
             report = self._on_delivery
         decided = None
         if report is not None:
-            decided = partial(
-                self._decided,
-                Sent(topic, value, key, pairs, -1 if number is None else number, time.monotonic()),
-                report,
-            )
+            decided = Message(self, report, topic, value, key, pairs, -1 if number is None else number)
         outbox = self._producer._outbox
         try:
             self._producer.send(topic, value, key, pairs, number, _timestamp(timestamp), decided)
@@ -179,12 +174,8 @@ class Producer:
                 message["_error"] = error.args[0]
         return queued
 
-    def poll(self, timeout: float | None = -1) -> int:
-        """Run the callbacks of decided records. Returns how many, or how many records without a callback were decided.
-
-        Waits at most ``timeout`` seconds for the first outcome (None or negative: until there is one, also of a record
-        that another thread has yet to produce). Exceptions of callbacks are raised here.
-        """
+    def _poll(self, timeout: float | None) -> int:
+        """As ``poll``, of any timeout."""
         timeout = _seconds(timeout)
         self._refuse_when_closed()
         served = self._serve()
@@ -199,12 +190,11 @@ class Producer:
             if left <= 0 or self._is_closed:
                 return 0
             try:
-                report, error, message = self._events.get(timeout=left)
+                message = self._events.get(timeout=left)
             except queue.Empty:
                 look_s = min(2 * look_s, LOOK_S)
                 continue
-            report(error, message)
-            served = 1 + self._serve()
+            served = self._serve(None, message)
         return served
 
     def flush(self, timeout: float | None = -1) -> int:
@@ -282,23 +272,6 @@ class Producer:
     def __bool__(self) -> bool:
         return True
 
-    def _serve(self, raised: list[Exception] | None = None) -> int:
-        """Run the callbacks of all events. An exception ends this, or is appended to ``raised`` if it is the first."""
-        served = 0
-        while True:
-            try:
-                report, error, message = self._events.get_nowait()
-            except queue.Empty:
-                return served
-            served += 1
-            try:
-                report(error, message)
-            except Exception as failure:
-                if raised is None:
-                    raise
-                if not raised:
-                    raised.append(failure)
-
     def _newly_silent(self) -> int:
         """How many records without an event were decided since the last call."""
         stats = self._producer.stats()
@@ -307,14 +280,7 @@ class Producer:
         newly, self._silent_count = silent - self._silent_count, max(silent, self._silent_count)
         return max(0, newly)
 
-    def _decided(
-        self, sent: Sent, report: OnDelivery, error: SidecarError | None, metadata: RecordMetadata | None
-    ) -> None:
-        if error is None and self._only_errors:
-            return
-        self._event_count += 1
-        said = None if error is None else error_of(error)
-        self._events.put((report, said, Message(sent, said, metadata, time.monotonic() - sent.at_s)))
+    _error_of = staticmethod(error_of)
 
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()

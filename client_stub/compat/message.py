@@ -2,73 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from client_stub.compat.kafka_error import KafkaError
-from client_stub.record_metadata import RecordMetadata
+from client_stub.hot import MessageCore
 
 TIMESTAMP_NOT_AVAILABLE: Final = 0
 TIMESTAMP_CREATE_TIME: Final = 1
 
 
-class Sent(NamedTuple):
-    """A record as produce() took it."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    headers: list[tuple[str, Any]] | None
-    partition: int
-    at_s: float
-
-
-class Message:
+class Message(MessageCore):
     """One record and its place in the log. For a failed record ``offset()`` is None and ``partition()`` the one asked
     for, or -1.
     """
 
-    def __init__(
-        self, sent: Sent, error: KafkaError | None, metadata: RecordMetadata | None, latency_s: float
-    ) -> None:
-        self._sent, self._error, self._metadata, self._latency_s = sent, error, metadata, latency_s
+    __slots__ = ()
 
     def topic(self) -> str:
-        return self._sent.topic
+        return self._topic
 
     def partition(self) -> int:
-        return self._sent.partition if self._metadata is None else self._metadata.partition
+        return self._partition if self._metadata is None else self._metadata.partition
 
     def offset(self) -> int | None:
         return None if self._metadata is None else self._metadata.offset
 
     def key(self) -> bytes | None:
-        return self._sent.key
+        return self._key
 
     def value(self) -> bytes | None:
-        return self._sent.value
+        return self._value
 
     def headers(self) -> list[tuple[str, Any]] | None:
-        return self._sent.headers
+        return self._headers
 
     def error(self) -> KafkaError | None:
-        return self._error
+        error: KafkaError | None = self._error
+        return error
 
     def leader_epoch(self) -> int | None:
         """Always None, as for every message of a producer."""
         return None
 
     def set_topic(self, value: Any) -> None:
-        self._sent = self._sent._replace(topic=value)
+        self._topic = value
 
     def set_key(self, value: Any) -> None:
-        self._sent = self._sent._replace(key=value)
+        self._key = value
 
     def set_value(self, value: Any) -> None:
         """Set the value to any object, as a deserializer would."""
-        self._sent = self._sent._replace(value=value)
+        self._value = value
 
     def set_headers(self, value: Any) -> None:
-        self._sent = self._sent._replace(headers=value)
+        self._headers = value
 
     def set_error(self, value: Any) -> None:
         self._error = value
@@ -84,4 +71,4 @@ class Message:
         return self._latency_s
 
     def __len__(self) -> int:
-        return 0 if self._sent.value is None else len(self._sent.value)
+        return 0 if self._value is None else len(self._value)

@@ -17,7 +17,8 @@ import pytest
 from client_stub import Producer, errors
 from client_stub.compat import confluent, kafka_python
 from client_stub.compat.settings import ASKED_CHARACTERS_MAX, asked_cluster
-from client_stub.wire import PARTITIONERS, LocalCode, OutcomeKind, Persistence, SubmitFlag
+from client_stub.hot import native
+from client_stub.wire import PARTITIONERS, Kind, LocalCode, OutcomeKind, Persistence, SubmitFlag
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -557,6 +558,79 @@ def test_an_upgrade_that_was_taken_back_holds_the_records_until_it_comes_again(d
     assert producer.flush(WAIT_S) == 0
     assert [each.records[0][1] for each in daemon.received] == [b"0", b"1"]
     producer.close()
+
+
+@pytest.mark.skipif(native is None, reason="of the compiled module")
+def test_plain_records_take_the_compiled_way(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """produce() + poll(0) took 4.4 times the CPU of the original, as all of it was Python."""
+    daemon.accept = lambda client, submit: False  # so that a submission stays open
+    told, default = Reports(), Reports()
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}, on_delivery=default) as producer:
+        producer.produce("t", b"sent")
+        eventually(lambda: daemon.received)
+        producer.produce("t", b"first")
+        slow: list[Any] = []
+        monkeypatch.setattr(producer, "_produce", lambda *record: slow.append(record))
+        monkeypatch.setattr(producer, "_poll", slow.append)
+        for number in range(100):
+            producer.produce("t", f"v{number}", "k", on_delivery=told)
+            producer.produce("t", value=b"own%d" % number, key=None, callback=None)
+            assert producer.poll(0) == 0
+        assert not slow
+        for wrong in (
+            *({"value": 5}, {"key": 5}, {"partition": 7}, {"timestamp": 7}, {"headers": {}}, {"callback": 5}),
+            *({"callback": told, "on_delivery": told}, {"value": bytearray(b"x")}, {"partition": True}),
+        ):
+            producer.produce("t", **wrong)
+        producer.produce("other")
+        producer.produce(7)  # type: ignore[arg-type]
+        assert len(slow) == 11
+        monkeypatch.undo()
+        daemon.accept = lambda client, submit: True
+        daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.RESEND, 1, 1]))
+        assert producer.flush(WAIT_S) == 0
+        assert told == [b"v%d" % number for number in range(100)]
+        assert default == [b"sent", b"first", *(b"own%d" % number for number in range(100))]
+    assert {each[0] for submit in daemon.received for each in submit.records} == {None, b"k"}
+
+
+def test_callbacks_may_poll_flush_and_produce(daemon: FakeDaemon) -> None:
+    told: list[bytes | None] = []
+
+    def again(_: object, message: confluent.Message) -> None:
+        told.append(message.value())
+        if message.value() == b"1":
+            producer.produce("t", b"2", callback=again)
+            producer.flush(WAIT_S)
+            told.append(b"flushed")
+        producer.poll(0)
+
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
+        producer.produce("t", b"0", callback=again)
+        producer.produce("t", b"1", callback=again)
+    assert told == [b"0", b"1", b"2", b"flushed"]
+
+
+def test_threads_that_poll_serve_each_message_once(daemon: FakeDaemon) -> None:
+    told: list[bytes | None] = []
+    ended = threading.Event()
+    with confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
+
+        def poll() -> None:
+            while not ended.is_set():
+                producer.poll(0.01)
+
+        threads = [threading.Thread(target=poll) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(3_000):
+            producer.produce("t", b"%d" % number, callback=lambda _, message: told.append(message.value()))
+            producer.poll(0)
+        assert producer.flush(WAIT_S) == 0
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert sorted(told, key=lambda each: int(each or b"")) == [b"%d" % number for number in range(3_000)]
 
 
 def test_a_misspelt_setting_that_has_an_effect_is_refused() -> None:

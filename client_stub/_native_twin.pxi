@@ -1,0 +1,159 @@
+# MessageCore and TwinCore: the way of a record of confluent's twin, from produce() to its callback. See pure_twin.py.
+
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static inline PyObject *ks_new(PyTypeObject *kind, PyObject *arguments) {
+        return kind->tp_new(kind, arguments, NULL);
+    }
+    static inline double ks_monotonic_s(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec + now.tv_nsec * 1e-9;
+    }
+    """
+    object ks_new(type, tuple)
+    double ks_monotonic_s() nogil
+
+cdef object ZERO = 0
+cdef object MINUS_ONE = -1
+cdef tuple NO_ARGUMENTS = ()
+
+
+cdef class TwinCore
+
+
+cdef class MessageCore:
+    """A record as produce() took it, and then its outcome. As the record's callback it waits for the next poll()."""
+
+    cdef public object _topic
+    cdef public object _value
+    cdef public object _key
+    cdef public object _headers
+    cdef public object _partition
+    cdef public object _error
+    cdef public object _metadata
+    cdef public double _latency_s
+    cdef double at_s
+    cdef TwinCore twin
+    cdef object report
+
+    def __init__(self, TwinCore twin not None, report, topic, value, key, headers, partition):
+        self.begin(twin, report, topic, value, key)
+        self._headers, self._partition = headers, partition
+
+    cdef inline void begin(self, TwinCore twin, report, topic, value, key):
+        self.twin, self.report = twin, report
+        self._topic, self._value, self._key = topic, value, key
+        self.at_s = ks_monotonic_s()
+
+    def __call__(self, error, metadata):
+        """The outcome is there. Io thread."""
+        cdef TwinCore twin = self.twin
+        if error is not None:
+            self._error = twin._error_of(error)
+        elif twin._only_errors:
+            return
+        self._metadata = metadata
+        self._latency_s = ks_monotonic_s() - self.at_s
+        twin._event_count += 1
+        twin._events.put(self)
+
+    cdef inline int serve(self) except -1:
+        """Call the program's callback, once."""
+        report, self.report = self.report, None
+        report(self._error, self)
+        return 0
+
+
+cdef class TwinCore:
+    """The compiled half of confluent's Producer: takes plain records into an open submission, and leaves all others to
+    ``_produce`` and ``_poll``.
+    """
+
+    cdef public dict _streams
+    cdef public type _message_kind
+    cdef public object _events
+    cdef public Py_ssize_t _event_count
+    cdef public object _on_delivery
+    cdef public bint _only_errors
+    cdef public bint _is_closed
+
+    def produce(
+        self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None
+    ):
+        """Queue one record. Raises BufferError when there is no room, KafkaException for a record that is refused, and
+        TypeError for a key or value that is neither text nor bytes. The first call waits up to 5 s for the daemon.
+        """
+        cdef PyObject* found
+        cdef SubmissionCore submission
+        cdef MessageCore message = None
+        cdef list callbacks
+        report = callback if callback is not None else on_delivery
+        if (
+            headers is None
+            and partition is MINUS_ONE
+            and timestamp is ZERO
+            and (report is None or PyCallable_Check(report))
+            and (callback is None or on_delivery is None)
+            and not self._is_closed
+            and isinstance(topic, str)
+        ):
+            if type(value) is str:
+                value = (<str> value).encode()
+            if type(key) is str:
+                key = (<str> key).encode()
+            found = PyDict_GetItemWithError(self._streams, topic)
+            if found != NULL and is_bin(<PyObject*> value) and is_bin(<PyObject*> key):
+                submission = (<OpenStream?> <object> found).open
+                if submission is not None:
+                    if report is None:
+                        report = self._on_delivery
+                    if report is not None:
+                        message = <MessageCore> ks_new(self._message_kind, NO_ARGUMENTS)
+                        message.begin(self, report, topic, value, key)
+                        message._partition = MINUS_ONE
+                        if submission.callbacks is None and submission.count:
+                            # Each message is a callback of its own. The list is made before the step that sets it.
+                            callbacks = [submission.callback] * submission.count
+                            if submission.callbacks is None and len(callbacks) == submission.count:
+                                submission.callbacks = callbacks
+                    if submission.put(<PyObject*> key, <PyObject*> value, message) >= 0:
+                        return
+        self._produce(topic, value, key, partition, callback, on_delivery, timestamp, headers)
+
+    def poll(self, timeout=-1):
+        """Run the callbacks of decided records. Returns how many, or how many records without a callback were decided.
+
+        Waits at most ``timeout`` seconds for the first outcome (None or negative: until there is one, also of a record
+        that another thread has yet to produce). Exceptions of callbacks are raised here.
+        """
+        if timeout is ZERO and not self._is_closed and self._events.empty():
+            return 0  # programs call poll(0) for each record
+        return self._poll(timeout)
+
+    def _serve(self, list raised=None, MessageCore first=None):
+        """Run the callbacks of ``first`` and of all that wait. Returns how many. An exception ends this, or is appended
+        to ``raised`` if it is the first.
+        """
+        cdef Py_ssize_t served = 0
+        cdef MessageCore message = first
+        events = self._events
+        while True:
+            if message is None:
+                if events.empty():
+                    return served
+                try:
+                    message = events.get_nowait()
+                except Empty:  # another thread was quicker
+                    return served
+            served += 1
+            try:
+                message.serve()
+            except Exception as failure:
+                if raised is None:
+                    raise
+                if not raised:
+                    raised.append(failure)
+            message = None
