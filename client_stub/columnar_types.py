@@ -17,6 +17,11 @@ from client_stub.producer_core import checked_partition, checked_timestamp
 
 NAMES: Final = ("value", "key", "headers", "partition", "timestamp")
 _MS_PER_UNIT: Final = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
+_TABLES_OF: Final = {
+    "pandas": "; pyarrow.Table.from_pandas(frame, preserve_index=False) makes one",
+    "polars": "; frame.to_arrow() makes one",
+}
+"""A package of other tables → how one becomes Arrow's."""
 _MS_PER_DAY: Final = 86_400_000.0
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _HEADERS_WANTED: Final = "headers must be a(n) array<struct<key:string,value:binary>>"
@@ -36,7 +41,10 @@ def checked_columns(table: Any) -> pa.Table:
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
-        raise TypeError(f"send_arrow() takes a pyarrow Table or RecordBatch, not {type(table).__name__}.")
+        how = _TABLES_OF.get(type(table).__module__.partition(".")[0], "")
+        raise TypeError(
+            f"send_arrow() takes a pyarrow Table or RecordBatch, not {type(table).__name__}{how}."
+        )
     names = table.column_names
     if "value" not in names:
         raise ValueError("The Arrow table has no column 'value'; it must have one of binary or string type.")

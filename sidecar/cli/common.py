@@ -43,6 +43,11 @@ class Failed(SystemExit):
         self.sentence = sentence
 
 
+def say(sentence: str) -> None:
+    """Print one sentence on stderr: above the bar of work that goes on, into which click.echo() would write."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:
     """Print one sentence on stderr and end with ``status``."""
     sys.stdout.flush()

@@ -17,7 +17,7 @@ import click
 from client_stub.arguments import check_topic
 from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
 from sidecar.cli.bad_input import BadInput
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.extras import need_packages
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import json_option, timeout_option
@@ -323,7 +323,7 @@ def _say_state(run_dir: RunDir) -> bool:
     """
     info = read_json(run_dir.daemon_json) or {}
     if info.get("state") != "running" and info.get("sentence"):
-        click.echo(info["sentence"], err=True)
+        say(info["sentence"])
         return bool(info["kafka_reachable"])
     return True
 
@@ -333,9 +333,9 @@ def _say_topic(producer: Producer, topic: str) -> None:
     try:
         producer.partitions_for(topic, timeout=0)
     except MetadataTimeout:
-        click.echo(f"Topic {topic} is not present in Kafka yet; the records wait for it.", err=True)
+        say(f"Topic {topic} is not present in Kafka yet; the records wait for it.")
     except SidecarError as error:
-        click.echo(str(error), err=True)
+        say(str(error))
 
 
 def _stdin() -> IO[bytes]:

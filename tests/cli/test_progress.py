@@ -21,6 +21,8 @@ from sidecar.cli.progress import Look, share_of
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORK: Final = """
 import logging, sys, threading
+
+from sidecar.cli.common import say
 from sidecar.cli import progress
 
 progress.{name} = 0.01
@@ -36,6 +38,7 @@ def look():
 with progress.progress(look):
     assert is_seen.wait(20)
     logging.getLogger("client_stub").warning("a line between")
+    say("a line of the command")
     print("an offset", flush=True)
 print("over", file=sys.stderr)
 """
@@ -82,7 +85,7 @@ def test_a_bar_fits_its_terminal_and_leaves_nothing(columns: int) -> None:
     assert bars and all("42%" in line for line in bars)
     if columns >= 80:
         assert all("12,345 of 99,999 records delivered" in line for line in bars)
-    assert "a line between" in lines and "an offset" in lines, "each on a line of its own"
+    assert {"a line between", "a line of the command", "an offset"} <= {*lines}, "each on a line of its own"
     assert screen.index("\x1b[?25h") > screen.index("\x1b[?25l"), "the cursor is there again"
     assert lines[-1] == "over" and "\x1b[2K" in screen, "the bar is gone"
 
@@ -109,8 +112,8 @@ def test_elsewhere_there_is_a_line_now_and_then(share: str, read: str) -> None:
         check=True,
     )
     assert ended.stdout == "an offset\n", "stdout is the command's"
-    *lines, between, over = sorted(ended.stderr.splitlines())
-    assert (between, over) == ("a line between", "over") and len(lines) >= 3
+    *lines, between, command, over = sorted(ended.stderr.splitlines())
+    assert (between, command, over) == ("a line between", "a line of the command", "over") and len(lines) >= 3
     assert set(lines) == {f"12,345 of 99,999 records delivered{read}, for 0 s so far."}
 
 

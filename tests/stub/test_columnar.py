@@ -114,8 +114,15 @@ def test_timestamps_become_milliseconds_and_partitions_int32() -> None:
 def test_wrong_columns_are_named(columns: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         checked_columns(pa.table(columns))
-    with pytest.raises(TypeError, match="takes a pyarrow Table"):
+    with pytest.raises(TypeError, match=r"takes a pyarrow Table or RecordBatch, not list\.$"):
         checked_columns([b"v"])
+    for module, hint in (
+        ("pandas.core.frame", r"pyarrow\.Table\.from_pandas\("),
+        ("polars", r"frame\.to_arrow\("),
+    ):
+        frame = type("DataFrame", (), {"__module__": module})()
+        with pytest.raises(TypeError, match=f"not DataFrame; {hint}"):
+            checked_columns(frame)
 
 
 def test_a_null_header_key_is_refused() -> None:
