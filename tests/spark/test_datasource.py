@@ -18,6 +18,8 @@ from tests.spark.conftest import ROOT
 from tests.stub.column_reader import read_columns
 from tests.stub.fake_daemon import FakeDaemon
 
+STREAMS = 200
+
 pytestmark = pytest.mark.spark
 
 
@@ -76,6 +78,21 @@ def test_topic_partition_headers_and_nulls_are_taken_from_columns(
         if value is not None:
             assert topic == ("even" if int(value) % 2 == 0 else "odd")
     assert sum(record[1] is None for _, record in rows) == 4
+
+
+def test_a_task_with_more_topics_than_streams_and_the_next_of_its_process(
+    spark: SparkSession, daemon: FakeDaemon
+) -> None:
+    """A task of 250 topics failed four times, and 200 topics got their rows each time."""
+    daemon.limits["streams"] = STREAMS
+    names = [f"t{number}" for number in range(STREAMS + 50)]
+    for some in (names, names[-50:], [f"new-{number}" for number in range(50)]):
+        daemon.do(daemon.received.clear)
+        rows = [(topic, f"{topic}-{number}") for number in range(3) for topic in some]
+        save(spark.createDataFrame(rows, "topic string, value string").coalesce(1), daemon.run_dir)
+        arrived = [(topic, record[1].decode()) for topic, record in rows_of(daemon)]
+        assert sorted(arrived) == sorted(rows)
+    assert daemon.ended
 
 
 def test_the_topic_option_wins_over_the_column(spark: SparkSession, daemon: FakeDaemon) -> None:

@@ -62,11 +62,11 @@ def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon)
     from client_stub.wire import Kind
 
     def refuse(client: Any, submit: Any) -> bool:
-        daemon.tell(client, [Kind.REFUSED, "TOPIC_TABLE_FULL", "no room for another topic", submit.stream])
+        daemon.tell(client, [Kind.REFUSED, "INVALID_TOPIC", "that is no name", submit.stream])
         return False
 
     daemon.accept = refuse
-    with pytest.raises(RuntimeError, match="no room for another topic"):
+    with pytest.raises(RuntimeError, match="that is no name"):
         write(daemon)
     daemon.accept = lambda client, submit: True
     assert write(daemon) == 2

@@ -1,0 +1,84 @@
+"""Goal: a producer works with any number of topics over its life, also while workers die, and a full table passes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from client_stub import Producer
+from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
+from sidecar.testing.daemon import SidecarDaemon
+from sidecar.testing.fake_broker import FakeBroker
+from sidecar.testing.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+TOPICS = 3 * STREAMS_MAX
+ROUNDS = 3
+CLIENTS = 6
+TOPICS_EACH = 180
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[FakeBroker]:
+    names = [f"t{number}" for number in range(TOPICS)]
+    names += [f"of-{client}-{number}" for client in range(CLIENTS) for number in range(TOPICS_EACH)]
+    with FakeBroker(dict.fromkeys(names, 1)) as broker:
+        yield broker
+
+
+def test_more_topics_than_streams_while_workers_die(broker: FakeBroker) -> None:
+    """Each round finds the streams of the last one ended or given on; a worker dies in the middle of each."""
+    with (
+        SidecarDaemon(
+            broker.bootstrap_servers, settings={"daemon.workers": 1, "daemon.restart_backoff_max_ms": 20}
+        ) as daemon,
+        Producer(run_dir=daemon.run_dir, delivery_timeout_ms=PATIENCE_S * 1e3) as producer,
+    ):
+        for turn in range(ROUNDS):
+            for number in range(TOPICS):
+                producer.send(f"t{number}", b"%d" % turn)
+                if number % 100 == 0:
+                    producer.flush(PATIENCE_S)
+                if number == TOPICS // 2:
+                    os.kill(daemon.worker_pids()[0], signal.SIGKILL)
+        producer.flush(PATIENCE_S)
+        stats = producer.stats()
+        assert stats.delivered == stats.sent == ROUNDS * TOPICS
+        assert stats.connections > ROUNDS
+        assert len(producer._outbox.io["thread"]._session.windows) == STREAMS_MAX
+        assert "Traceback" not in daemon.log_path.read_text()
+    expected = [b"%d" % turn for turn in range(ROUNDS)]
+    for number in range(TOPICS):
+        assert [each.value for each in broker.records(f"t{number}")] == expected, number
+
+
+def test_topics_that_a_full_table_refused_go_on_when_others_have_left(broker: FakeBroker) -> None:
+    """Five clients left and the table was empty. The sixth raised TopicLimit for ever."""
+    assert CLIENTS * TOPICS_EACH > CHAINS_MAX
+    with (
+        SidecarDaemon(broker.bootstrap_servers, settings={"daemon.workers": 1}) as daemon,
+        ExitStack() as stack,
+    ):
+        producers = [
+            stack.enter_context(Producer(run_dir=daemon.run_dir, delivery_timeout_ms=PATIENCE_S * 1e3))
+            for _ in range(CLIENTS)
+        ]
+        for client, producer in enumerate(producers[:-1]):
+            for number in range(TOPICS_EACH):
+                producer.send(f"of-{client}-{number}", b"v")
+            producer.flush(PATIENCE_S)
+        last = producers[-1]
+        sent = [last.send(f"of-{CLIENTS - 1}-{number}", b"v") for number in range(TOPICS_EACH)]
+        reasons = last._outbox.hold_reasons
+        wait_until(lambda: any("is full" in why for why in list(reasons.values())), "the table to be full")
+        assert last.takes_records
+        for producer in producers[:-1]:
+            producer.close()
+        last.flush(PATIENCE_S)
+        assert all(each.result(0).offset == 0 for each in sent)
