@@ -296,8 +296,9 @@ def ends_in_time(daemon: SidecarDaemon) -> None:
     assert end == "2 of 2 records have no outcome after 0.5 s (--timeout); the daemon may still deliver them."
     accepted = metric(daemon, "kafka_sidecar_records_accepted_total")
     with subprocess.Popen(
-        [*cli("produce"), "--run-dir", str(daemon.run_dir), "nosuch"],
+        [*cli("produce"), "--run-dir", str(daemon.run_dir), "nosuch", "--json"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
@@ -314,6 +315,9 @@ def ends_in_time(daemon: SidecarDaemon) -> None:
         # On a busy machine 2 s may pass, and the reason of the wait comes first.
         *_, end = process.stderr.read().decode().splitlines()
         assert end == "Stopped: 0 of 1 record was delivered; the daemon may still deliver it."
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+        assert (found["error"], found["sent"], found["without_outcome"]) == (end, 1, 1)
     assert time.monotonic() - began < 55, "max.block.ms of the daemon is 60 s"
 
 
