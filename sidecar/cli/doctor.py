@@ -94,7 +94,8 @@ def doctor(
         is_sound = False
         show(Finding("FAIL", sentence) for sentence in error.sentences)
         config = load_config(None, (), {}, need_servers=False)
-    for check in CHECKS:
+    # On another system the first check says so, and the others ask for what Linux alone has.
+    for check in CHECKS if sys.platform.startswith("linux") else CHECKS[:1]:
         show(check(config, run_dir))
     if is_sound:
         show(_kafka(config, topics))

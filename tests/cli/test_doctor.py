@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from sidecar.cli.doctor import _limits, _memory, _run_dir
+from sidecar.cli.doctor import _limits, _memory, _run_dir, doctor
 from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.controller.config_loader import load_config
 from sidecar.controller.run_dir import RunDir
@@ -33,6 +35,15 @@ def held(tmp_path: Path) -> Iterator[RunDir]:
 
 def found(findings: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(mark, text) for mark, text in findings]
+
+
+def test_another_system_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for name in ("eventfd", "memfd_create", "pidfd_open", "sched_getaffinity"):
+        monkeypatch.delattr(os, name)
+    done = CliRunner().invoke(doctor, ["--run-dir", str(tmp_path)])
+    assert isinstance(done.exception, SystemExit)
+    assert "FAIL  This is darwin: the daemon runs on Linux only.\n" in done.output
 
 
 def test_a_pool_that_does_not_fit_is_named_with_both_sizes(tmp_path: Path) -> None:
