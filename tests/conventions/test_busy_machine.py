@@ -41,7 +41,11 @@ FOLDERS: Final = frozenset({"process", "scenarios", "cluster", "integration", "s
 def marks_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> set[str]:
     """The names of pytest's marks on it."""
     marked: list[ast.AST] = (
-        [each for each in node.body if "pytestmark" in ast.unparse(each).partition("=")[0]]
+        [
+            each
+            for each in node.body
+            if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark"
+        ]
         if isinstance(node, ast.Module)
         else list(node.decorator_list)
     )
@@ -65,11 +69,17 @@ def reads_a_clock(node: ast.AST, elapsed: set[str]) -> bool:
             return True
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Sub):
             for call in ast.walk(each.left):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) in {
-                    f"time.{name}" for name in CLOCKS
-                }:
+                if isinstance(call, ast.Call) and called(call) in CLOCKS:
                     return True
     return False
+
+
+def called(call: ast.Call) -> str:
+    """The last word of what is called."""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def is_number(node: ast.AST) -> bool:
@@ -104,7 +114,7 @@ def judged_times(scope: ast.AST) -> Iterator[int]:
 def short_waits(scope: ast.AST) -> Iterator[int]:
     """Lines with a wait of some seconds: too long to be in vain, too short for a busy machine."""
     for node in ast.walk(scope):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in WAITS:
+        if isinstance(node, ast.Call) and called(node) in WAITS:
             for given in [
                 *node.args,
                 *(each.value for each in node.keywords if "timeout" in (each.arg or "")),

@@ -34,6 +34,8 @@ STAGE_S: Final = 3_600
 TEST_S: Final = 120
 PASSED: Final = 0
 NOTHING_CHOSEN: Final = 5
+NEAR: Final = 2
+"""How many stages run only tests of a fault's rule and rooms."""
 ROOMS: Final = {"client_stub": "stub", "common": "controller"}
 """Folders of tests with another name than their room."""
 
@@ -137,10 +139,10 @@ def stages(mutant: Mutant) -> list[list[str]]:
     ]
 
 
-def seen_by(copy: Copy, mutant: Mutant) -> str:
-    """The test that fails with the fault, and again alone; "" if none does."""
+def seen_by(copy: Copy, mutant: Mutant, *, near: bool) -> str:
+    """The test that fails with the fault, and again alone; "" if none does. ``near``: only the first stages."""
     with copy.with_fault(mutant):
-        for stage in stages(mutant):
+        for stage in stages(mutant)[: NEAR if near else None]:
             lucky: list[str] = []
             while found := copy.run(*stage, *(f"--deselect={each}" for each in lucky)):
                 if copy.run(found):
@@ -178,6 +180,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--page", action="store_true", help="print the results of all runs into docs/testing.md"
     )
+    parser.add_argument("--near", action="store_true", help="only the tests of the fault's rule and rooms")
     options = parser.parse_args(words)
     if options.draw:
         for rule, sentence in drawn(BEHAVIOUR.read_text()).items():
@@ -199,7 +202,7 @@ def main(words: Sequence[str] | None = None) -> int:
     copy = Copy()
     for each in chosen:
         began_s = time.monotonic()
-        found = results[each.fault] = seen_by(copy, each)
+        found = results[each.fault] = seen_by(copy, each, near=options.near)
         RESULTS.write_text(json.dumps(results, indent=1))
         said = f"seen by {found}" if found else "MISSED"
         print(f"{each.rule:4}{each.fault}: {said} ({time.monotonic() - began_s:.0f} s)", flush=True)
