@@ -9,7 +9,7 @@ import pytest
 from client_stub.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
-from sidecar.producer.effects import CloseLink, Completed, Connect, NeedMetadata, Split
+from sidecar.producer.effects import CloseLink, Completed, Connect, InitProducerId, NeedMetadata, Split
 from sidecar.producer.lanes import PLAIN_LANE
 
 from .harness import PRODUCER_ID, TOPIC, Core, FakeLinks, answer, payloads_of, plain_core
@@ -55,7 +55,9 @@ def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again(code: 
     (split,) = core.of(Split)
     assert split.parent is request.batches[0]
     assert payloads_of(rest.batches) == ["b", "e"]
-    assert (rest.batches[0].epoch, rest.batches[0].base_sequence) == (1, 0)
+    assert (rest.batches[0].epoch, rest.batches[0].base_sequence) == (0, 0), (
+        "a refusal of what it holds takes no epoch"
+    )
     core.acknowledge(rest)
     (last,) = core.poll()
     assert payloads_of(last.batches) == ["f"], "order is kept"
@@ -217,6 +219,21 @@ def test_a_request_that_is_not_answered_in_time_closes_the_link_and_is_sent_agai
 
 
 @pytest.mark.rule("S5")
+def test_each_connection_has_a_deadline_of_its_own() -> None:
+    """The second broker's request is looked at in time, although the first one's timed out before it."""
+    core = Core(leaders=(1, 2), request_timeout_ms=30_000.0)
+    core.send("a", partition=0)
+    core.clock.advance(10_000)
+    core.send("b", partition=1)
+    core.poll(20_000)
+    assert [each.node_id for each in core.of(CloseLink)] == [1]
+    core.poll()
+    assert core.sender.next_wakeup_ms <= core.now_ms + 10_000
+    core.poll(10_000)
+    assert [each.node_id for each in core.of(CloseLink)] == [2]
+
+
+@pytest.mark.rule("S5")
 def test_a_throttle_mutes_that_broker_only() -> None:
     core = Core(leaders=(1, 2))
     core.respond(core.send("a"), answer(0), throttle_ms=400)
@@ -346,6 +363,14 @@ def test_no_room_for_a_request_leaves_the_batch_where_it_is() -> None:
     assert taken[0] is not None
     core.buffers.give(taken[0])
     assert len(core.poll()) == 1
+
+
+@pytest.mark.rule("S1")
+def test_nothing_is_polled_for_while_a_producer_id_is_asked_for() -> None:
+    core = Core(producer_id=False)
+    core.append("a")
+    assert core.poll() == [] and core.of(InitProducerId)
+    assert core.sender.next_wakeup_ms == core.now_ms + core.config.delivery_timeout_ms
 
 
 @pytest.mark.rule("S1")

@@ -136,6 +136,25 @@ def test_a_batch_is_full_by_its_topics_size() -> None:
     assert [payloads_of(request.batches) for request in core.poll()] == [["s0"]]
 
 
+@pytest.mark.rule("A5")
+def test_full_batches_and_small_ones_of_other_acks_take_turns() -> None:
+    """One request at a time, and always a small batch that is ready: a full one waits for one of these at most."""
+    core = Topics(
+        {"small": {"acks": 0}, "large": {"acks": 1, "batch.size": 100}},
+        {"small": (1,), "large": (1,)},
+        max_in_flight_requests_per_connection=1,
+    )
+    sent: list[str] = []
+    for number in range(6):
+        core.put("large", f"large{number}")
+        core.put("small", f"small{number}")
+        (request,) = core.poll()
+        sent += payloads_of(request.batches)
+        if request.acks:
+            core.acknowledge(request)
+    assert [each[:5] for each in sent].count("large") > 1, sent
+
+
 def test_a_request_has_one_acks_and_no_topic_starves() -> None:
     core = Topics(
         {"zero-*": {"acks": 0}, "one-*": {"acks": 1}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sidecar.shm.segment import Segment
 from tests.configs import producer_config
 
@@ -15,6 +17,7 @@ def deadlines(stage: SlotStage) -> list[float]:
     ]
 
 
+@pytest.mark.rule("A8")
 def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
     """It counts while somebody could deliver, over any number of workers; not while nobody was there."""
     config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)

@@ -11,6 +11,7 @@ import pytest
 from client_stub.wire import Format, Kind, LocalCode, SubmitFlag
 from sidecar.common.clock import ManualClock
 from sidecar.common.control import (
+    Drained,
     NeedTopics,
     PartitionUpdate,
     TopicError,
@@ -52,10 +53,25 @@ class Stage(PortStage):
         self.began.clear()
 
     def submit(
-        self, peer: Peer, seq: int = 1, topic: str = "t", payload: bytes = RECORD, flags: int = 0
+        self,
+        peer: Peer,
+        seq: int = 1,
+        topic: str = "t",
+        payload: bytes = RECORD,
+        flags: int = 0,
+        stream: int = 1,
     ) -> None:
         """One submission from a socket, with the turn that follows it."""
-        fields = [EPOCH, 1, seq, topic, BASE_TIMESTAMP_MS, Format.MSGPACK, flags, len(payload) // len(RECORD)]
+        fields = [
+            EPOCH,
+            stream,
+            seq,
+            topic,
+            BASE_TIMESTAMP_MS,
+            Format.MSGPACK,
+            flags,
+            len(payload) // len(RECORD),
+        ]
         frames = [memoryview(msgpack.packb([Kind.SUBMIT, *fields])), memoryview(payload)]
         self.port.on_message(peer.routing_id, frames)
         self.turns.run_now()
@@ -215,6 +231,44 @@ def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
         stage.loop.run()
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, seq - 1]]
     assert stage.host.woken > woken
+
+
+@pytest.mark.rule("S2")
+def test_a_drain_waits_for_records_without_a_partition(stage: Stage) -> None:
+    """Their topic is not known yet: the drain ends once they have failed for that, and their client knows it."""
+    peer = stage.client()
+    stage.submit(peer, topic="late")
+    stage.driver.start_drain(10 * MAX_BLOCK_MS)
+    stage.loop.run(MAX_BLOCK_MS - 1)
+    assert drained(stage) == [] and peer.outcomes() == []
+    stage.loop.run(1)
+    assert [each.code for each in peer.outcomes()] == [LocalCode.METADATA_TIMEOUT]
+    assert drained(stage) == []
+    peer.send([Kind.ACK, peer.outcomes()[-1].number])
+    stage.turns.run_now()
+    assert drained(stage) == [0]
+
+
+@pytest.mark.rule("S2")
+def test_what_is_left_at_the_end_of_a_drain_fails_with_its_reason(stage: Stage) -> None:
+    peer = stage.client()
+    stage.submit(peer, topic="late")
+    stage.know("t")
+    stage.submit(peer, seq=1, topic="t", stream=2)
+    stage.driver.start_drain(MAX_BLOCK_MS / 2)
+    stage.loop.run(MAX_BLOCK_MS / 2 - 1)
+    assert drained(stage) == [] and peer.outcomes() == []
+    stage.loop.run(1)
+    assert [each.code for each in peer.outcomes()] == [LocalCode.ABORTED] * 2
+    assert drained(stage) == []
+    peer.send([Kind.ACK, peer.outcomes()[-1].number])
+    stage.turns.run_now()
+    assert drained(stage) == [0]
+
+
+def drained(stage: Stage) -> list[int]:
+    """What the worker has said of the end of its drain: the records that it leaves."""
+    return [each.left for each in stage.host.sent if isinstance(each, Drained)]
 
 
 def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(stage: Stage) -> None:
