@@ -129,6 +129,7 @@ class PartitionSequences:
     def forget(self) -> None:
         """Note that the topic was recreated: its broker knows nothing of earlier acknowledgements."""
         self.recreations += 1
+        self.takes_epoch = True
         self.known_until_ms = 0.0
         self.known_from_serial = self.next_serial
         self.is_stamped_by_broker = False
@@ -156,7 +157,7 @@ class PartitionSequences:
         definite words, no copy of them is under way, and nothing later is in the log.
         """
         return (
-            not (self.takes_epoch or self.unresolved or self.refuses_next or self.recreations)
+            not (self.takes_epoch or self.unresolved or self.refuses_next)
             and self.lost_order < 0
             and self.acked_order < self.gap_order
             and all(batch.was_never_in_doubt for batch in self.in_flight)

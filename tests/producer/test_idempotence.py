@@ -3,6 +3,8 @@ ID-13."""
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from client_stub.wire import LocalCode, Persistence
@@ -11,7 +13,7 @@ from sidecar.producer.effects import InitProducerId, Renumbered
 from sidecar.producer.lanes import EPOCH_MAX
 from sidecar.producer.producer_batch import ProducerBatch
 
-from .harness import PRODUCER_ID, Core, answer, payloads_of
+from .harness import PRODUCER_ID, TOPIC, Core, answer, payloads_of, snapshot_of
 
 pytestmark = pytest.mark.rule("S4")
 
@@ -307,7 +309,14 @@ def test_a_final_failure_leaves_no_hole() -> None:
 def test_records_that_are_too_large_take_no_epoch_each_time() -> None:
     """A client that sends pairs above max.message.bytes took an epoch with each, and all partitions began again."""
     core = Core()
+    core.snapshot = snapshot_of(
+        {TOPIC: [1]}, version=2, topic_id=UUID(int=1)
+    )  # as a broker of today names it
+    core.poll()
     core.acknowledge(core.send("first"))
+    core.respond(core.send("of a log that it did not know"), answer(0, Code.MESSAGE_TOO_LARGE))
+    core.acknowledge(core.send("known"))
+    epoch = core.ids.identity.epoch
     for number in range(5):
         core.append(f"a{number}")
         (whole,) = [core.send(f"b{number}")]
@@ -317,10 +326,18 @@ def test_records_that_are_too_large_take_no_epoch_each_time() -> None:
                 core.respond(half, answer(0, Code.MESSAGE_TOO_LARGE))
         core.acknowledge(core.send(f"c{number}"))
     core.poll()
-    assert core.ids.epoch_bumps == 0
+    assert core.ids.identity.epoch == epoch
     codes = [batch.code for batch in core.completed]
-    assert codes == [0, *5 * [Code.MESSAGE_TOO_LARGE, Code.MESSAGE_TOO_LARGE, 0]]
-    assert identity(core.send("last").batches[0]) == (PRODUCER_ID, 0, 6)
+    assert codes == [0, Code.MESSAGE_TOO_LARGE, 0, *5 * [Code.MESSAGE_TOO_LARGE, Code.MESSAGE_TOO_LARGE, 0]]
+    last = core.send("last")
+    assert identity(last.batches[0]) == (PRODUCER_ID, epoch, 6)
+    core.snapshot = snapshot_of({TOPIC: [1]}, version=3, topic_id=UUID(int=2))
+    core.poll()
+    core.respond(last, answer(0, Code.MESSAGE_TOO_LARGE))
+    core.poll()
+    assert identity(core.send("of the new log").batches[0])[:2] == (PRODUCER_ID, epoch + 1), (
+        "which knows no number"
+    )
 
 
 def test_numbers_that_may_be_in_doubt_are_not_used_again() -> None:
