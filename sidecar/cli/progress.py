@@ -105,8 +105,11 @@ def _show_bar(look: Callable[[], Look], is_over: threading.Event) -> None:
 
 
 def _print_lines(look: Callable[[], Look], is_over: threading.Event) -> None:
-    began = time.monotonic()
+    began, before = time.monotonic(), None
     while not is_over.wait(LINE_S):
         now = look()
+        if now == before:  # such as a pipe that rests, in a service
+            continue
+        before = now
         share = "" if now.share is None else f", {100 * now.share:.0f} % read"
         click.echo(f"{now.text}{share}, for {time.monotonic() - began:,.0f} s so far.", err=True)
