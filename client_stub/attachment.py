@@ -57,8 +57,9 @@ class Attachment(ABC):
         self.welcome_count = 0
         self.last_word = ""
         self.refusal = ""
-        """The code by which the daemon refuses this client, which it took before; empty while it does not."""
+        """The code by which the daemon refuses this client until its configuration changes; empty while it does not."""
         self.fatal: SidecarError | None = None
+        """Each record fails with this at once: the daemon has not taken this producer yet, or never will."""
         self.has_new_state = False
         """Whether one of the attributes above, ``refused_topics`` or the state has changed. The io thread passes them
         on to the callers and resets this.
@@ -209,6 +210,7 @@ class Attachment(ABC):
         self._move(SessionEvent.WELCOME)
         self.welcome_count += 1
         self.last_word = self.refusal = ""
+        self.fatal = None
         self._refusals = 0
         self.ping_at_ms, self._pings_unanswered = now_ms + PING_INTERVAL_MS, 0
         self._resume(
@@ -222,6 +224,7 @@ class Attachment(ABC):
         self._patience.went_away(now_ms)
         self.effects.append(CloseSockets())
         self.last_word, self.refusal = reason, refusal
+        self.fatal = None
         self._move(SessionEvent.AWAY)
         self.due_ms = now_ms + self._patience.next_wait_ms(at_once=at_once, is_refused=bool(refusal))
 
@@ -241,15 +244,18 @@ class Attachment(ABC):
             )  # the daemon has dropped the earlier key; the next connection has the new one
         if until is Lasts.A_MOMENT:
             self._away(text, now_ms, at_once=False)
-        elif until is Lasts.THE_DAEMON and self.welcome_count:
+            return
+        if until is Lasts.THE_DAEMON:
             self._away(text, now_ms, at_once=False, refusal=code)
+            if self.welcome_count:
+                return  # its records wait
         else:
             self.last_word = text
             self.effects.append(CloseSockets())
             self._move(SessionEvent.FATAL)
-            text = REFUSED_TEXT.format(text)
-            self.fatal = refusal_error(code, text)
-            self._fail_all(lambda sent: refusal_error(code, text, maybe=sent))
+        text = REFUSED_TEXT.format(text)
+        self.fatal = refusal_error(code, text)
+        self._fail_all(lambda sent: refusal_error(code, text, maybe=sent))
 
     # --- what it asks of the streams ----------------------------------------------------------------
 

@@ -22,9 +22,17 @@ class AwayLog:
         self._next_ms = 0.0
         self._warned = False
 
-    def away(self, reason: str, waiting_bytes: int, now_ms: float, *, is_refused: bool = False) -> None:
+    def away(
+        self,
+        reason: str,
+        waiting_bytes: int,
+        now_ms: float,
+        *,
+        is_refused: bool = False,
+        sends_fail: bool = False,
+    ) -> None:
         """Note that no worker is connected now. Call it repeatedly until one is. ``is_refused``: the daemon is there,
-        and does not admit this producer.
+        and does not admit this producer; ``sends_fail``: nor did it before.
         """
         if not self.is_away:
             self.is_away, self._warned = True, False
@@ -37,7 +45,11 @@ class AwayLog:
                 "refused this producer" if is_refused else "been away",
                 (now_ms - self._since_ms) / 1e3,
                 reason.rstrip(".") or "no connection yet",
-                f"Records wait, {waiting_bytes} bytes so far." if waiting_bytes else "Sends wait for it.",
+                "Sends fail until it does not."
+                if sends_fail
+                else f"Records wait, {waiting_bytes} bytes so far."
+                if waiting_bytes
+                else "Sends wait for it.",
             )
 
     def back(self, now_ms: float) -> None:

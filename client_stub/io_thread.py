@@ -150,7 +150,11 @@ class IoThread:
             outbox.settle(released, finished, is_news=is_news)
         if session.state is not _ATTACHED:
             self._away_log.away(
-                session.last_word, outbox.buffered_bytes, now_ms, is_refused=bool(session.refusal)
+                session.last_word,
+                outbox.buffered_bytes,
+                now_ms,
+                is_refused=bool(session.refusal),
+                sends_fail=session.fatal is not None,
             )
         elif self._away_log.is_away:
             self._away_log.back(now_ms)
@@ -233,8 +237,7 @@ class IoThread:
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = True
         outbox.last_word, outbox.is_turned_away = session.last_word, bool(session.refusal)
-        if session.fatal is not None and outbox.fatal is None:
-            outbox.fatal = session.fatal
+        outbox.fatal = session.fatal
         for topic, error in session.refused_topics:
             outbox.open_stream(topic).refusal = error
         session.refused_topics.clear()

@@ -224,8 +224,8 @@ class Producer(ProducerCore):
 
     @property
     def takes_records(self) -> bool:
-        """False for good once the producer, or one of its topics, was closed or refused. A new producer may be
-        admitted.
+        """False for good once the producer is closed; false while it, or one of its topics, is refused. A new producer
+        may be admitted.
         """
         outbox, io = self._outbox, self._io
         if (

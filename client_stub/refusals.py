@@ -16,8 +16,8 @@ class Lasts(Enum):
 
     A_MOMENT = "it starts, ends, is full, or changes its rules: ask again soon"
     THE_DAEMON = (
-        "until its configuration or version changes. A wrong one may live for seconds, so a producer that it once "
-        "took asks again; a new producer fails at once"
+        "until its configuration or version changes. A wrong one may live for seconds, so a producer asks again; "
+        "records of one that it never took fail meanwhile, and those of others wait"
     )
     THE_PROGRAM = "until this program sends something else"
 

@@ -126,7 +126,7 @@ class Session(Attachment):
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; otherwise it should continue to fill."""
         if self.state is not _ATTACHED or self._draining:
-            return self.state is State.CLOSED
+            return self.fatal is not None or self.state is State.CLOSED  # it fails
         window = self._by_topic.get(topic)
         if window is None:
             return True

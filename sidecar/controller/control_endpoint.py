@@ -160,7 +160,7 @@ class ControlEndpoint:
                 self._sparse_log.warning(str(refusal), "Refused: %s", ascii(str(refusal)))
             self._refuse(routing_id, refusal)
             if refusal.code == "NOT_ADMITTED":
-                # A stub gives up after this, so a client that keeps asking is trying tokens.
+                # A stub asks again after seconds, so a client that asks at once is trying tokens.
                 self._endpoint.sent_nonsense(routing_id)
             return True
         if assigned is None:

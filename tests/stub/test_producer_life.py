@@ -208,3 +208,27 @@ def test_a_bug_in_the_io_thread_leaves_no_caller_waiting(
         producer.send("t", b"late")
     assert producer.flush(10) == 1
     producer.close()
+
+
+def test_a_producer_that_begins_during_a_wrong_reload_fails_at_once_and_goes_on_after_it(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was started in these two seconds raised DaemonRefused for its whole life."""
+    monkeypatch.setattr("client_stub.patience.REFUSED_FIRST_MS", 20.0)
+    daemon = FakeDaemon(run_dir)
+    daemon.refuse_hello = ("NOT_ADMITTED", "it is not admitted.")
+    producer = Producer(run_dir, "x")
+    for _ in range(3):
+        with pytest.raises(errors.DaemonRefused, match="it is not admitted"):
+            producer.send("t", b"v")
+    daemon.refuse_hello = None
+
+    def sent() -> bool:
+        try:
+            return producer.send("t", b"v").result(10).offset == 0
+        except errors.DaemonRefused:
+            return False
+
+    eventually(sent)
+    producer.close()
+    daemon.stop()

@@ -60,10 +60,19 @@ def test_a_producer_that_was_never_attached_fails_at_once_unless_it_passes_in_a_
     if lasts(code) is Lasts.A_MOMENT:
         assert session.state is State.BACKOFF and session.due_ms <= 1.2 * BACKOFF_MAX_MS
         return
-    assert session.state is State.CLOSED
+    assert session.wants("a"), "a record that comes now fails, and does not wait to fill a message"
     assert isinstance(session.fatal, DaemonRefused)
     assert session.fatal.name == code and f"because of {code}" in str(session.fatal)
     assert session.fatal.code == LocalCode.NOT_ADMITTED and not session.fatal.retriable
+    if lasts(code) is Lasts.THE_PROGRAM:
+        assert session.state is State.CLOSED
+        return
+    assert session.state is State.BACKOFF and session.due_ms >= 0.8 * REFUSED_FIRST_MS
+    session.take_effects()
+    session.tick(session.due_ms)
+    session.receive_control([msgpack.packb([Kind.ASSIGNED, "w", 1, b"t"])], 0)
+    session.receive_worker([msgpack.packb([Kind.WELCOME, 1, b"s", False, 1 << 20, {}, []])], 0)
+    assert session.fatal is None and session.state is State.ATTACHED, "it was a passing mistake"
 
 
 @pytest.mark.parametrize("code", [*CLIENTS, "OF_A_LATER_DAEMON"])
