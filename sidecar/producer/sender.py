@@ -410,7 +410,14 @@ class Sender:
         for batch in self._accumulator.incomplete.expired(now_ms):
             self.counts.batches_expired += 1
             waited = now_ms - batch.created_ms
-            where, cause = batch.where(), self.lost_links.cause(batch, self._accumulator.schedule.snapshot)
+            snapshot = self._accumulator.schedule.snapshot
+            leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
+            broker = -1 if leader is None else leader.id
+            why, error = self.why_waits(batch, broker, self.lost_links.of(broker), now_ms)
+            where, cause = batch.where(), self.lost_links.cause(batch, snapshot)
+            was_sent = batch.last_error or batch.state is BatchState.ON_WIRE
+            if why is WaitCause.THROTTLED and not was_sent:
+                where = f"not sent, as broker {broker} throttles (a quota)"
             if not cause and self._ids.why_none and batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
                 where, cause = "not sent, waiting for a producer id", f" {self._ids.why_none}"
             text = (
@@ -418,12 +425,8 @@ class Sender:
                 f"passed since they were appended (delivery.timeout.ms="
                 f"{batch.lifetime_ms:g}); the batch was {where}.{cause}"
             )
-            snapshot = self._accumulator.schedule.snapshot
             is_refused = self.lost_links.is_refused(batch, snapshot)
             code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
-            leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
-            broker = -1 if leader is None else leader.id
-            why, error = self.why_waits(batch, broker, self.lost_links.of(broker), now_ms)
             self._fates.fail(batch, code, text, now_ms, error if why is WaitCause.REFUSED else str(why))
 
     def why_waits(

@@ -294,15 +294,13 @@ class KafkaCluster:
             if byte_rate is None
             else ["--add-config", f"producer_byte_rate={byte_rate}"]
         )
-        self.run_tool(
-            "kafka.admin.ConfigCommand",
-            "--alter",
-            "--entity-type",
-            "clients",
-            "--entity-name",
-            client_id,
-            *change,
-        )
+        words = ["--alter", "--entity-type", "clients", "--entity-name", client_id, *change]
+        try:
+            self.run_tool("org.apache.kafka.tools.ConfigCommand", *words)
+        except RuntimeError as error:
+            if "ClassNotFoundException" not in str(error):
+                raise
+            self.run_tool("kafka.admin.ConfigCommand", *words)  # its place before Kafka 4.4
 
     def admin(self) -> KafkaAdmin:
         """Return an operator's client: leaders, replicas, deletion, growth, settings."""

@@ -65,3 +65,14 @@ def test_a_batch_whose_time_is_over_says_for_what_it_waited(code: int, cause: st
     (batch,) = core.completed
     assert (batch.code, batch.cause) == (LocalCode.EXPIRED, cause)
     assert ("sent again after NOT_ENOUGH_REPLICAS" in batch.text) is (code == Code.NOT_ENOUGH_REPLICAS)
+
+
+def test_a_batch_that_a_quota_kept_back_says_so() -> None:
+    """It said that it waits for its leader to take it."""
+    core = Core(delivery_timeout_ms=1_500)
+    core.respond(core.send("a"), answer(0), throttle_ms=60_000)
+    core.append("b")
+    core.poll(1_600)
+    batch = core.completed[-1]
+    assert (batch.code, batch.cause) == (LocalCode.EXPIRED, "throttled")
+    assert batch.text.endswith("the batch was not sent, as broker 1 throttles (a quota).")
