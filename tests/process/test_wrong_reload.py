@@ -5,6 +5,7 @@ Method: twenty producers send to a broker that is slow to answer. The daemon's f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -137,13 +138,20 @@ def test_through_the_run_directory(
 
     def make_wrong() -> None:
         use(wrong)
-        with Producer(daemon.run_dir, NAMES[0], token=TOKEN) as never_attached:
-            began_s = time.monotonic()
+        for _ in range(2):
             with pytest.raises(DaemonRefused, match=f'Client "{NAMES[0]}" of uid {uid}'):
-                never_attached.send("orders", b"v")
-            assert time.monotonic() - began_s < 4.0, "before its connect_timeout_ms"
+                begun_meanwhile.send("orders", b"v")
 
-    load_through(daemon, broker, daemon.run_dir, TOKEN if is_listed else None, make_wrong, lambda: use(right))
+    def sent() -> bool:
+        with contextlib.suppress(DaemonRefused):
+            return begun_meanwhile.send("orders", b"v").result(30).offset >= 0
+        return False
+
+    with Producer(daemon.run_dir, NAMES[0], token=TOKEN, connect_timeout_ms=60_000) as begun_meanwhile:
+        load_through(
+            daemon, broker, daemon.run_dir, TOKEN if is_listed else None, make_wrong, lambda: use(right)
+        )
+        wait_until(sent, "the producer that began meanwhile to be admitted")
 
 
 def test_a_key_that_was_taken_out_and_put_back(
