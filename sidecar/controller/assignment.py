@@ -1,5 +1,5 @@
 """Assigns clients to workers: to the worker that a client had while that lives, else to the one with the fewest
-clients.
+clients of those with rows for its topics.
 
 Sans-IO. Not thread-safe.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
+from typing import Final
+
+from sidecar.shm.layout import STREAMS_MAX
 
 REMEMBERED_MAX = 65_536
 REMEMBERED_MS = 600_000.0
@@ -16,6 +19,12 @@ worker.
 """
 RECENT_MS = 2_000.0
 """For this time an assigned client counts as about to attach, as the loads do not include it yet."""
+
+
+ROWS_WANTED: Final = STREAMS_MAX + 128
+"""A worker with fewer free rows for topics gets a new client only if all have fewer; then the one with most of them
+does. A client may use 200, and the last 128 are for topics that Kafka has.
+"""
 
 
 class Assignment:
@@ -31,10 +40,13 @@ class Assignment:
         """
         self._remembered_max = remembered_max
 
-    def assign(self, client_id: bytes, loads: Mapping[int, int], now_ms: float) -> int | None:
+    def assign(
+        self, client_id: bytes, loads: Mapping[int, int], free_rows: Mapping[int, int], now_ms: float
+    ) -> int | None:
         """The index of the worker for ``client_id``; None while no worker is ready.
 
-        ``loads``: the ready workers, with the number of clients attached to each.
+        ``loads``: the ready workers, with the number of clients attached to each. ``free_rows``: the rows for topics
+        that each has left.
         """
         if not loads:
             return None
@@ -46,7 +58,14 @@ class Assignment:
             return had[0]
         while self._recent and self._recent[0][0] <= now_ms - RECENT_MS:
             self._coming[self._recent.popleft()[1]] -= 1
-        chosen = min(loads, key=lambda index: (loads[index] + self._coming[index], index))
+        chosen = min(
+            loads,
+            key=lambda index: (
+                max(0, ROWS_WANTED - free_rows[index]),
+                loads[index] + self._coming[index],
+                index,
+            ),
+        )
         self._recent.append((now_ms, chosen))
         self._coming[chosen] += 1
         self._remember(client_id, chosen, now_ms)

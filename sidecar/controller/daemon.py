@@ -429,7 +429,7 @@ class Daemon:
         return done
 
     def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
-        """The worker that has the client's row, and only that; a new client gets the worker with the fewest clients."""
+        """The worker that has the client's row, and only that; a new client gets one by ``Assignment``."""
         ready = {worker.identity.index: worker for worker in self.supervisor.ready}
         slot = self.store.slot_of(client_id)
         if slot is not None:
@@ -439,5 +439,6 @@ class Daemon:
             for index, each in ready.items()
             if self.supervisor.is_for_new_clients(each)
         }
-        index = self._assignment.assign(client_id, loads, self._loop.time() * 1000.0)
+        free_rows = {index: self.store.free_rows(ready[index].identity.slot) for index in loads}
+        index = self._assignment.assign(client_id, loads, free_rows, self._loop.time() * 1000.0)
         return None if index is None else ready[index].identity

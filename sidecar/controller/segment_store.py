@@ -14,6 +14,7 @@ from sidecar.common.wording import counted
 from sidecar.controller.left_log import LeftLog, check_place, check_room
 from sidecar.controller.own_files import NotOurs, check_file
 from sidecar.controller.run_dir import RunDir, RunDirError, read_json
+from sidecar.shm.chain_table import FreeRows
 from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.disk import Folder, memory_file_system
 from sidecar.shm.layout import SLOT_COUNT
@@ -41,6 +42,7 @@ class SegmentStore:
         self._lock_fd = lock_fd
         self._incarnation = last_incarnation(segment)
         self._clients = ClientIndex(segment)
+        self._free_rows = FreeRows()
         self.inherited = ""
         """A description of the records that the previous daemon left in it; empty for a new segment."""
 
@@ -203,6 +205,10 @@ class SegmentStore:
     def clients_connected(self, slot: int) -> int:
         """The number of clients attached to the slot's worker, as the worker counts them."""
         return self.segment.slot(slot).counters.get("clients_connected")
+
+    def free_rows(self, slot: int) -> int:
+        """The rows for topics that the slot's worker has left."""
+        return self._free_rows.of(self.segment, slot)
 
     def next_incarnation(self) -> int:
         self._incarnation += 1

@@ -33,6 +33,24 @@ class ChainName(NamedTuple):
         return self.lane & EXPRESS != 0 and self.lane != _NO_LANE
 
 
+class FreeRows:
+    """The number of rows of a slot's table that can get a name, for readers. Counted again only after a change."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[int, int]] = {}
+        """By slot: the number of names given at the last count, and the rows that were free then."""
+
+    def of(self, segment: Segment, slot: int) -> int:
+        area = segment.slot(slot).area
+        number = load_acquire_u64(area, CHAIN_NAMES_OFFSET)
+        seen = self._seen.get(slot)
+        if seen is None or seen[0] != number:
+            table = area[CHAINS_OFFSET:][: CHAINS_MAX * CHAIN_ROW_BYTES].cast("Q")
+            named = sum(word & 0xFFFFFFFF == _USED for word in table[1 :: CHAIN_ROW_BYTES // 8].tolist())
+            seen = self._seen[slot] = number, CHAINS_MAX - named
+        return seen[1]
+
+
 _NEVER_USED, _USED, _VACANT = 0, 1, 2
 _NO_LANE = 0xFFFF
 EXPRESS: Final = 0x8000

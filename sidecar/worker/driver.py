@@ -423,6 +423,7 @@ class Driver:
                 self._look_at_clients(now_ms)
             self._dead_letters.step(now_ms)
             self._release_idle(now_ms)
+            self._topics.forget_idle(now_ms)
             self._spare_memory.step(now_ms)
             self._shares.count_all(now_ms)
             if self._shares.look_is_due:

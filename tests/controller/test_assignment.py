@@ -7,17 +7,31 @@ from collections import Counter
 
 import pytest
 
-from sidecar.controller.assignment import RECENT_MS, REMEMBERED_MS, Assignment
+from sidecar.controller.assignment import RECENT_MS, REMEMBERED_MS, ROWS_WANTED, Assignment
+from sidecar.shm.layout import CHAINS_MAX
+
+EMPTY = dict.fromkeys(range(8), CHAINS_MAX)
+"""All rows of each worker are free."""
 
 
 def client(number: int) -> bytes:
     return number.to_bytes(20, "big")
 
 
+def test_a_worker_without_rows_for_topics_gets_no_client_while_another_has_some() -> None:
+    """Of 1,146 topics 132 were refused at one worker, while the other one had a single topic."""
+    assignment = Assignment()
+    loads = {0: 3, 1: 4}
+    assert assignment.assign(client(1), loads, {0: ROWS_WANTED, 1: CHAINS_MAX}, 0.0) == 0
+    assert assignment.assign(client(2), loads, {0: ROWS_WANTED - 1, 1: CHAINS_MAX}, 0.0) == 1
+    assert assignment.assign(client(3), {0: 3, 1: 90}, {0: 9, 1: 10}, 0.0) == 1, "the one with most of them"
+    assert assignment.assign(client(1), loads, {0: 0, 1: CHAINS_MAX}, 1.0) == 0, "a client stays"
+
+
 def test_a_burst_is_spread_although_nobody_has_attached_yet() -> None:
     assignment = Assignment()
     idle = {0: 0, 1: 0, 2: 0}
-    found = Counter(assignment.assign(client(n), idle, 0.0) for n in range(9))
+    found = Counter(assignment.assign(client(n), idle, EMPTY, 0.0) for n in range(9))
     assert found == {0: 3, 1: 3, 2: 3}
 
 
@@ -28,46 +42,46 @@ def test_a_flood_of_hellos_costs_the_same_for_each() -> None:
     for part in range(8):
         began_s = time.thread_time()
         for number in range(part * 5_000, (part + 1) * 5_000):
-            assignment.assign(client(number), {0: 0, 1: 0}, 0.0)
+            assignment.assign(client(number), {0: 0, 1: 0}, EMPTY, 0.0)
         parts_s.append(time.thread_time() - began_s)
     assert min(parts_s[4:]) < 4 * max(parts_s[:2]), "six times as much where each looks at all before it"
 
 
 def test_the_least_loaded_gets_the_next() -> None:
     assignment = Assignment()
-    assert assignment.assign(client(1), {0: 5, 1: 3, 2: 4}, 0.0) == 1
+    assert assignment.assign(client(1), {0: 5, 1: 3, 2: 4}, EMPTY, 0.0) == 1
     # That one is still on its way: 3 + 1 is not less than 4 of worker 2, and the lower index wins.
-    assert assignment.assign(client(2), {0: 5, 1: 3, 2: 4}, 1.0) == 1
-    assert assignment.assign(client(3), {0: 5, 1: 3, 2: 4}, 2.0) == 2
+    assert assignment.assign(client(2), {0: 5, 1: 3, 2: 4}, EMPTY, 1.0) == 1
+    assert assignment.assign(client(3), {0: 5, 1: 3, 2: 4}, EMPTY, 2.0) == 2
     # Much later both have ended again: loads alone tell.
-    assert assignment.assign(client(4), {0: 5, 1: 3, 2: 4}, 3.0 + RECENT_MS) == 1
+    assert assignment.assign(client(4), {0: 5, 1: 3, 2: 4}, EMPTY, 3.0 + RECENT_MS) == 1
 
 
 def test_sticky_over_reconnects() -> None:
     assignment = Assignment()
-    first = assignment.assign(client(1), {0: 0, 1: 0}, 0.0)
-    assert assignment.assign(client(1), {0: 90, 1: 0}, 9_000.0) == first
+    first = assignment.assign(client(1), {0: 0, 1: 0}, EMPTY, 0.0)
+    assert assignment.assign(client(1), {0: 90, 1: 0}, EMPTY, 9_000.0) == first
 
 
 def test_moves_only_when_its_worker_is_gone() -> None:
     assignment = Assignment()
-    assert assignment.assign(client(1), {0: 0}, 0.0) == 0
+    assert assignment.assign(client(1), {0: 0}, EMPTY, 0.0) == 0
     assignment.worker_left(0)
-    assert assignment.assign(client(1), {1: 7}, 1.0) == 1
+    assert assignment.assign(client(1), {1: 7}, EMPTY, 1.0) == 1
     # Its worker came back empty; moving again gains nothing.
-    assert assignment.assign(client(1), {0: 0, 1: 7}, 2.0) == 1
+    assert assignment.assign(client(1), {0: 0, 1: 7}, EMPTY, 2.0) == 1
 
 
 def test_no_worker_ready() -> None:
-    assert Assignment().assign(client(1), {}, 0.0) is None
+    assert Assignment().assign(client(1), {}, {}, 0.0) is None
 
 
 def test_forgets_the_oldest_beyond_its_bound() -> None:
     assignment = Assignment(remembered_max=2)
     for n in range(3):
-        assignment.assign(client(n), {0: 0}, 0.0)
-    assert assignment.assign(client(2), {0: 9, 1: 0}, 0.0) == 0, "remembered"
-    assert assignment.assign(client(0), {0: 9, 1: 0}, 0.0) == 1, "forgotten"
+        assignment.assign(client(n), {0: 0}, EMPTY, 0.0)
+    assert assignment.assign(client(2), {0: 9, 1: 0}, EMPTY, 0.0) == 0, "remembered"
+    assert assignment.assign(client(0), {0: 9, 1: 0}, EMPTY, 0.0) == 1, "forgotten"
 
 
 @pytest.mark.parametrize(("away_ms", "found"), [(REMEMBERED_MS - 1, 0), (REMEMBERED_MS, 1)])
@@ -76,15 +90,15 @@ def test_a_client_without_a_row_is_forgotten_when_it_has_not_asked_for_a_while(
 ) -> None:
     """Else a host on which a client begins every second would fill the table to its bound."""
     assignment = Assignment()
-    assert assignment.assign(client(1), {0: 0}, 0.0) == 0
-    assignment.assign(client(2), {0: 0}, away_ms)
-    assert assignment.assign(client(1), {0: 90, 1: 0}, away_ms) == found
+    assert assignment.assign(client(1), {0: 0}, EMPTY, 0.0) == 0
+    assignment.assign(client(2), {0: 0}, EMPTY, away_ms)
+    assert assignment.assign(client(1), {0: 90, 1: 0}, EMPTY, away_ms) == found
 
 
 def test_a_client_that_goes_on_asking_keeps_its_worker_however_long() -> None:
     assignment = Assignment()
-    first = assignment.assign(client(1), {0: 0, 1: 0}, 0.0)
+    first = assignment.assign(client(1), {0: 0, 1: 0}, EMPTY, 0.0)
     for number in range(1, 20):
         now_ms = number * (REMEMBERED_MS - 1)
-        assignment.assign(client(1 + number), {0: 0, 1: 0}, now_ms)
-        assert assignment.assign(client(1), {0: 90, 1: 90}, now_ms) == first
+        assignment.assign(client(1 + number), {0: 0, 1: 0}, EMPTY, now_ms)
+        assert assignment.assign(client(1), {0: 90, 1: 90}, EMPTY, now_ms) == first

@@ -1,15 +1,17 @@
-"""Goal: a producer works with any number of topics over its life, also while workers die, and a full table passes."""
+"""Goal: a producer works with any number of topics over its life, also while workers die; a full table passes, and so
+does an unknown topic.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from client_stub import Producer
+from client_stub import Producer, errors
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
 from sidecar.testing.daemon import SidecarDaemon
 from sidecar.testing.fake_broker import FakeBroker
@@ -56,6 +58,21 @@ def test_more_topics_than_streams_while_workers_die(broker: FakeBroker) -> None:
     expected = [b"%d" % turn for turn in range(ROUNDS)]
     for number in range(TOPICS):
         assert [each.value for each in broker.records(f"t{number}")] == expected, number
+
+
+def test_without_max_block_ms_only_the_record_that_begins_the_look_up_fails(broker: FakeBroker) -> None:
+    """3,000 of 3,000 failed."""
+    with (
+        SidecarDaemon(broker.bootstrap_servers, settings={"daemon.workers": 1, "max.block.ms": 0}) as daemon,
+        Producer(run_dir=daemon.run_dir) as producer,
+    ):
+        sent = [producer.send("t0", b"burst-%d" % number) for number in range(3_000)]
+        with suppress(errors.MetadataTimeout):
+            producer.flush(PATIENCE_S)
+        assert [number for number, each in enumerate(sent) if each.exception(0)] == [0]
+        assert isinstance(sent[0].exception(0), errors.MetadataTimeout)
+        found = [each.value for each in broker.records("t0") if (each.value or b"").startswith(b"burst-")]
+        assert found == [b"burst-%d" % number for number in range(1, 3_000)]
 
 
 def test_topics_that_a_full_table_refused_go_on_when_others_have_left(broker: FakeBroker) -> None:

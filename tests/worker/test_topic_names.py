@@ -18,10 +18,17 @@ from sidecar.kernel import fail_remaining, load_acquire_u64, mark_failed_done, s
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.shm import chain_table as chain_table_module
-from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.chain_table import ChainTable, FreeRows
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
 from sidecar.worker.stubs.name_line import LOOK_MS, STAY_MS, WAITING_MAX
-from sidecar.worker.topics.topics import NAMES_PER_FREE_ROW, ROWS_FOR_KNOWN, ROWS_FOR_NEWCOMERS, VACATE_MS
+from sidecar.worker.topics.topics import (
+    IDLE_MS,
+    NAMES_PER_FREE_ROW,
+    ROWS_FOR_KNOWN,
+    ROWS_FOR_NEWCOMERS,
+    VACATE_MS,
+)
+from sidecar.worker.topics.topics import LOOK_MS as NAMES_LOOK_MS
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import INCARNATION, Scene
 
@@ -254,6 +261,50 @@ def test_names_that_nothing_uses_are_given_again(stage: PortStage) -> None:
     names = agrees(stage)
     assert {name: names[name] for name in mine} == mine, "what a client's stream names keeps its row"
     assert opens(stays, 1_000, "new-0-0") == "HOLD"
+
+
+def test_a_topic_without_a_backlog_gives_its_second_row_back(stage: PortStage) -> None:
+    """Each topic that once had a backlog kept two rows for its life."""
+    names = [f"made-{number}" for number in range((CHAINS_MAX - ROWS_FOR_KNOWN) // 2 - 2)]
+    knows(stage, *names, "kept", "new")
+    queues = [stage.topics.get(name) for name in names]
+    kept = stage.topics.get("kept")
+    assert kept is not None and stage.topics.express_of(kept) is not None
+    for queue in queues:
+        assert queue is not None
+        queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
+        stage.topics.express_of(queue)
+    assert kept.express is not None
+    kept.express.waiting.append(1, 0.0)
+    assert len(stage.scene.chain_table) == 2 * (len(names) + 1) + 1, "two each, and that of the scene"
+    stage.topics._vacate_unused()
+    assert len(stage.scene.chain_table) == len(names) + 2
+    assert all(queue is not None and queue.express is None for queue in queues)
+    assert kept.express is not None and stage.topics.by_chain[kept.express.chain.chain_id] is kept.express
+    first = queues[0]
+    assert first is not None and stage.topics.express_of(first) is first.express is not None
+
+
+def test_names_that_nothing_has_used_for_long_are_dropped(stage: PortStage) -> None:
+    """The controller places clients by the rows that are free."""
+    stays, goes = stage.client("stays"), stage.client("goes")
+    stage.topics.forget_idle(stage.clock.now_ms())
+    assert opens(stays, 1, "used") == opens(goes, 1, "unused") == "HOLD"
+    for queue in stage.topics:
+        queue.last_used_ms = stage.clock.now_ms()
+    goes.send([Kind.BYE, True])
+    stage.port.reclaim_rows(stage.clock.now_ms())
+    rows = FreeRows()
+    free = rows.of(stage.scene.segment, 0)
+    assert free == stage.scene.chain_table.free_count
+    stage.topics.forget_idle(stage.clock.advance(IDLE_MS - 1.0))
+    assert "unused" in agrees(stage)
+    stage.topics.forget_idle(stage.clock.advance(1.0))
+    assert "unused" in agrees(stage), "it looks once a minute"
+    stage.topics.forget_idle(stage.clock.advance(NAMES_LOOK_MS))
+    assert "unused" not in agrees(stage)
+    assert "used" in agrees(stage)
+    assert rows.of(stage.scene.segment, 0) == stage.scene.chain_table.free_count > free
 
 
 def test_a_name_that_is_given_again_leaves_nothing_but_numbers(stage: PortStage) -> None:

@@ -17,6 +17,7 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics import waiting_entries
+from sidecar.worker.topics.waiting_entries import LOOK_UP_MS
 from tests.configs import producer_config
 from tests.worker.hand import HandWorker
 from tests.worker.scene import Scene
@@ -114,6 +115,49 @@ def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
     assert topics.failed == [("unknown", 1, [(0, code), (1, code), (2, code)])]
     assert topics.batched("known") == 2
     assert topics.topics.waiting.entry_count == 1
+
+
+@pytest.mark.rule("M10")
+def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_ones_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    """All of a burst failed, as none of them waited for the answer that the first one had asked for."""
+    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=0.0))
+    topics = TopicScene(scene)
+    waiting = topics.topics.waiting
+    for topic in ("comes", "never"):
+        topics.entry(topic, 10.0)
+        waiting.expire(10.0)
+        topics.entry(topic, 10.5)
+        topics.entry(topic, 100.0)
+    waiting.expire(100.0)
+    assert waiting.next_due_ms == 10.0 + LOOK_UP_MS
+    topics.topics.on_snapshot(snapshot(comes=1), 110.0)
+    assert topics.batched("comes") == 5, "only the first of six records has failed"
+    waiting.expire(9.0 + LOOK_UP_MS)
+    assert [(topic, len(failed)) for topic, _, failed in topics.failed] == [("comes", 1), ("never", 1)]
+    waiting.expire(10.0 + LOOK_UP_MS)
+    topics.entry("never", 11.0 + LOOK_UP_MS)
+    waiting.expire(11.0 + LOOK_UP_MS)
+    assert [len(failed) for topic, _, failed in topics.failed if topic == "never"] == [1, 1, 2, 2, 2]
+    assert waiting.entry_count == 0
+    scene.close()
+
+
+def test_a_partition_is_looked_for_though_its_records_have_failed_at_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=0.0))
+    topics = TopicScene(scene)
+    topics.topics.on_snapshot(snapshot(a=1), 0.0)
+    topics.entry("a", 1.0, partition=2)
+    topics.topics.waiting.expire(1.0)
+    assert [each[2][0][1] for each in topics.failed] == [LocalCode.INVALID_PARTITION]
+    assert topics.topics.waiting.next_due_ms <= 1.0
+    assert topics.topics.waiting.take_stale(1.0) == ("a",)
+    assert not topics.topics.waiting.outdated
+    topics.topics.on_snapshot(snapshot(2, a=3), 2.0)
+    topics.entry("a", 3.0, partition=2)
+    assert topics.batched("a") == 2
+    scene.close()
 
 
 @pytest.mark.rule("M9")

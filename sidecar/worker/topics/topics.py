@@ -40,7 +40,11 @@ ROWS_FOR_KNOWN = 128
 ROWS_FOR_NEWCOMERS = 16
 """Number of last rows of which a client may use fewer the more names it has, even for topics that Kafka has."""
 VACATE_MS = 1_000.0
-"""Minimum interval in ms between searches for unused names."""
+"""Minimum interval in ms between searches for unused names, while the table is short of them."""
+LOOK_MS = 60_000.0
+"""Interval in ms of the searches for names that were unused for long."""
+IDLE_MS = 300_000.0
+"""A name that nothing has used for this time is dropped then."""
 
 
 class Topics:
@@ -67,7 +71,7 @@ class Topics:
         self._accumulator = accumulator
         self._sessions = sessions
         self._settlement = settlement
-        self._vacated_ms = float("-inf")
+        self._vacated_ms = self._looked_ms = float("-inf")
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
         self.by_chain: dict[int, TopicQueue] = {}
@@ -154,10 +158,34 @@ class Topics:
         names_max = NAMES_PER_FREE_ROW * free
         return max(names, self._brought.get(process, 0)) < names_max
 
+    def forget_idle(self, now_ms: float) -> None:
+        """Drop the names that nothing has used for IDLE_MS, and the second ones of topics without a backlog. Called
+        periodically; the table is looked through once in LOOK_MS.
+        """
+        if now_ms - self._looked_ms < LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        in_use = self._chains_in_use()
+        self._vacate_express(in_use, now_ms - IDLE_MS)
+        for last_used_ms, lane, topic in self._unused(in_use):
+            if last_used_ms <= now_ms - IDLE_MS:
+                self._vacate(lane, topic)
+
     def _vacate_unused(self) -> None:
-        """Drop the names of half of the chains that are empty and in no client's stream, those unused longest."""
-        in_use = self._sessions.chains_in_use()
-        in_use |= {chain.chain_id for chain in self._settlement.finished_chains}
+        """Drop the second names of all topics without a backlog. Then the names of half of the chains that are empty
+        and in no client's stream, those unused longest.
+        """
+        in_use = self._chains_in_use()
+        self._vacate_express(in_use)
+        unused = self._unused(in_use)
+        for _, lane, topic in unused[: (len(unused) + 1) // 2]:
+            self._vacate(lane, topic)
+
+    def _chains_in_use(self) -> set[int]:
+        return self._sessions.chains_in_use() | {chain.chain_id for chain in self._settlement.finished_chains}
+
+    def _unused(self, in_use: set[int]) -> list[tuple[float, int, str]]:
+        """(last used ms, lane, topic) of the chains that are empty and in no client's stream, unused longest first."""
         unused: list[tuple[float, int, str]] = []
         for (lane, topic), chain_id in self._chain_table.ids().items():
             if lane & EXPRESS:
@@ -168,18 +196,38 @@ class Topics:
                 continue
             unused.append((queue.last_used_ms if queue is not None else float("-inf"), lane, topic))
         unused.sort()
-        for _, lane, topic in unused[: (len(unused) + 1) // 2]:
-            if (lane | EXPRESS, topic) in self._chain_table.ids():
-                self.by_chain.pop(self._chain_table.vacate(lane | EXPRESS, topic), None)
-            chain_id = self._chain_table.vacate(lane, topic)
-            queue = self.by_chain.pop(chain_id, None)
-            if queue is not None:
-                del self._queues[queue.topic]
-                self._brought_less(queue.brought_by)
-                self._accumulator.forget_topic(topic, queue.lane)
-                self._rules.forget(topic)
-                self.missing.discard(topic)
-                self._kept_lanes.pop(topic, None)
+        return unused
+
+    def _vacate(self, lane: int, topic: str) -> None:
+        """Drop a topic's names. Nothing may use them."""
+        if (lane | EXPRESS, topic) in self._chain_table.ids():
+            self.by_chain.pop(self._chain_table.vacate(lane | EXPRESS, topic), None)
+        chain_id = self._chain_table.vacate(lane, topic)
+        queue = self.by_chain.pop(chain_id, None)
+        if queue is not None:
+            del self._queues[queue.topic]
+            self._brought_less(queue.brought_by)
+            self._accumulator.forget_topic(topic, queue.lane)
+            self._rules.forget(topic)
+            self.missing.discard(topic)
+            self._kept_lanes.pop(topic, None)
+
+    def _vacate_express(self, in_use: set[int], used_before_ms: float = float("inf")) -> None:
+        """Drop the express chains that are empty and were last used before a time. A topic gets another one with its
+        next backlog.
+        """
+        for queue in self._queues.values():
+            express = queue.express
+            if (
+                express is not None
+                and express.is_empty
+                and not express.counted_pages
+                and express.last_used_ms <= used_before_ms
+                and express.chain.chain_id not in in_use
+            ):
+                lane = self._kept_lanes.get(queue.topic, queue.lane)
+                del self.by_chain[self._chain_table.vacate(lane | EXPRESS, queue.topic)]
+                queue.express = None
 
     def _brought_less(self, process: int) -> None:
         left = self._brought.pop(process, 0) - 1

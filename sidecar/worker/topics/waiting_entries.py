@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from client_stub.wire import WORD_UNPARTITIONED, LocalCode, SubmitFlag
-from sidecar.kernel import fail_remaining, index, index_run
+from sidecar.kernel import entry_words, fail_records, fail_remaining, index, index_run
 from sidecar.worker.streams.topic_queue import EntryLine
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ RUN_ENTRIES = 65_536
 """Limit of waiting entries that are partitioned in one run, so that other work gets its turn."""
 EXPIRED_ENTRIES = 8_192
 """Limit of a topic's entries that expire or are refused in one turn."""
+LOOK_UP_MS: Final = 1_000.0
+"""If max.block.ms is shorter, it fails the record that begins a look-up of its topic, as Kafka's send() does. The next
+ones wait for the answer for this time from the beginning of the look-up. Otherwise all of a burst would fail before the
+answer can come, and no caller waits for it here.
+"""
 _NEVER_MS: Final = float("inf")
 _FIXED_PARTITIONS: Final = int(SubmitFlag.FIXED_PARTITIONS)
 
@@ -83,6 +88,8 @@ class WaitingEntries:
         if queue.waiting:
             self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
         if queue.partitioner is None or queue.is_deleted:
+            if queue.looked_up_ms == _NEVER_MS and queue.waiting:
+                queue.looked_up_ms = queue.waiting.first_ms
             self._missing.add(queue.topic)
         elif queue.waiting:
             self._going_on[queue] = None
@@ -133,6 +140,7 @@ class WaitingEntries:
     def partition(self, queue: TopicQueue, now_ms: float) -> None:
         """Partition a part of the topic's waiting entries, strictly in order. The next turns take the rest."""
         waiting = queue.waiting
+        self._is_looked_up_no_more(queue)
         left = min(RUN_ENTRIES, len(waiting))
         while left > 0 and waiting:
             ordinals = waiting.first(left)
@@ -210,15 +218,47 @@ class WaitingEntries:
             code = LocalCode.UNAUTHENTICATED
         for queue in list(self.queues):
             left = EXPIRED_ENTRIES
-            while left and queue.waiting and queue.waiting.first_ms <= since_ms:
-                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+            while left and queue.waiting and self._topic_deadline_ms(queue) <= now_ms:
+                if self._begins_look_up(queue) and now_ms < queue.looked_up_ms + LOOK_UP_MS:
+                    self._fail_first(queue, code, now_ms)
+                else:
+                    self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
                 self._fail(queue, queue.out_of_range.popleft()[0], LocalCode.INVALID_PARTITION, now_ms)
                 left -= 1
+                if self._config.max_block_ms < self._config.retry_backoff_max_ms:
+                    self.outdated.add(queue.topic)  # it may not have waited for a refresh
             if not queue.waiting and not queue.out_of_range:
                 self._waits_no_more(queue)
         self.set_expiry()
+
+    def _topic_deadline_ms(self, queue: TopicQueue) -> float:
+        """When the oldest entry that waits for the topic expires, or its first record if that begins a look-up."""
+        deadline_ms = queue.waiting.first_ms + self._config.max_block_ms
+        if self._begins_look_up(queue) or queue.looked_up_ms == _NEVER_MS:
+            return deadline_ms
+        return max(deadline_ms, queue.looked_up_ms + LOOK_UP_MS)
+
+    @staticmethod
+    def _begins_look_up(queue: TopicQueue) -> bool:
+        return not queue.has_failed_first and queue.waiting.first_ms == queue.looked_up_ms
+
+    def _fail_first(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
+        """Fail the record that began the look-up of its topic. The others of its entry wait on."""
+        queue.has_failed_first = True
+        entry = queue.chain.entry(int.from_bytes(queue.waiting.first(1), "little"))
+        words = entry_words(queue.chain, entry)
+        if words.count(WORD_UNPARTITIONED) == 1:
+            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+            return
+        first = words.index(WORD_UNPARTITIONED)
+        fail_records(queue.chain, entry, [first], code)
+        self._settlement.fail_records(queue, entry, [(first, int(code))], now_ms)
+
+    @staticmethod
+    def _is_looked_up_no_more(queue: TopicQueue) -> None:
+        queue.looked_up_ms, queue.has_failed_first = _NEVER_MS, False
 
     def refuse(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
         """Fail all waiting entries of a topic that Kafka refused, a first part of them at once."""
@@ -251,6 +291,7 @@ class WaitingEntries:
 
     def _has_failed(self, queue: TopicQueue) -> None:
         """Note that no entry of the topic waits for metadata any more."""
+        self._is_looked_up_no_more(queue)
         self._going_on.pop(queue, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
@@ -286,10 +327,12 @@ class WaitingEntries:
         """Set the time at which the first of the remaining entries expires."""
         self._expiry_ms = min(
             (
-                line.first_ms + self._config.max_block_ms
-                for queue in self.queues
-                for line in (queue.waiting, queue.out_of_range)
-                if line
+                *(self._topic_deadline_ms(queue) for queue in self.queues if queue.waiting),
+                *(
+                    queue.out_of_range.first_ms + self._config.max_block_ms
+                    for queue in self.queues
+                    if queue.out_of_range
+                ),
             ),
             default=_NEVER_MS,
         )
