@@ -71,6 +71,14 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     it.receive_worker([msgpack.packb([Kind.OUTCOMES, 9, 9]), pack_outcome(failed)], 0.0)
     yield "ACK", it.next_frames() or []
     yield "PING", it.ping_due(attachment.PING_INTERVAL_MS, is_moving=True) or []
+    other = Session(identity, delivery_timeout_ms=120_000)
+    other.wake(0.0)
+    other.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
+    streams = [[9, "ended", 300, False]]
+    other.receive_worker(
+        [msgpack.packb([Kind.WELCOME, 3, SECRET, True, 1 << 20, {"streams": 200}, streams])], 0.0
+    )
+    yield "END_STREAM", other.next_frames() or []
     yield "BYE", it.bye() or []
 
 
