@@ -112,6 +112,22 @@ def test_a_floor_is_nobody_elses(segment: Segment) -> None:
     assert first is None, "the floor is kept free for its owner"
 
 
+@pytest.mark.rule("A2")
+def test_what_may_be_lent_is_shared_by_all_workers(segment: Segment) -> None:
+    """Two that borrow leave a third its floor, although neither has borrowed all that may be lent."""
+    one, two, third = (pool_of(segment, slot, workers=3, floor_pages=10) for slot in range(3))
+    lendable = PAGES - 30
+    assert one.take(10 + lendable // 2) is not None
+    assert two.take(10 + lendable - lendable // 2 + 1) is None
+    borrowed = two.take(10 + lendable - lendable // 2)
+    assert borrowed is not None
+    assert one.take(1) is None
+    assert third.take(10) is not None
+    assert taken_words(segment) == PAGES
+    two.give(borrowed[:1])
+    assert one.take(1) is not None, "what another gives back may be lent again"
+
+
 def test_workers_take_turns_by_ticket(segment: Segment) -> None:
     rung: list[int] = []
     one = pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(1))

@@ -292,6 +292,7 @@ def test_a_clock_from_before_the_host_was_started_again_is_not_believed(
         segment.close()
 
 
+@pytest.mark.rule("A1")
 def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> None:
     scene = Scene()
     scene.queue("t").rate = limit({}, records=20)
