@@ -560,7 +560,7 @@ def test_an_upgrade_that_was_taken_back_holds_the_records_until_it_comes_again(d
     producer.close()
 
 
-@pytest.mark.skipif(native is None, reason="of the compiled module")
+@pytest.mark.skipif(native is None, reason="needs the compiled module")
 def test_plain_records_take_the_compiled_way(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """produce() + poll(0) took 4.4 times the CPU of the original, as all of it was Python."""
     daemon.accept = lambda client, submit: False  # so that a submission stays open
