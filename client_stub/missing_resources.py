@@ -22,7 +22,7 @@ def check_system() -> None:
 
 
 def check_interpreter() -> None:
-    """Raises StartFailed when the interpreter is being taken down: before Python 3.12 it would wait for ever for a new
+    """Raises StartFailed when the interpreter is being taken down: some releases of Python wait for ever for a new
     thread.
     """
     if sys.is_finalizing():
