@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from sidecar.controller.run_dir import RunDir, read_json
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
 from sidecar.deadletter.spool_files import AnothersLetters
+
+if TYPE_CHECKING:
+    from client_stub import Producer
 
 REASONS_SHOWN = 3
 
@@ -153,21 +156,46 @@ def counts(tally: Tally) -> dict[str, Any]:
     }
 
 
+class _Producers:
+    """A producer for each partitioner that letters name, so that a key goes where its sender would put it."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._path = str(run_dir.path)
+        self._made: dict[str | None, Producer] = {}
+
+    def of(self, letter: Letter) -> Producer:
+        from client_stub import Producer
+
+        name = letter.partitioner if letter.partition is None else None
+        if name not in self._made:
+            self._made[name] = Producer(run_dir=self._path, client_name="kafka-sidecar replay")
+            if name is not None:
+                self._made[name]._place_by(name)
+        return self._made[name]
+
+    def flush(self, timeout_s: float) -> None:
+        for each in self._made.values():
+            each.flush(timeout=timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        for each in self._made.values():
+            each.close(timeout_s)
+
+
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
     """Run ``work`` with the stub on ``run_dir``. Ends the command when the daemon cannot be reached or is too slow."""
-    from client_stub import Producer
     from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
     from client_stub.wire import Persistence
 
-    producer = Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar replay")
+    producers = _Producers(run_dir)
 
     def send(letters: list[Letter], outcomes: list[str | None]) -> None:
         try:
             hand_over(letters, outcomes)
-            producer.flush(timeout=timeout_s)
+            producers.flush(timeout_s)
         except BaseException:
             # No record is sent after this, and records under way complete as cancelled, so the outcomes are final.
-            producer.close(0)
+            producers.close(0)
             raise
 
     def hand_over(letters: list[Letter], outcomes: list[str | None]) -> None:
@@ -181,7 +209,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
 
             try:
                 outcomes[place] = NO_OUTCOME
-                producer.send(
+                producers.of(letter).send(
                     letter.topic,
                     value=letter.value,
                     key=letter.key,
@@ -205,17 +233,17 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
     try:
         with _stop_between_chunks() as is_asked, progress(look):
             work.run(send, is_asked)
-        producer.close()
+        producers.close()
         if is_asked():
             done, found = work.tally.total("delivered"), work.tally.total("found")
             fail(
                 f"Stopped: {done:,} of the {found:,} letters read so far were delivered; run it again to go on."
             )
     except DaemonUnreachable as error:
-        producer.close(0)
+        producers.close(0)
         fail(str(error), ExitStatus.DAEMON_UNREACHABLE)
     except (TimeoutError, BufferExhausted) as error:
-        producer.close(0)
+        producers.close(0)
         done = work.tally.total("delivered")
         fail(
             f"{done:,} letters were delivered, then outcomes did not come in time: {error} What had none is kept.",

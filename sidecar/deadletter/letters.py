@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 
 from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import LocalCode, Persistence
+from client_stub.wire import PARTITIONER_MASK, PARTITIONER_SHIFT, PARTITIONERS, LocalCode, Persistence
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
@@ -56,6 +56,8 @@ class Undelivered(NamedTuple):
     code: int
     text: str
     persistence: int
+    partitioner: str | None = None
+    """The one that its client has named for records without a partition."""
 
     @classmethod
     def of(
@@ -74,6 +76,7 @@ class Undelivered(NamedTuple):
         persistence: int,
     ) -> Undelivered:
         """Build from the journal's entry and its client's row; ``row`` None: the client no longer has it."""
+        number = entry.flags >> PARTITIONER_SHIFT & PARTITIONER_MASK
         return cls(
             name=name,
             sender=f"{row.client_id.hex()}/{entry.stream}/{entry.seq}" if row is not None else "",
@@ -88,6 +91,7 @@ class Undelivered(NamedTuple):
             code=code,
             text=text,
             persistence=persistence,
+            partitioner=PARTITIONERS[number - 1] if number else None,
         )
 
 
@@ -110,6 +114,8 @@ class Letter(NamedTuple):
     headers: list[Header]
     is_readable: bool
     """False if ``value`` is the unreadable rest of a submission, which cannot be sent."""
+    partitioner: str | None = None
+    """The one that its sender has named for a record without a partition; None: the daemon's."""
 
     @property
     def size_bytes(self) -> int:
@@ -160,6 +166,8 @@ def _line(group: Undelivered, index: int, record: _Record, failed_ms: int) -> by
         "value": _base64(record.value),
         "headers": [[name, _base64(value)] for name, value in record.headers],
     }
+    if group.partitioner is not None:
+        shown["partitioner"] = group.partitioner
     if record.raw is not None:
         shown["raw"] = _base64(record.raw)
     return json.dumps(shown, separators=(",", ":")).encode() + b"\n"
@@ -186,6 +194,7 @@ def parse(line: bytes) -> Letter:
             value=raw if raw is not None else _bytes(found["value"]),
             headers=[(str(name), _bytes(value)) for name, value in found["headers"]],
             is_readable=raw is None,
+            partitioner=found["partitioner"] if found.get("partitioner") in PARTITIONERS else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, binascii.Error) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_stub.wire import LocalCode, Persistence
-from sidecar.deadletter.letters import lines, parse
+from client_stub.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, Persistence, SubmitFlag
+from sidecar.deadletter.letters import Undelivered, lines, parse
 from tests.deadletter.groups import group
 
 blobs = st.none() | st.binary(max_size=40)
@@ -36,6 +38,24 @@ def test_every_record_comes_back_whole(given_records: list[list[object]], data: 
         assert [list(pair) for pair in letter.headers] == (headers or [])
         assert letter.timestamp_ms == (1_700_000_000_000 if timestamp_ms is None else timestamp_ms)
         assert letter.is_readable
+
+
+@pytest.mark.parametrize("number", range(len(PARTITIONERS) + 1))
+def test_the_partitioner_that_its_client_named_is_kept(number: int) -> None:
+    """Otherwise a replay would put the key elsewhere."""
+    entry: Any = SimpleNamespace(
+        flags=number << PARTITIONER_SHIFT | SubmitFlag.FIXED_PARTITIONS | 1, base_timestamp_ms=0
+    )
+    failed = group([[b"k", b"v"]])
+    fields = {
+        name: value
+        for name, value in failed._asdict().items()
+        if name not in ("sender", "client_name", "pid", "base_timestamp_ms", "payload", "partitioner")
+    }
+    made = Undelivered.of(entry, None, failed.payload, **fields)
+    (line,) = lines([made], 5)
+    assert ("partitioner" in json.loads(line)) is (number > 0)
+    assert parse(line).partitioner == (PARTITIONERS[number - 1] if number else None)
 
 
 def test_a_line_is_read_with_standard_tools() -> None:

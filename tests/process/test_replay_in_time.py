@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
+from zlib import crc32
 
 import msgpack
 import pytest
@@ -13,6 +14,8 @@ from client_stub.wire import LocalCode, Persistence
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
+from sidecar.kernel.reference_bytes import murmur2
+from sidecar.kernel.reference_partitioner import fnv1a
 from sidecar.testing.daemon import StartDaemon
 from sidecar.testing.fake_broker import FakeBroker
 from sidecar.testing.fault_rules import on
@@ -21,6 +24,43 @@ from sidecar.testing.kafka_frames import Api
 pytestmark = [pytest.mark.process]
 
 COUNT = 8
+
+
+def test_a_key_goes_where_its_sender_s_partitioner_puts_it(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    folder = tmp_path / "letters"
+    writer = SpoolWriter(folder, "w", max_bytes=1 << 20, drop_oldest=False)
+    keys = [b"key-%d" % number for number in range(30)]
+    for number, partitioner in enumerate((None, "consistent_random", "fnv1a")):
+        writer.append(
+            [
+                Undelivered(
+                    name=blake2b(b"%d" % number, digest_size=16).digest(),
+                    sender="",
+                    client_name="",
+                    pid=0,
+                    topic="t",
+                    partition=None,
+                    base_timestamp_ms=1_700_000_000_000,
+                    payload=b"".join(msgpack.packb([key, (partitioner or "").encode()]) for key in keys),
+                    numbers=range(len(keys)),
+                    indexes=list(range(len(keys))),
+                    code=int(LocalCode.METADATA_TIMEOUT),
+                    text="",
+                    persistence=Persistence.NOT_PERSISTED,
+                    partitioner=partitioner,
+                )
+            ]
+        )
+    writer.close()
+    with FakeBroker({"t": 17}) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers, settings={"dead_letters.path": folder})
+        done = daemon.command("replay")
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = {(record.value, record.key): record.partition for record in kafka.records("t")}
+    for key in keys:
+        assert found[b"consistent_random", key] == crc32(key) % 17
+        assert found[b"fnv1a", key] == fnv1a(key) % 17
+        assert found[b"", key] == (murmur2(key) & 0x7FFFFFFF) % 17
 
 
 def letters(folder: Path) -> None:
