@@ -55,6 +55,12 @@ def run_callbacks(SubmissionCore submission not None, Fate fate not None, news, 
                     own_time = usual_time
                     if timestamps is not None:
                         own_time = timestamps.get(64 * word + bit, usual_time)
+                    if isinstance(<object> callback, MessageCore):
+                        try:
+                            (<MessageCore> callback).delivered(fate.partition, place, own_time)
+                        except BaseException:
+                            failed()
+                        continue
                     offset = PyLong_FromLongLong(place)
                     # Reuse the tuple if no callback has kept a reference to it, as zip() does.
                     if KS_MAY_REFILL_TUPLES and metadata != NULL and Py_REFCNT(metadata) == 1:

@@ -33,11 +33,13 @@ cdef class MessageCore:
     cdef public object _headers
     cdef public object _partition
     cdef public object _error
-    cdef public object _metadata
     cdef public double _latency_s
     cdef double at_s
     cdef TwinCore twin
     cdef object report
+    cdef object place          # the partition where it lies; None: it was not delivered
+    cdef object timestamp_ms
+    cdef int64_t offset
 
     def __init__(self, TwinCore twin not None, report, topic, value, key, headers, partition):
         self.begin(twin, report, topic, value, key)
@@ -48,17 +50,39 @@ cdef class MessageCore:
         self._topic, self._value, self._key = topic, value, key
         self.at_s = ks_monotonic_s()
 
+    @property
+    def _metadata(self):
+        """The place in the log; None: it was not delivered, or not yet."""
+        if self.place is None:
+            return None
+        return RecordMetadata(self._topic, self.place, self.offset, self.timestamp_ms)
+
     def __call__(self, error, metadata):
         """The outcome is there. Io thread."""
-        cdef TwinCore twin = self.twin
         if error is not None:
-            self._error = twin._error_of(error)
-        elif twin._only_errors:
-            return
-        self._metadata = metadata
+            self.failed(error)
+        else:
+            self.delivered(metadata[1], metadata[2], metadata[3])
+
+    cdef int failed(self, error) except -1:
+        self._error = self.twin._error_of(error)
+        return self.arrive()
+
+    cdef int delivered(self, partition, int64_t offset, timestamp_ms) except -1:
+        if self.twin._only_errors:
+            return 0
+        self.place, self.offset, self.timestamp_ms = partition, offset, timestamp_ms
+        return self.arrive()
+
+    cdef int arrive(self) except -1:
+        cdef TwinCore twin = self.twin
+        cdef bint is_first = twin.position == PyList_GET_SIZE(twin.arrived)
         self._latency_s = ks_monotonic_s() - self.at_s
         twin._event_count += 1
-        twin._events.put(self)
+        PyList_Append(twin.arrived, self)
+        if is_first:
+            twin._news.put(None)
+        return 0
 
     cdef inline int serve(self) except -1:
         """Call the program's callback, once."""
@@ -74,11 +98,37 @@ cdef class TwinCore:
 
     cdef public dict _streams
     cdef public type _message_kind
-    cdef public object _events
+    cdef public object _news
     cdef public Py_ssize_t _event_count
     cdef public object _on_delivery
     cdef public bint _only_errors
     cdef public bint _is_closed
+    cdef list arrived           # messages whose callback is to be called, from ``position`` on
+    cdef Py_ssize_t position
+
+    def __cinit__(self):
+        self.arrived = []
+
+    def _forget_arrived(self):
+        self.arrived, self.position = [], 0
+
+    def _arrived_count(self):
+        return PyList_GET_SIZE(self.arrived) - self.position
+
+    cdef MessageCore next_arrived(self):
+        """The next message to serve, or None. Between its reads and its stores no other thread can run."""
+        cdef list fresh
+        cdef MessageCore message
+        if self.position == PyList_GET_SIZE(self.arrived):
+            return None
+        message = <MessageCore> self.arrived[self.position]
+        self.arrived[self.position] = None
+        self.position += 1
+        if self.position == PyList_GET_SIZE(self.arrived):
+            fresh = []  # made before the step: it may run a finalizer, and so another thread
+            if self.position == PyList_GET_SIZE(self.arrived):
+                self.arrived, self.position = fresh, 0
+        return message
 
     def produce(
         self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, headers=None
@@ -129,25 +179,25 @@ cdef class TwinCore:
         Waits at most ``timeout`` seconds for the first outcome (None or negative: until there is one, also of a record
         that another thread has yet to produce). Exceptions of callbacks are raised here.
         """
-        if timeout is ZERO and not self._is_closed and self._events.empty():
+        if timeout is ZERO and not self._is_closed and self.position == PyList_GET_SIZE(self.arrived):
             return 0  # programs call poll(0) for each record
         return self._poll(timeout)
 
-    def _serve(self, list raised=None, MessageCore first=None):
-        """Run the callbacks of ``first`` and of all that wait. Returns how many. An exception ends this, or is appended
-        to ``raised`` if it is the first.
+    def _serve(self, list raised=None):
+        """Run the callbacks of all messages that wait. Returns how many. An exception ends this, or is appended to
+        ``raised`` if it is the first.
         """
         cdef Py_ssize_t served = 0
-        cdef MessageCore message = first
-        events = self._events
+        cdef MessageCore message
+        while not self._news.empty():
+            try:
+                self._news.get_nowait()
+            except Empty:  # another thread was quicker
+                break
         while True:
+            message = self.next_arrived()
             if message is None:
-                if events.empty():
-                    return served
-                try:
-                    message = events.get_nowait()
-                except Empty:  # another thread was quicker
-                    return served
+                return served
             served += 1
             try:
                 message.serve()
@@ -156,4 +206,3 @@ cdef class TwinCore:
                     raise
                 if not raised:
                     raised.append(failure)
-            message = None

@@ -5,8 +5,10 @@ In ``_native`` TwinCore puts plain records into an open submission itself.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +54,10 @@ class MessageCore:
         self._metadata = metadata
         self._latency_s = time.monotonic() - self._at_s
         twin._event_count += 1
-        twin._events.put(self)
+        is_first = not twin._arrived
+        twin._arrived.append(self)
+        if is_first:
+            twin._news.put(None)
 
     def serve(self) -> None:
         """Call the program's callback, once."""
@@ -65,8 +70,10 @@ class TwinCore:
 
     _streams: dict[str, Any]
     _message_kind: type[Any]
-    _events: queue.SimpleQueue[Any]
+    _arrived: deque[MessageCore]
     """Messages whose callback is to be called by poll() or flush()."""
+    _news: queue.SimpleQueue[None]
+    """Has an item when messages have arrived: for a poll() that waits."""
     _event_count: int
     _on_delivery: Callable[..., object] | None
     _only_errors: bool
@@ -96,17 +103,25 @@ class TwinCore:
         """
         return self._poll(timeout)
 
-    def _serve(self, raised: list[Exception] | None = None, first: MessageCore | None = None) -> int:
-        """Run the callbacks of ``first`` and of all that wait. Returns how many. An exception ends this, or is appended
-        to ``raised`` if it is the first.
+    def _forget_arrived(self) -> None:
+        self._arrived = deque()
+
+    def _arrived_count(self) -> int:
+        return len(self._arrived)
+
+    def _serve(self, raised: list[Exception] | None = None) -> int:
+        """Run the callbacks of all messages that wait. Returns how many. An exception ends this, or is appended to
+        ``raised`` if it is the first.
         """
-        served, message = 0, first
+        with contextlib.suppress(queue.Empty):
+            while not self._news.empty():
+                self._news.get_nowait()
+        served = 0
         while True:
-            if message is None:
-                try:
-                    message = self._events.get_nowait()
-                except queue.Empty:
-                    return served
+            try:
+                message = self._arrived.popleft()
+            except IndexError:
+                return served
             served += 1
             try:
                 message.serve()
@@ -115,7 +130,6 @@ class TwinCore:
                     raise
                 if not raised:
                     raised.append(failure)
-            message = None
 
     def _produce(self, *record: Any) -> None:
         raise NotImplementedError

@@ -87,7 +87,8 @@ class Producer(TwinCore):
 
     def _forget_events(self) -> None:
         self._streams = self._producer._outbox.streams
-        self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._forget_arrived()
         self._event_count = 0
         self._silent_count = 0
         """Outcomes without an event that poll() and flush() have noticed."""
@@ -190,11 +191,10 @@ class Producer(TwinCore):
             if left <= 0 or self._is_closed:
                 return 0
             try:
-                message = self._events.get(timeout=left)
+                self._news.get(timeout=left)
             except queue.Empty:
                 look_s = min(2 * look_s, LOOK_S)
-                continue
-            served = self._serve(None, message)
+            served = self._serve()
         return served
 
     def flush(self, timeout: float | None = -1) -> int:
@@ -267,7 +267,7 @@ class Producer(TwinCore):
         )
 
     def __len__(self) -> int:
-        return 0 if self._is_closed else self._producer.stats().waiting + self._events.qsize()
+        return 0 if self._is_closed else self._producer.stats().waiting + self._arrived_count()
 
     def __bool__(self) -> bool:
         return True

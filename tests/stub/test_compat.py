@@ -209,8 +209,8 @@ def test_a_poll_waits_its_time_also_when_no_record_is_under_way(of_both: Callabl
 def test_ctrl_c_ends_a_poll(of_both: Callable[..., Any], timeout: list[float]) -> None:
     producer = of_both()
     interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
     with pytest.raises(KeyboardInterrupt):
+        interrupt.start()
         producer.poll(*timeout)
     interrupt.join()
 
@@ -428,7 +428,7 @@ def test_a_forked_child_hears_nothing_of_its_parents_records(daemon: FakeDaemon)
     told: list[object] = []
     producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
     producer.produce("t", b"v", on_delivery=lambda *both: told.append(both))
-    eventually(lambda: len(producer) and producer._events.qsize())
+    eventually(lambda: len(producer) and producer._arrived_count())
     child = os.fork()
     if not child:
         os._exit(len(producer) + producer.poll(0) + producer.flush(1) + len(told))
