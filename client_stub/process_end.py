@@ -121,8 +121,10 @@ def _at_end_of_child() -> None:
                 producer.flush(max(0.0, ends_s - time.monotonic()))
             except Exception:
                 log.exception("Records were not delivered when the process ended.")
-    elif isinstance(interruption := _end_all(), SystemExit):
-        raise interruption  # the child ends with the status that its handler gave
+    elif isinstance(interruption := _end_all(), SystemExit) and sys.version_info < (3, 13):
+        # The child ends with the status that its handler gave. From 3.13 on this is one of the atexit functions: the
+        # status stands already, as in any other process, and an exit would only leave a traceback.
+        raise interruption
 
 
 def at_exit() -> None:
