@@ -64,7 +64,7 @@ class TopicLookup:
     ) -> None:
         """``topic`` "": look only whether the daemon has the cluster for which the program asks."""
         self._path = control_path
-        self._asked = [dict(asked)] if asked else []
+        self._asked = dict(asked) if asked else None
         self._curve_keys = curve_keys
         self._topic = topic
         self._timeout_ms = timeout_ms
@@ -102,7 +102,7 @@ class TopicLookup:
                 return None
             self._tries += 1
             names = [self._topic] if self._topic else []
-            question = [Kind.TOPICS, names, asked_ms, *self._asked]
+            question = [Kind.TOPICS, names, asked_ms, self._asked, True]
             self._transport.open_control([msgpack.packb(question)])
         elif now_ms >= self._answer_by_ms:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")

@@ -44,7 +44,7 @@ def topics(
             raise click.UsageError("--wait needs the names of topics.")
         question.append(wait_s * 1000)
         timeout_s += wait_s
-    (rows,) = ask(run_dir, question, timeout_s)
+    rows, *_ = ask(run_dir, question, timeout_s)
     if as_json:
         shown = {
             name: {

@@ -241,16 +241,25 @@ class ControlEndpoint:
         elif wait_ms is not None and not (isinstance(wait_ms, int | float) and wait_ms >= 0):
             self._refuse(routing_id, Refused("MALFORMED_FRAME", "TOPICS waits for a time of 0 ms or more."))
         else:
-            self._answer(routing_id, Kind.TOPICS_REPLY, self._topics_reply, names, wait_ms, asked)
+            wants_reason = len(message) > 4 and message[4] is True
+            self._answer(
+                routing_id, Kind.TOPICS_REPLY, self._topics_reply, names, wait_ms, asked, wants_reason
+            )
 
     async def _topics_reply(
-        self, names: list[str] | None, wait_ms: float | None, asked: object, caller: Caller
+        self,
+        names: list[str] | None,
+        wait_ms: float | None,
+        asked: object,
+        wants_reason: bool,
+        caller: Caller,
     ) -> list[object]:
         assert self._topics is not None
         if asked is not None and self.check_asked is not None:
             await self.check_asked(asked)
         rows = await self._topics(names, wait_ms, caller)
-        waits_for = self.why_waits(names[0], rows) if names is not None and len(names) == 1 else ""
+        is_for_one = wants_reason and names is not None and len(names) == 1
+        waits_for = self.why_waits(names[0], rows) if is_for_one and names else ""
         return [rows, waits_for] if waits_for else [rows]
 
     def _on_order(self, routing_id: bytes, message: Any) -> None:

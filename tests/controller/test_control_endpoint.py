@@ -85,6 +85,9 @@ def test_hello_and_topics(short_dir: Path) -> None:
         ]
         reply = [Kind.TOPICS_REPLY, [["a", 0, [[0, 1, [1]]]]]]
         assert await ask(msgpack.packb([Kind.TOPICS, ["a"]])) == reply
+        endpoint.why_waits = lambda topic, rows: f"{topic} waits"
+        assert await ask(msgpack.packb([Kind.TOPICS, ["a"]])) == reply, "an older asker takes two fields"
+        assert await ask(msgpack.packb([Kind.TOPICS, ["a"], 1_000, None, True])) == [*reply, "a waits"]
         assert (await ask(msgpack.packb([Kind.TOPICS, None])))[1][0][0] == "all"
         assert await ask(msgpack.packb([Kind.PING])) == [Kind.PONG]
         assert endpoint.refused == {"NOT_ADMITTED": 1}
