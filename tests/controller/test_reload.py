@@ -162,6 +162,7 @@ def test_files_that_cannot_be_read_hold_up_neither_reloads_nor_the_end(
         daemon.reload.ask()
         assert (await daemon.result())["changes"] == ("linger.ms 5 → 7",), "a late one is not taken on"
         daemon.may_read.clear()
+        daemon.reading.clear()
         daemon.reload.ask()
         await asyncio.wait_for(daemon.reading.wait(), PATIENCE_S)
         hanging.append(daemon)
