@@ -46,7 +46,8 @@ class Kind(IntEnum):
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     # daemon: code (str), text, stream|nil[, why no broker answers]  (either endpoint; a stream: only that is refused)
     REFUSED = 3
-    # stub: [topic, ...]|nil[, max_wait_ms[, as HELLO's last]]; with the time it waits for these topics
+    # stub: [topic, ...]|nil[, max_wait_ms[, as HELLO's last|nil[, bool]]]; with the time it waits for these topics; the
+    # bool: whether it takes for what a topic's records wait
     TOPICS = 4
     # daemon: [[topic, error_code, [[partition, leader, [isr...][, [replicas...], [offline...]]], ...]], ...]
     TOPICS_REPLY = 5
