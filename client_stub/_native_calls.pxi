@@ -14,9 +14,9 @@ def write_wake(int fd):
 
 
 def clear_wakes(int fd):
-    """Reset the non-blocking eventfd ``fd`` to 0. Raises OSError."""
+    """Reset the non-blocking eventfd ``fd`` to 0, which it may be already. Raises OSError."""
     cdef uint64_t added
-    if read(fd, &added, 8) != 8:
+    if read(fd, &added, 8) != 8 and errno != EAGAIN:
         PyErr_SetFromErrno(OSError)
 
 

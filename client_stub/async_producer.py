@@ -35,6 +35,7 @@ from client_stub.failures import OnError
 from client_stub.flush_wait import FlushWait
 from client_stub.habits import no_pickle, unknown_argument, unknown_field, with_hints
 from client_stub.loop_line import UNFINISHED, LoopLine
+from client_stub.originals import monotonic
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.packer import Headers
 from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
@@ -191,7 +192,7 @@ class AsyncProducer:
         loop = asyncio.get_running_loop()
         lookup = self._producer._lookup(topic, self._max_block_ms / 1e3 if timeout is None else timeout)
         try:
-            while (found := lookup.step(loop.time() * 1e3, 0.0)) is None:
+            while (found := lookup.step(monotonic() * 1e3)) is None:
                 await _readable(loop, lookup)
             return found
         finally:
@@ -228,7 +229,7 @@ class AsyncProducer:
             said = ""
             if oldest is not None and may_ask(oldest, timeout):
                 said = await _asked(
-                    loop, producer._question(oldest.topic, oldest.partition_max, loop.time() * 1e3)
+                    loop, producer._question(oldest.topic, oldest.partition_max, monotonic() * 1e3)
                 )
             raise wait.timeout_error(timeout, said)
         producer._outbox.failures.raise_unobserved()
@@ -315,7 +316,7 @@ class AsyncProducer:
 async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> str:
     """The answer of ``question``; awaited without blocking a thread."""
     try:
-        while (said := question.step(loop.time() * 1e3, 0.0)) is None:
+        while (said := question.step(monotonic() * 1e3)) is None:
             await _readable(loop, question.lookup, question.ends_ms)
         return said or question.lookup.waits_for
     finally:
@@ -326,7 +327,7 @@ async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup, ends_m
     """Wait until the lookup's next step has something to do: bytes arrived, or a pause or the caller's timeout
     ended.
     """
-    now_ms = loop.time() * 1e3
+    now_ms = monotonic() * 1e3
     fd = lookup.fileno()
     if fd is None:
         await asyncio.sleep(lookup.pause_ms(now_ms) / 1e3)

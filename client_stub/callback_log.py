@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Final
 
 from client_stub.log import log
+from client_stub.originals import monotonic
 
 LINES_MAX: Final = 5
 INTERVAL_S: Final = 60.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,6 +12,7 @@ from client_stub.delivery import bulk_text, joined
 from client_stub.errors import SidecarError
 from client_stub.habits import no_pickle, with_hints
 from client_stub.hot import OnDelivery, refuses_await
+from client_stub.originals import monotonic
 from client_stub.record_metadata import OffsetRange, RecordMetadata
 
 log = logging.getLogger("client_stub")
@@ -127,9 +127,9 @@ class FakeBulkDelivery:
     def result(self, timeout: float | None = None) -> int:
         timeout = checked_wait(timeout)
         self.watch()
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = None if timeout is None else monotonic() + timeout
         for each in self.deliveries:
-            each.result(None if ends is None else max(0.0, ends - time.monotonic()))
+            each.result(None if ends is None else max(0.0, ends - monotonic()))
         return self.count
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:

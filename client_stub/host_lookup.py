@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from typing import Any, Final, TypeAlias
 
+from client_stub.originals import getaddrinfo, start_thread
 from client_stub.waker import Waker
 
 Address: TypeAlias = tuple[int, Any]
@@ -31,7 +31,7 @@ class HostLookup:
     def ask(self, flags: int = 0) -> None:
         """Resolve the name, and block while the system's resolver does. Raises nothing."""
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags)
+            found = getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags)
             self.addresses = [(int(family), place) for family, _, _, _, place in found]
         except (OSError, UnicodeError) as error:
             self.why_not = getattr(error, "strerror", None) or str(error)
@@ -57,7 +57,7 @@ def look_up(host: str, port: int) -> HostLookup:
         return found
     found = _under_way[host, port] = HostLookup(host, port)
     try:
-        threading.Thread(target=found.ask, name="kafka-sidecar-host", daemon=True).start()
+        start_thread(found.ask, "kafka-sidecar-host")
     except RuntimeError:  # no thread can start at the interpreter's end
         found.ask()
     return found

@@ -12,13 +12,14 @@ import sys
 import threading
 from functools import partial
 from math import inf
-from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.away_log import AwayLog
 from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.green_lock import GreenLock, locked_lock
 from client_stub.log import log
+from client_stub.originals import get_ident, monotonic, start_thread
 from client_stub.outbox import Outbox
 from client_stub.session import Session
 from client_stub.session_effects import CloseSockets, OpenControl, OpenWorker
@@ -27,6 +28,9 @@ from client_stub.slow_topics import SlowTopics
 from client_stub.topic_lookup import TopicQuestion
 from client_stub.transport import Transport
 from client_stub.wire import Format, LocalCode, Persistence
+
+if TYPE_CHECKING:
+    from _thread import LockType
 
 _ATTACHED: Final = State.ATTACHED
 """Cached: reading an enum member through its class costs as much as a call, and each turn needs this one twice."""
@@ -49,22 +53,23 @@ class IoThread:
         self._slow_topics = SlowTopics(outbox, partial(TopicQuestion, outbox.path, curve_keys=curve_keys))
         self.has_ended = False
         """Set when only the return of its thread is left."""
-        self._thread: threading.Thread | None = None
+        self.has_begun = False
+        self._threads: list[threading.Thread] = []
+        """Those that were started, of which one runs. Empty where ``threading`` is green."""
+        self._joiners: list[LockType | GreenLock] = []
+        """A locked lock for each thread that waits for the end of this one."""
         self._entries = itertools.count()
-
-    @property
-    def has_begun(self) -> bool:
-        return self._thread is not None
 
     def start(self) -> None:
         """Start the thread unless it runs. Concurrent calls, and a repeat after a call that an exception ended, are
         harmless.
         """
-        if self._thread is None:
+        if not self.has_begun:
             self._outbox.set_waker(self._transport.waker)
-            thread = threading.Thread(target=self._run, name="kafka-sidecar-io", daemon=True)
-            thread.start()
-            self._thread = self._thread or thread
+            thread = start_thread(self._run, "kafka-sidecar-io")
+            self.has_begun = True
+            if thread is not None:
+                self._threads.append(thread)
 
     def request_close(self, *, cancel: bool) -> None:
         """End the thread once every record has its outcome; with ``cancel``, fail the rest first. Any thread."""
@@ -88,18 +93,31 @@ class IoThread:
         self._outbox.set_waker(None)
         self._transport.forked()
         self._slow_topics.forked()
+        self._release_joiners()
 
     def join(self, timeout: float | None) -> None:
-        thread = self._thread
-        # It runs no more when the interpreter is being taken down; from Python 3.14 on this join() would raise.
-        if thread is not None and threading.current_thread() is not thread and not sys.is_finalizing():
-            thread.join(timeout)
+        """Wait at most ``timeout`` seconds for the end of the thread; not in it itself, nor in a forked child."""
+        if not self.has_begun or get_ident() == self._outbox.io_thread_id:
+            return
+        if sys.is_finalizing():
+            return  # it runs no more; from Python 3.14 on a join would raise
+        lock = locked_lock()
+        self._joiners.append(lock)  # before the look at the flags, so that a later end releases it
+        if not (self.has_ended or self._outbox.forked):
+            lock.acquire(timeout=-1.0 if timeout is None else timeout)
+        if self.has_ended:
+            for thread in self._threads:
+                thread.join(timeout)  # only its return is left
+
+    def _release_joiners(self) -> None:
+        while self._joiners:
+            self._joiners.pop().release()
 
     def _run(self) -> None:
         if next(self._entries) or self._outbox.forked:
             return  # another thread runs it, or the parent process does
-        self._thread = threading.current_thread()
-        self._outbox.io_thread_id = threading.get_ident()
+        self.has_begun = True
+        self._outbox.io_thread_id = get_ident()
         try:
             self._session.wake(monotonic() * 1e3)
             while self._turn():
@@ -111,6 +129,7 @@ class IoThread:
             self._die(error)
         finally:
             self.has_ended = True
+            self._release_joiners()
             self._outbox.tell_listeners()
 
     def _turn(self) -> bool:

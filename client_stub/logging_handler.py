@@ -16,12 +16,12 @@ import atexit
 import contextlib
 import logging
 import os
-import time
 import weakref
 from typing import Any, Final
 
 from client_stub.arguments import check_topic, checked_timeout
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.originals import monotonic
 from client_stub.producer import Producer
 
 OWN_LOGGER: Final = "client_stub"
@@ -117,7 +117,7 @@ class TopicHandler(logging.Handler):
         self.dropped += 1
         if isinstance(error, BufferExhausted | DaemonUnreachable):
             self._producer._outbox.max_block_ms = 0
-        now_s = time.monotonic()
+        now_s = monotonic()
         if now_s >= self._next_log_s:
             self._next_log_s = now_s + DROPS_LOGGED_EVERY_S
             log.warning(

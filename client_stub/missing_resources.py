@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from client_stub.errors import ENDED_TEXT, StartFailed
+from client_stub.originals import refused
 
 _SYSTEMS: Final = {"darwin": "macOS", "win32": "Windows"}
 
@@ -23,8 +24,14 @@ def check_system() -> None:
 
 def check_interpreter() -> None:
     """Raises StartFailed when the interpreter is being taken down: some releases of Python wait for ever for a new
-    thread.
+    thread. Also when something has replaced a function that the io thread needs, and does not give it back.
     """
+    if refused:
+        raise StartFailed(
+            f"{refused[0]}() of this process is not Python's own, and neither gevent nor eventlet has replaced it: "
+            "import client_stub before whatever replaces it, as a producer needs a real thread.",
+            retriable=False,
+        )
     if sys.is_finalizing():
         raise StartFailed(ENDED_TEXT, retriable=False)
 

@@ -28,7 +28,9 @@ from client_stub.errors import (
 )
 from client_stub.failures import Failures, OnError
 from client_stub.frames import MESSAGE_BYTES_MAX
+from client_stub.green_lock import locked_lock
 from client_stub.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
+from client_stub.originals import get_ident, monotonic
 from client_stub.packer import packed_bound, packed_size
 from client_stub.room_wait import wait_for_room
 from client_stub.submission import BulkPart, Snapshot, Submission
@@ -59,6 +61,9 @@ class Outbox(OutboxCore):
 
     placing = 0
     """Bits of SUBMIT's flags that say how the daemon places these records, for a twin of another client."""
+
+    _left_open_ms = 0.0
+    """Since when the io thread has left submissions open (monotonic clock)."""
 
     def __init__(
         self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
@@ -287,14 +292,13 @@ class Outbox(OutboxCore):
         nothing: a lock that an exception leaves behind is released once, without effect.
         """
         if for_outcome:
-            if threading.get_ident() == self.io_thread_id:
+            if get_ident() == self.io_thread_id:
                 self.refuse_wait_in_callback("result()")
             if timeout is None or timeout > 0:
                 self.flush_requested = True  # as expedite()
                 self.wake()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        lock = threading.Lock()
-        lock.acquire()
+        deadline = None if timeout is None else monotonic() + timeout
+        lock = locked_lock()
         try:
             while True:
                 # Before ``ready()`` is called, so that any later change releases the lock.
@@ -306,7 +310,7 @@ class Outbox(OutboxCore):
                 found = ready()
                 if found or self.forked:
                     break
-                left = -1.0 if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+                left = -1.0 if deadline is None else min(deadline - monotonic(), threading.TIMEOUT_MAX)
                 if deadline is not None and left <= 0:
                     break
                 if sys.is_finalizing():
@@ -327,7 +331,7 @@ class Outbox(OutboxCore):
 
     def refuse_wait_in_callback(self, what: str) -> None:
         """Raises SidecarError in the io thread, which would wait for itself."""
-        if threading.get_ident() == self.io_thread_id:
+        if get_ident() == self.io_thread_id:
             raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
 
     # --- callers: the rest ----------------------------------------------------------------------------
@@ -401,12 +405,15 @@ class Outbox(OutboxCore):
         sealed: deque[Submission] = deque()
         left: list[Submission] = []
         now_ms = time.time_ns() // 1_000_000
+        # The application may stop or set the clock of timestamps, which delays no record.
+        is_late = bool(self._gathering) and monotonic() * 1e3 - self._left_open_ms > STAY_OPEN_MS_MAX
         for submission in [*self._gathering, *fresh]:
             if not submission.is_closed:
                 # In both directions: after the clock was set back, records must not get timestamps in the future for
                 # an hour.
                 if not submission.count or not (
                     flush
+                    or is_late
                     or wants(submission.topic)
                     or abs(now_ms - submission.base_timestamp_ms) > STAY_OPEN_MS_MAX
                 ):
@@ -429,6 +436,8 @@ class Outbox(OutboxCore):
                 sealed.append(submission)
             else:
                 self.pending.pop(submission, None)  # opened for a large record, but nothing was added
+        if left and (is_late or not self._gathering):
+            self._left_open_ms = monotonic() * 1e3
         self._gathering = left
         return sealed, flush
 
@@ -438,7 +447,7 @@ class Outbox(OutboxCore):
         0 when a submission is ready that can be sent now.
         """
         if self.failures.has_lines:
-            next_ms = self.failures.tick(time.monotonic() * 1e3)
+            next_ms = self.failures.tick(monotonic() * 1e3)
             if next_ms is not None:
                 most_ms = next_ms if most_ms is None else min(most_ms, next_ms)
         self.fall_asleep()  # before looking, so that anything later wakes the thread
@@ -473,7 +482,7 @@ class Outbox(OutboxCore):
             if submission not in self.pending:
                 continue
             if submission.first_error is not None:
-                self.failures.add(submission, time.monotonic() * 1e3)
+                self.failures.add(submission, monotonic() * 1e3)
             if submission.listeners:
                 submission.tell_listeners(None)
             self.completed_count += submission.count

@@ -10,11 +10,11 @@ import atexit
 import os
 import sys
 import threading
-import time
 import weakref
 from typing import Final, Protocol
 
 from client_stub.log import log
+from client_stub.originals import monotonic
 
 EXIT_FLUSH_S: Final = 10.0
 """The limit for all producers of the process together."""
@@ -115,10 +115,10 @@ def _at_end_of_child() -> None:
     send.
     """
     if any(not each.daemon for each in threading.enumerate() if each is not threading.current_thread()):
-        ends_s = time.monotonic() + EXIT_FLUSH_S
+        ends_s = monotonic() + EXIT_FLUSH_S
         for producer in _producers():
             try:
-                producer.flush(max(0.0, ends_s - time.monotonic()))
+                producer.flush(max(0.0, ends_s - monotonic()))
             except Exception:
                 log.exception("Records were not delivered when the process ended.")
     elif isinstance(interruption := _end_all(), SystemExit) and sys.version_info < (3, 13):
@@ -137,7 +137,7 @@ def _end_all() -> BaseException | None:
 
     The remaining records of all producers then fail at once, which is logged.
     """
-    ends_s = time.monotonic() + EXIT_FLUSH_S
+    ends_s = monotonic() + EXIT_FLUSH_S
     interruption: BaseException | None = None
     while True:
         try:
@@ -153,7 +153,7 @@ def _close_all(ends_s: float) -> None:
     """Close all producers. An exception may end this at any point, and it may be called again."""
 
     def left_s() -> float:
-        return max(0.0, ends_s - time.monotonic())
+        return max(0.0, ends_s - monotonic())
 
     for producer in _producers():
         try:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -43,6 +41,7 @@ from client_stub.hot import OnDelivery, OpenStream, native
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io_thread import IoThread
 from client_stub.missing_resources import check_interpreter, start_failed
+from client_stub.originals import get_ident, monotonic
 from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound, packed_size
 from client_stub.process_end import LeavingThread
@@ -255,9 +254,7 @@ class Producer(ProducerCore):
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
-        return TopicLookup(
-            self._path, topic, timeout_ms, time.monotonic() * 1e3, self._curve_keys, self._asked
-        )
+        return TopicLookup(self._path, topic, timeout_ms, monotonic() * 1e3, self._curve_keys, self._asked)
 
     def _question(self, topic: str, partition: int, now_ms: float) -> TopicQuestion:
         return TopicQuestion(self._path, topic, partition, now_ms, self._curve_keys)
@@ -308,7 +305,7 @@ class Producer(ProducerCore):
         """
         timeout = checked_timeout(timeout)
         outbox = self._outbox
-        in_callback = threading.get_ident() == outbox.io_thread_id
+        in_callback = get_ident() == outbox.io_thread_id
         io = self._begin_close()
         if io is None:
             return
@@ -333,7 +330,7 @@ class Producer(ProducerCore):
         is_first = self._outbox.close()
         if self._io is None:
             self._end_close()
-        elif not is_first and threading.get_ident() == self._outbox.io_thread_id:
+        elif not is_first and get_ident() == self._outbox.io_thread_id:
             return None
         return self._io
 

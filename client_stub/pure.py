@@ -416,8 +416,9 @@ def write_wake(fd: int) -> None:
 
 
 def clear_wakes(fd: int) -> None:
-    """Reset the non-blocking eventfd ``fd`` to 0. Raises OSError."""
-    os.eventfd_read(fd)
+    """Reset the non-blocking eventfd ``fd`` to 0, which it may be already. Raises OSError."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(fd)
 
 
 def receive(fd: int, buffer: memoryview) -> int:

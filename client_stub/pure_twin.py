@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from client_stub.originals import monotonic
 
 
 class MessageCore:
@@ -42,7 +43,7 @@ class MessageCore:
         self._error: Any = None
         self._metadata: Any = None
         self._latency_s = 0.0
-        self._at_s = time.monotonic()
+        self._at_s = monotonic()
 
     def __call__(self, error: Exception | None, metadata: Any) -> None:
         """The outcome is there. Io thread."""
@@ -52,7 +53,7 @@ class MessageCore:
         elif twin._only_errors:
             return
         self._metadata = metadata
-        self._latency_s = time.monotonic() - self._at_s
+        self._latency_s = monotonic() - self._at_s
         twin._event_count += 1
         is_first = not twin._arrived
         twin._arrived.append(self)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.log import log
+from client_stub.originals import get_ident, monotonic
 from client_stub.run_dir import unreachable_text
 from client_stub.wait_reasons import why_not_taken
 
@@ -29,7 +28,7 @@ def wait_for_room(outbox: Outbox, stream: OpenStream) -> None:
     if outbox.attached_once and outbox.has_room:
         return
     limit_ms = outbox.max_block_ms
-    if threading.get_ident() == outbox.io_thread_id:
+    if get_ident() == outbox.io_thread_id:
         limit_ms = 0  # a callback runs in the io thread, which would wait for itself
 
     def is_attached() -> bool:
@@ -45,13 +44,13 @@ def wait_for_room(outbox: Outbox, stream: OpenStream) -> None:
         if not outbox.wait_until(is_attached, first_ms / 1e3):
             raise no_room(outbox, stream.topic, first_ms)
     outbox.wake()
-    began = time.monotonic()
+    began = monotonic()
     ends = began + limit_ms / 1e3
     warned = False
     # Waiters are woken when half of the buffer is free. Less room is polled for, as one held topic may occupy the
     # rest for long.
-    while not outbox.wait_until(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - time.monotonic()), for_room=True):
-        now = time.monotonic()
+    while not outbox.wait_until(is_roomy, min(ROOM_LOOK_MS / 1e3, ends - monotonic()), for_room=True):
+        now = monotonic()
         if now >= ends:
             raise no_room(outbox, stream.topic, limit_ms)
         if not warned and now - began >= WAIT_WARNING_S:

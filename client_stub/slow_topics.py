@@ -59,7 +59,7 @@ class SlowTopics:
             if self._left or self._found:
                 self._next(now_ms)
         else:
-            said = self._question.step(now_ms, 0.0)
+            said = self._question.step(now_ms)
             if said is not None:
                 if said:
                     self._found[self._question.topic] = said, self._question.missing_from
@@ -113,7 +113,7 @@ class SlowTopics:
         if self._left:
             topic = next(iter(self._left))
             self._question = self._ask(topic, self._left.pop(topic), now_ms)
-            self._question.step(now_ms, 0.0)
+            self._question.step(now_ms)
         elif self._found:
             self._warn(now_ms)
             self.due_ms = now_ms + REPEAT_MS

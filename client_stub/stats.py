@@ -4,9 +4,10 @@ by record.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from client_stub.originals import let_others_run
 
 _LOOKS: Final = 20
 
@@ -50,7 +51,7 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         pending = list(outbox.pending)
         if completed == outbox.completed_count and not any(each.completed for each in pending):
             break
-        time.sleep(0)
+        let_others_run()
     waiting = queued
     for submission in pending:
         # In this order: a submission that callers still fill grows between the two reads, but none of it is decided.

@@ -5,8 +5,8 @@ It shares nothing with the io thread: a producer that only asks starts no thread
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -14,6 +14,8 @@ import msgpack
 from client_stub.client_identity import NOTHING
 from client_stub.curve_keys import WatchedKeyFile
 from client_stub.errors import DaemonUnreachable, MetadataTimeout, SidecarError, error_for
+from client_stub.green_lock import pause, wait_readable
+from client_stub.originals import monotonic
 from client_stub.refusals import REFUSALS, Lasts, refusal_error
 from client_stub.transport import Transport
 from client_stub.wire import TCP_PREFIX, Kind, LocalCode
@@ -80,8 +82,8 @@ class TopicLookup:
         self._tries = 0
         self._answer_by_ms = now_ms
 
-    def step(self, now_ms: float, wait_ms: float | None = None) -> tuple[PartitionInfo, ...] | None:
-        """Ask, and wait at most ``wait_ms`` (None: to the end) for the answer; None while there is none.
+    def step(self, now_ms: float) -> tuple[PartitionInfo, ...] | None:
+        """Ask, or look for the answer; None while there is none. It does not wait.
 
         Raises MetadataTimeout, DaemonUnreachable, DaemonRefused, or the topic's own error.
         """
@@ -106,8 +108,7 @@ class TopicLookup:
             self._transport.open_control([msgpack.packb(question)])
         elif now_ms >= self._answer_by_ms:
             raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
-        answer_ms = self._answer_by_ms - now_ms
-        for source, frames in self._transport.poll(answer_ms if wait_ms is None else min(wait_ms, answer_ms)):
+        for source, frames in self._transport.poll(0.0):
             if source == "barred" and self._tries > 1:  # the first time its daemon may just start
                 raise refusal_error("NOT_PERMITTED", frames[0].decode())
             if source in ("lost", "barred"):
@@ -127,11 +128,20 @@ class TopicLookup:
     def wait(self) -> tuple[PartitionInfo, ...]:
         """Do all steps, and close. Raises as ``step``."""
         try:
-            while (found := self.step(time.monotonic() * 1e3)) is None:
-                time.sleep(self.pause_ms(time.monotonic() * 1e3) / 1e3)
+            while (found := self.step(monotonic() * 1e3)) is None:
+                self.wait_for_step()
             return found
         finally:
             self.close()
+
+    def wait_for_step(self, ends_ms: float = inf) -> None:
+        """Wait in the calling thread until the next step has something to do, or until ``ends_ms``."""
+        now_ms = monotonic() * 1e3
+        fd = self.fileno()
+        if fd is None:
+            pause(min(self.pause_ms(now_ms), ends_ms - now_ms) / 1e3)
+        else:
+            wait_readable(fd, min(self.answer_ms(now_ms), ends_ms - now_ms) / 1e3)
 
     def pause_ms(self, now_ms: float) -> float:
         """The time in ms until the next try; 0 while one is under way."""
@@ -211,15 +221,15 @@ class TopicQuestion:
         self.lookup = TopicLookup(control_path, topic, 0.0, now_ms, curve_keys)
         self.ends_ms = now_ms + (LOOK_TCP_MS if control_path.startswith(TCP_PREFIX) else LOOK_MS)
 
-    def step(self, now_ms: float, wait_ms: float) -> str | None:
-        """Wait at most ``wait_ms`` for the answer; None while there is none. Empty when records can go there, and when
-        the daemon does not answer in time.
+    def step(self, now_ms: float) -> str | None:
+        """The answer; None while there is none. Empty when records can go there, and when the daemon does not answer in
+        time.
         """
         said: str | None = None
         try:
             if now_ms >= self.ends_ms:
                 said = ""
-            elif (found := self.lookup.step(now_ms, wait_ms)) is not None:
+            elif (found := self.lookup.step(now_ms)) is not None:
                 said = ""
                 if self._partition >= len(found):
                     self.missing_from = len(found)
@@ -242,10 +252,10 @@ def why_no_topic(
     control_path: str, topic: str, partition: int, curve_keys: WatchedKeyFile | None = None
 ) -> str:
     """The answer of a TopicQuestion, for which it waits."""
-    question = TopicQuestion(control_path, topic, partition, time.monotonic() * 1e3, curve_keys)
+    question = TopicQuestion(control_path, topic, partition, monotonic() * 1e3, curve_keys)
     try:
-        while (said := question.step(now_ms := time.monotonic() * 1e3, question.ends_ms - now_ms)) is None:
-            time.sleep(question.lookup.pause_ms(now_ms) / 1e3)
+        while (said := question.step(monotonic() * 1e3)) is None:
+            question.lookup.wait_for_step(question.ends_ms)
         return said or question.lookup.waits_for
     finally:
         question.lookup.close()

@@ -17,13 +17,13 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from client_stub.curve_keys import KeyFile, WatchedKeyFile, join_address, split_address
 from client_stub.frames import Buffer
 from client_stub.host_lookup import HostLookup, look_up
 from client_stub.hot import clear_wakes, encode, receive
+from client_stub.originals import Socket, monotonic, poll
 from client_stub.run_dir import NOBODY_LISTENS, not_permitted_text, worker_path
 from client_stub.waker import Waker
 from client_stub.zmtp import Buffers, KeyNotKnown, ZmtpConnection, ZmtpError, opening, unsent
@@ -107,7 +107,7 @@ class _Link:
                 family, place = found[turn % len(found)]
             else:
                 family, self.lost_reason = int(socket.AF_INET), f"its host cannot be found ({lookup.why_not})"
-        self.socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.socket = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
         if keys is None:
             # Not over TCP, whose buffers grow automatically unless they are set.
@@ -238,7 +238,7 @@ class Transport:
         self.waker = Waker()
         """Any thread may signal it, which ends the present or the next ``poll`` at once."""
         self._waker_fd = self.waker.fd
-        self._poller = select.poll()
+        self._poller = poll()
         self._poller.register(self._waker_fd, select.POLLIN)
 
     def open_control(self, frames: Sequence[Any]) -> None:
@@ -451,7 +451,7 @@ class Transport:
                 self._lost.remove(link)
 
 
-def _set_tcp_options(connecting: socket.socket) -> None:
+def _set_tcp_options(connecting: Socket) -> None:
     connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import operator
 import os
 import queue
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, Self, TypeAlias
@@ -27,6 +26,7 @@ from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAI
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.hot import TwinCore
+from client_stub.originals import SimpleQueue, monotonic
 from client_stub.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
@@ -87,7 +87,7 @@ class Producer(TwinCore):
 
     def _forget_events(self) -> None:
         self._streams = self._producer._outbox.streams
-        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[None] = SimpleQueue()
         self._forget_arrived()
         self._event_count = 0
         self._silent_count = 0
@@ -182,17 +182,16 @@ class Producer(TwinCore):
         served = self._serve()
         if timeout == 0:
             return served  # programs call poll(0) for each record
-        ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        ends = None if timeout is None or timeout < 0 else monotonic() + timeout
         look_s = FIRST_LOOK_S
         while not served:
             if silent := self._newly_silent():
                 return silent
-            left = look_s if ends is None else min(look_s, ends - time.monotonic())
+            left = look_s if ends is None else min(look_s, ends - monotonic())
             if left <= 0 or self._is_closed:
                 return 0
-            try:
-                self._news.get(timeout=left)
-            except queue.Empty:
+            # Not by a wait of the queue, which would hold up the other green threads.
+            if not self._producer._outbox.wait_until(self._news.qsize, left):
                 look_s = min(2 * look_s, LOOK_S)
             served = self._serve()
         return served
@@ -213,9 +212,9 @@ class Producer(TwinCore):
         return left
 
     def _flush(self, timeout: float | None, raised: list[Exception]) -> int:
-        ends = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        ends = None if timeout is None or timeout < 0 else monotonic() + timeout
         while True:
-            left = None if ends is None else max(0.0, ends - time.monotonic())
+            left = None if ends is None else max(0.0, ends - monotonic())
             try:
                 self._producer.flush(left)
             except TimeoutError:

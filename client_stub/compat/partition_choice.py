@@ -5,12 +5,12 @@ It runs in the caller, with the partitions that the daemon knows.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import SidecarError
+from client_stub.originals import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class PartitionChoice:
         return chosen
 
     def _cluster(self, topic: str) -> Cluster:
-        now = time.monotonic()
+        now = monotonic()
         until, cluster = self._known.get(topic, (0.0, None))
         if cluster is not None and now < until:
             return cluster

@@ -5,7 +5,6 @@ task.
 from __future__ import annotations
 
 import os
-import time
 from typing import Final
 
 from client_stub.errors import (
@@ -16,6 +15,7 @@ from client_stub.errors import (
     SidecarError,
     TopicAuthorizationFailed,
 )
+from client_stub.originals import monotonic
 from client_stub.run_dir import control_path
 from client_stub.spark.options import SERVERS, Options
 from client_stub.topic_lookup import TopicLookup
@@ -40,7 +40,7 @@ def check_topic(options: Options) -> None:
             control_path(options.run_dir),
             options.topic or "",
             look_ms,
-            time.monotonic() * 1e3,
+            monotonic() * 1e3,
             asked=options.asked,
         ).wait()
     except MetadataTimeout:

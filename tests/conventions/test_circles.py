@@ -12,7 +12,7 @@ TYPED_IN_CIRCLES = {
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
     frozenset(
         {"waker", "delivery", "errors", "failures", "hot", "outbox", "pure", "pure_fate", "submission"}
-        | {"room_wait", "wait_reasons", "missing_resources"}
+        | {"room_wait", "wait_reasons", "missing_resources", "green_lock"}
     ),
     frozenset({"columnar", "producer", "rows_call"}),
     # A completion ends its batch by the settlement that made it.

@@ -107,7 +107,7 @@ def test_each_dependency_is_imported(extra: str) -> None:
     assert not declared()[extra] - used, f"asked for by {extra}, and never imported"
 
 
-STARTED: Final = frozenset({"ruff", "mypy", "coverage", "pytest-xdist", "pytest-timeout"})
+STARTED: Final = frozenset({"gunicorn", "ruff", "mypy", "coverage", "pytest-xdist", "pytest-timeout"})
 """Of "dev": programs and plugins, which nobody imports."""
 TYPES: Final = re.compile(r"types-|.*-(?:types|stubs)$")
 

@@ -19,6 +19,7 @@ KEPT: Final = {
     "LogLines.formatMessage": "logging",
     "TopicHandler.emit": "logging",
     "LogLines.formatTime": "logging",
+    "_Thread._delete": "threading",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",
     "_AsItIs.escape": "scramp",

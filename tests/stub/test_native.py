@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -231,8 +232,8 @@ def test_calls_on_descriptors_say_what_happened(path: ModuleType) -> None:
     path.write_wake(waker)
     path.write_wake(waker)
     path.clear_wakes(waker)
-    with pytest.raises(BlockingIOError):
-        path.clear_wakes(waker)
+    assert not select.select([waker], [], [], 0)[0]
+    path.clear_wakes(waker)  # after a wake-up that another reader has taken
     os.close(waker)
     for call in (path.write_wake, path.clear_wakes):
         with pytest.raises(OSError, match="Bad file descriptor"):

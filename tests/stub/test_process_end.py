@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -202,7 +201,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
                 raise interruption
 
     kept = [Slow() for _ in range(3)]
-    monkeypatch.setattr(process_end, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(process_end, "monotonic", lambda: now_s)
     monkeypatch.setattr(process_end, "_living", weakref.WeakKeyDictionary(dict.fromkeys(kept)))
     monkeypatch.setattr(process_end, "_leaving", set())
     process_end.at_exit()

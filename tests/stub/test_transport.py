@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from client_stub import Producer
+from client_stub import Producer, host_lookup
 from client_stub.curve_keys import key_file_text
 from client_stub.run_dir import keys_for
 from client_stub.transport import Message, Transport
@@ -98,7 +98,7 @@ def test_somebody_else_listens(transport: Transport, listener: socket.socket) ->
 
 NO_DESCRIPTOR: Final = """
 import os, resource, sys
-from client_stub import Producer
+from client_stub import Producer, host_lookup
 
 producer = Producer(sys.argv[1])
 producer.send("t", b"1").result(10)
@@ -221,7 +221,7 @@ def test_each_address_behind_a_hosts_name_gets_its_turn(
         door.settimeout(PATIENCE_S)
         places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (closed, door)]
         closed.close()
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+        monkeypatch.setattr(host_lookup, "getaddrinfo", lambda *_, **__: places)
         transport = Transport("tcp://daemon:1", keys_for("tcp://daemon:1", key_file))
         transport.open_control([b"hello"])
         assert messages_of(transport, 1)[0][0] == "lost"
@@ -245,7 +245,7 @@ def test_a_name_server_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
             host = "127.0.0.1"
         return resolve(host, port, **more)
 
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    monkeypatch.setattr(host_lookup, "getaddrinfo", hang)
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.settimeout(PATIENCE_S)
         address = f"tcp://daemon.example:{door.getsockname()[1]}"
