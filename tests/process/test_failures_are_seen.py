@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 def daemon() -> Iterator[SidecarDaemon]:
     with (
         FakeBroker({"orders": 3}) as kafka,
-        SidecarDaemon(kafka.bootstrap_servers, settings={"max.block.ms": 300}) as daemon,
+        SidecarDaemon(kafka.bootstrap_servers, settings={"max.block.ms": 1_000}) as daemon,
     ):
         yield daemon
 
