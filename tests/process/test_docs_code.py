@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -52,24 +52,31 @@ def signature(text: str) -> ast.FunctionDef | None:
 
 CALLS = [(place, found) for place, text in blocks() if (found := signature(text)) is not None]
 PROGRAMS = [(place, text) for place, text in blocks() if signature(text) is None]
+SERVERS = "kafka-1:9092"
+"""The cluster of the pages. A twin's program of another one than the daemon's is refused."""
+
+
+class Served(NamedTuple):
+    daemon: SidecarDaemon
+    servers: str
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[SidecarDaemon]:
+def served() -> Iterator[Served]:
     topics = {"orders": 3, "greetings": 2, "logs": 1}
     with FakeBroker(topics=topics) as broker, SidecarDaemon(broker.bootstrap_servers) as daemon:
-        yield daemon
+        yield Served(daemon, broker.bootstrap_servers)
 
 
 @pytest.mark.process
 @pytest.mark.unmeasured
 @pytest.mark.parametrize(("place", "text"), PROGRAMS, ids=[place for place, _ in PROGRAMS])
-def test_a_program_on_a_page_runs(served: SidecarDaemon, tmp_path: Path, place: str, text: str) -> None:
+def test_a_program_on_a_page_runs(served: Served, tmp_path: Path, place: str, text: str) -> None:
     run = subprocess.run(
         [sys.executable, "-P", "-c", RUNNER, place],
-        input=text,
+        input=text.replace(SERVERS, served.servers),
         cwd=tmp_path,
-        env=os.environ | {"KAFKA_SIDECAR_RUN_DIR": str(served.run_dir)},
+        env=os.environ | {"KAFKA_SIDECAR_RUN_DIR": str(served.daemon.run_dir)},
         capture_output=True,
         text=True,
         timeout=60,
