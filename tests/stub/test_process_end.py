@@ -74,6 +74,7 @@ from client_stub import Producer, outbox
 
 def work():
     global producers
+    signal.alarm(240)  # it interrupts each of its waits, and would outlive a parent that a time limit ends
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     producers = [Producer(sys.argv[1]) for _ in range(2)]
     for producer, topic in zip(producers, "ab"):
