@@ -51,9 +51,11 @@ class _Confluent(Peer):
 class ConfluentCallbacks(_Confluent):
     """``produce()`` with a callback for each record, polled every 1,000."""
 
+    poll_every = POLL_EVERY
+
     def send_all(self, workload: Workload) -> int:
         records, topic, on_delivery = workload.make(), workload.topic, self.counter.on_delivery
-        produce, poll = self.producer.produce, self.producer.poll
+        produce, poll, poll_every = self.producer.produce, self.producer.poll, self.poll_every
         count = len(records)
         for number in range(workload.records):
             key, value = records[number % count]
@@ -63,30 +65,16 @@ class ConfluentCallbacks(_Confluent):
                     break
                 except BufferError:
                     poll(0.05)
-            if number % POLL_EVERY == 0:
+            if number % poll_every == 0:
                 poll(0)
         self.producer.flush(FLUSH_S)
         return self.counter.check()
 
 
-class ConfluentPolled(_Confluent):
+class ConfluentPolled(ConfluentCallbacks):
     """``produce()`` with a callback, and ``poll(0)`` behind each record, as its documentation shows."""
 
-    def send_all(self, workload: Workload) -> int:
-        records, topic, on_delivery = workload.make(), workload.topic, self.counter.on_delivery
-        produce, poll = self.producer.produce, self.producer.poll
-        count = len(records)
-        for number in range(workload.records):
-            key, value = records[number % count]
-            while True:
-                try:
-                    produce(topic, value=value, key=key, on_delivery=on_delivery)
-                    break
-                except BufferError:
-                    poll(0.05)
-            poll(0)
-        self.producer.flush(FLUSH_S)
-        return self.counter.check()
+    poll_every = 1
 
 
 class TwinPolled(ConfluentPolled):
