@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from sidecar.bench.whole_file import whole_file
+from tests.tools import lacks
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BREAKS: Final = """#!{python}
@@ -68,8 +68,8 @@ def test_a_package_that_breaks_off_leaves_nothing(
 def test_a_whole_package_has_its_name(
     kind: str, tool: str, look: str, build: dict[str, Any], staged: Path, tmp_path: Path
 ) -> None:
-    if shutil.which(tool) is None:
-        pytest.skip(f"needs {tool}")
+    if reason := lacks(tool):
+        pytest.skip(reason)
     folder = tmp_path / "dist"
     folder.mkdir()
     made = build[kind](staged, folder, 3, is_plain=True)
