@@ -21,7 +21,7 @@ RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
         "$(echo /wheels/kafka_sidecar-*.whl)[daemon]"
 # The extensions are optional in the distribution; in an image their absence is a broken build.
 # -I: not the sources in this folder, which are not built.
-RUN /opt/kafka-sidecar/bin/python -I -c "import sidecar.kernel._kernel, client_stub._native"
+RUN /opt/kafka-sidecar/bin/python -I -c "import sidecar.kernel._kernel, client_stub.native._native"
 
 FROM ${BASE}
 ARG VERSION=0.1.0

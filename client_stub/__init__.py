@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from client_stub import errors
-from client_stub.delivery import BulkDelivery, Delivery
 from client_stub.errors import SidecarError
+from client_stub.io.topic_lookup import PartitionInfo
+from client_stub.outbox.delivery import BulkDelivery, Delivery
+from client_stub.outbox.stats import ProducerStats
 from client_stub.producer import Producer
-from client_stub.record_metadata import OffsetRange, RecordMetadata
-from client_stub.stats import ProducerStats
-from client_stub.topic_lookup import PartitionInfo
+from client_stub.records.record_metadata import OffsetRange, RecordMetadata
 
 if TYPE_CHECKING:
     from client_stub.async_producer import AsyncProducer

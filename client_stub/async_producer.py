@@ -20,8 +20,19 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
-from client_stub import process_end
-from client_stub.arguments import (
+from client_stub.aio.async_delivery import AsyncBulkDelivery, DeliveryFuture
+from client_stub.aio.loop_line import UNFINISHED, LoopLine
+from client_stub.engine.flush_wait import FlushWait
+from client_stub.engine.producer_core import checked_headers, full_record
+from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.io import process_end
+from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion
+from client_stub.outbox.failures import OnError
+from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
+from client_stub.outbox.stats import ProducerStats
+from client_stub.outbox.wait_reasons import may_ask
+from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.records.arguments import (
     SEND_FIELDS,
     check_topic,
     check_until,
@@ -29,27 +40,16 @@ from client_stub.arguments import (
     checked_wait,
     milliseconds,
 )
-from client_stub.async_delivery import AsyncBulkDelivery, DeliveryFuture
-from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.failures import OnError
-from client_stub.flush_wait import FlushWait
-from client_stub.habits import no_pickle, unknown_argument, unknown_field, with_hints
-from client_stub.loop_line import UNFINISHED, LoopLine
-from client_stub.originals import monotonic
-from client_stub.outbox import CONNECT_TIMEOUT_MS
-from client_stub.packer import Headers
-from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
-from client_stub.producer_core import checked_headers, full_record
-from client_stub.record_metadata import RecordMetadata
-from client_stub.serializers import Serializer, serializers_of
-from client_stub.stats import ProducerStats
-from client_stub.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion
-from client_stub.wait_reasons import may_ask
+from client_stub.records.habits import no_pickle, unknown_argument, unknown_field, with_hints
+from client_stub.records.packer import Headers
+from client_stub.records.record_metadata import RecordMetadata
+from client_stub.records.serializers import Serializer, serializers_of
+from client_stub.system.originals import monotonic
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from client_stub.bulk_call import BulkCall
+    from client_stub.outbox.bulk_call import BulkCall
 
 log = logging.getLogger("client_stub")
 

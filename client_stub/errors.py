@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from client_stub.error_codes import ERROR_CODES, code_row
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.error_codes import ERROR_CODES, code_row
+from client_stub.contract.wire import LocalCode, Persistence
 
 if TYPE_CHECKING:
-    from client_stub.delivery import BulkDelivery
+    from client_stub.outbox.delivery import BulkDelivery
 
 
 class SidecarError(Exception):

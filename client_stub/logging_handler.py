@@ -19,10 +19,10 @@ import os
 import weakref
 from typing import Any, Final
 
-from client_stub.arguments import check_topic, checked_timeout
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.originals import monotonic
 from client_stub.producer import Producer
+from client_stub.records.arguments import check_topic, checked_timeout
+from client_stub.system.originals import monotonic
 
 OWN_LOGGER: Final = "client_stub"
 MAX_BLOCK_MS: Final = 100.0

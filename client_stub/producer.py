@@ -16,8 +16,27 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
-from client_stub import process_end, producer_core
-from client_stub.arguments import (
+from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, SubmitFlag
+from client_stub.engine import producer_core
+from client_stub.engine.flush_wait import FlushWait
+from client_stub.engine.producer_core import full_record
+from client_stub.engine.rows_call import RowsCall
+from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.io import process_end
+
+# Imported with the package, so that a parent that preloads it pays only once for all its forked children.
+from client_stub.io.io_thread import IoThread
+from client_stub.io.process_end import LeavingThread
+from client_stub.io.run_dir import control_path, hello_flags, keys_for
+from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
+from client_stub.native.hot import OnDelivery, OpenStream, native
+from client_stub.outbox.delivery import BulkDelivery
+from client_stub.outbox.failures import OnError
+from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS, Outbox
+from client_stub.outbox.queued_outbox import QueuedOutbox
+from client_stub.outbox.stats import ProducerStats, stats_of
+from client_stub.outbox.wait_reasons import ask
+from client_stub.records.arguments import (
     check_callable,
     check_name,
     check_on_delivery,
@@ -30,41 +49,29 @@ from client_stub.arguments import (
     milliseconds,
     script_name,
 )
-from client_stub.client_identity import NOTHING, ClientIdentity
-from client_stub.delivery import BulkDelivery
-from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
-from client_stub.failures import OnError
-from client_stub.flush_wait import FlushWait
-from client_stub.habits import check_run_dir, no_pickle, unknown_argument, unknown_field, with_hints
-from client_stub.hot import OnDelivery, OpenStream, native
-
-# Imported with the package, so that a parent that preloads it pays only once for all its forked children.
-from client_stub.io_thread import IoThread
-from client_stub.missing_resources import check_interpreter, start_failed
-from client_stub.originals import get_ident, monotonic
-from client_stub.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.packer import LARGE_BYTES, kafka_size_bound, over_request_size, packed_bound, packed_size
-from client_stub.process_end import LeavingThread
-from client_stub.producer_core import full_record
-from client_stub.queued_outbox import QueuedOutbox
-from client_stub.rows_call import RowsCall
-from client_stub.run_dir import control_path, hello_flags, keys_for
-from client_stub.serializers import Serializer, serializers_of
-from client_stub.session import Session
-from client_stub.stats import ProducerStats, stats_of
-from client_stub.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
-from client_stub.wait_reasons import ask
-from client_stub.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, SubmitFlag
+from client_stub.records.habits import check_run_dir, no_pickle, unknown_argument, unknown_field, with_hints
+from client_stub.records.packer import (
+    LARGE_BYTES,
+    kafka_size_bound,
+    over_request_size,
+    packed_bound,
+    packed_size,
+)
+from client_stub.records.serializers import Serializer, serializers_of
+from client_stub.session.client_identity import NOTHING, ClientIdentity
+from client_stub.session.session import Session
+from client_stub.system.missing_resources import check_interpreter, start_failed
+from client_stub.system.originals import get_ident, monotonic
 
 if TYPE_CHECKING or native is None:
-    from client_stub.producer_core import ProducerCore
+    from client_stub.engine.producer_core import ProducerCore
 else:
     ProducerCore = native.ProducerCore
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from client_stub.columnar import TableCall
+    from client_stub.records.columns import TableCall
 
 log = logging.getLogger("client_stub")
 
@@ -379,7 +386,7 @@ class Producer(ProducerCore):
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         try:
-            from client_stub.columnar import TableCall
+            from client_stub.records.columns import TableCall
         except OSError as error:  # its file cannot be opened
             raise start_failed(error) from error
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from client_stub.fake_async_producer import FakeAsyncProducer
-from client_stub.fake_delivery import FakeRecord
-from client_stub.fake_producer import FailWith, FakeProducer
+from client_stub.fakes.fake_async_producer import FakeAsyncProducer
+from client_stub.fakes.fake_delivery import FakeRecord
+from client_stub.fakes.fake_producer import FailWith, FakeProducer
 
 __all__ = ["FailWith", "FakeAsyncProducer", "FakeProducer", "FakeRecord"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from sidecar.common.needed_packages import NEEDED_PACKAGES
+from sidecar.config.needed_packages import NEEDED_PACKAGES
 
 
 def main() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.config_rules import conclude, config_of
-from sidecar.common.settings import SETTINGS, SidecarConfig
-from sidecar.net.link_security import LinkSecurity
+from sidecar.config.config_rules import conclude, config_of
+from sidecar.config.settings import SETTINGS, SidecarConfig
+from sidecar.net.kafka.link_security import LinkSecurity
 from sidecar.producer.config import ProducerConfig
 
 if TYPE_CHECKING:

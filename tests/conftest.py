@@ -13,11 +13,11 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.mock_broker import MockBroker
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.mock_broker import MockBroker
 from tests.skipped_tests import reasons_of
 
 _serial = itertools.count(1)

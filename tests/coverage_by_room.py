@@ -3,7 +3,7 @@
 ``python -m tests.coverage_by_room`` combines what the suites and their child processes left in ``.demo/coverage``. The
 figure counts lines and branches together, as coverage.py's own total does. Cython is not in it: its tracing hooks would
 have to be compiled into the walks that are the product's speed. The compiled kernel and stub are compared with their
-twins in pure Python (``sidecar/kernel/reference.py``, ``client_stub/pure.py``), which are.
+twins in pure Python (``tests/kernel/oracle/reference.py``, ``client_stub/native/pure.py``), which are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 FLOOR: Final = 90.0
-TOOLS: Final = {"sidecar/bench": 40.0, "sidecar/chaos": 30.0, "sidecar/demo": 30.0, "sidecar/testing": 65.0}
+TOOLS: Final = {
+    "sidecar/tools/bench": 40.0,
+    "sidecar/tools/chaos": 30.0,
+    "sidecar/tools/demo": 30.0,
+    "sidecar/tools/testing": 65.0,
+}
 """Rooms that measure, show or test the product. Most of each runs in processes of `make bench`, `make demo` and
 `kafka-sidecar chaos`, which `make test` starts in short forms or kills: their floors only keep them from falling."""
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -37,8 +42,13 @@ class Room(NamedTuple):
 
 
 def room_of(path: str) -> str:
-    """``sidecar/worker/rows/x.py`` -> ``sidecar/worker``; a module right under ``sidecar`` is in ``sidecar``."""
-    return "/".join(Path(path).parent.parts[:2])
+    """``sidecar/worker/rows/x.py`` -> ``sidecar/worker``; a module right under ``sidecar`` is in ``sidecar``. The
+    stub is one room here, and so is each tool.
+    """
+    parts = Path(path).parent.parts
+    if parts[0] == "client_stub":
+        return parts[0]
+    return "/".join(parts[: 3 if parts[1:2] == ("tools",) else 2])
 
 
 def rooms(files: Mapping[str, Any]) -> list[Room]:

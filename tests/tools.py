@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from sidecar.testing.browser import find_browser
+from sidecar.tools.testing.browser import find_browser
 
 PACKAGES: Final = {
     "bash": "bash",

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sidecar.common.errors import Code
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
 
 
 class Place(NamedTuple):

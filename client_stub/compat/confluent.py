@@ -20,18 +20,18 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final, Self, TypeAlias
 
-from client_stub.arguments import check_callable, checked_wait
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from client_stub.compat.settings import asked_cluster, producer_settings
+from client_stub.contract.wire import PARTITIONERS
+from client_stub.engine.producer_core import checked_headers, header_pairs
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.hot import TwinCore
-from client_stub.originals import SimpleQueue, monotonic
-from client_stub.outbox import CONNECT_TIMEOUT_MS
+from client_stub.native.hot import TwinCore
+from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
-from client_stub.producer_core import checked_headers, header_pairs
-from client_stub.wire import PARTITIONERS
+from client_stub.records.arguments import check_callable, checked_wait
+from client_stub.system.originals import SimpleQueue, monotonic
 
 __all__ = [
     "TIMESTAMP_CREATE_TIME",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from client_stub.compat.librdkafka_errors import NAMES
+from client_stub.contract.wire import LocalCode
 from client_stub.errors import SidecarError
-from client_stub.wire import LocalCode
 
 
 class KafkaError:

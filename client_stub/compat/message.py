@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from client_stub.compat.kafka_error import KafkaError
-from client_stub.hot import MessageCore
+from client_stub.native.hot import MessageCore
 
 TIMESTAMP_NOT_AVAILABLE: Final = 0
 TIMESTAMP_CREATE_TIME: Final = 1

@@ -10,12 +10,12 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import SidecarError
-from client_stub.originals import monotonic
+from client_stub.system.originals import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from client_stub.topic_lookup import PartitionInfo
+    from client_stub.io.topic_lookup import PartitionInfo
 
     LookUp = Callable[[str, float], Sequence[PartitionInfo]]
     """Of a topic, within that many seconds."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from client_stub.arguments import shortened
-from client_stub.wire import CLIENT_NAME_BYTES_MAX
+from client_stub.contract.wire import CLIENT_NAME_BYTES_MAX
+from client_stub.records.arguments import shortened
 
 log = logging.getLogger("client_stub")
 

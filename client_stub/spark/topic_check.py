@@ -15,10 +15,10 @@ from client_stub.errors import (
     SidecarError,
     TopicAuthorizationFailed,
 )
-from client_stub.originals import monotonic
-from client_stub.run_dir import control_path
+from client_stub.io.run_dir import control_path
+from client_stub.io.topic_lookup import TopicLookup
 from client_stub.spark.options import SERVERS, Options
-from client_stub.topic_lookup import TopicLookup
+from client_stub.system.originals import monotonic
 
 TOPIC_LOOK_MS: Final = 5_000.0
 """A topic is missing if it does not exist after this time; a cluster that creates topics on first use has done so by

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from client_stub.delivery import BulkDelivery
 from client_stub.errors import DaemonUnreachable, SidecarError
+from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.producers import ProducerCache
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ("bench", "chaos", "demo", "testing")
+TOOLS = "tools"
 BRANCH = "blob/main"
 IGNORED = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "*.egg-info", ".*")
 
@@ -87,7 +87,7 @@ def _stub(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
     }
     _copy(place, "client_stub", "pyspark_kafka_sidecar")
     (place / "MANIFEST.in").write_text("recursive-include client_stub *.pyx *.pxi\n")
-    _write(place, source, made, ["client_stub*", "pyspark_kafka_sidecar*"], "client_stub._native")
+    _write(place, source, made, ["client_stub*", "pyspark_kafka_sidecar*"], "client_stub.native._native")
 
 
 def _daemon(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
@@ -102,7 +102,7 @@ def _daemon(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
         place / "sidecar",
         ignore=lambda at, names: {
             *IGNORED(at, names),
-            *(TOOLS if Path(at) == ROOT / "sidecar" else ()),
+            *({TOOLS} if Path(at) == ROOT / "sidecar" else ()),
         },
     )
     for folder in ("docs", "tests", "deploy"):
@@ -120,8 +120,8 @@ def _tools(place: Path, source: dict[str, Any], made: dict[str, Any]) -> None:
         "description": "Bench, chaos, demo and test kit of kafka-sidecar: pip install 'kafka-sidecar[demo]'.",
         "dependencies": [f"kafka-sidecar[daemon,spark]=={version}", *demo],
     }
-    _copy(place, *(f"sidecar/{tool}" for tool in TOOLS))
-    _write(place, source, made, [f"sidecar.{tool}*" for tool in TOOLS], None)
+    _copy(place, f"sidecar/{TOOLS}")
+    _write(place, source, made, [f"sidecar.{TOOLS}*"], None)
 
 
 def _copy(place: Path, *folders: str) -> None:

@@ -65,8 +65,8 @@ def bench(
            sync open-loop interference fleet first-ack memory idle adoption scrape
            scale
     """
-    need_packages("The bench", "demo", "sidecar.bench")
-    from sidecar.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench
+    need_packages("The bench", "demo", "sidecar.tools.bench")
+    from sidecar.tools.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench
 
     unknown = [part for part in only if part not in PARTS]
     if unknown:

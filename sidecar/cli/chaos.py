@@ -92,13 +92,13 @@ def chaos(
     pairs = [pair.partition("=") for pair in overrides]
     if not all(mark for _, mark, _ in pairs):
         raise click.UsageError("-X must be KEY=VALUE, such as -X linger.ms=5.")
-    need_packages("The chaos run", "demo", "sidecar.chaos", "confluent_kafka")
+    need_packages("The chaos run", "demo", "sidecar.tools.chaos", "confluent_kafka")
     if plot is not None:
         need_packages("The soak's picture", "dev", "matplotlib")
     if bootstrap_servers is None:
         need_java("The chaos run", embedded_kafka=True)
-    from sidecar.chaos.main import run_chaos, run_soak
-    from sidecar.chaos.options import ChaosOptions
+    from sidecar.tools.chaos.main import run_chaos, run_soak
+    from sidecar.tools.chaos.options import ChaosOptions
 
     options = ChaosOptions(
         bootstrap_servers=bootstrap_servers,
@@ -118,7 +118,7 @@ def chaos(
         raise SystemExit(run_chaos(options))
     draw = None
     if plot is not None:
-        from sidecar.bench.soak_plot import plot_soak
+        from sidecar.tools.bench.soak_plot import plot_soak
 
         draw = functools.partial(plot_soak, path=plot)
     raise SystemExit(run_soak(options, draw))

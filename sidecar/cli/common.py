@@ -12,7 +12,7 @@ import click
 
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json, usual_run_dir
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, process_state, read_json, usual_run_dir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

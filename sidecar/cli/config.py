@@ -11,11 +11,11 @@ import click
 from sidecar.cli.common import fail
 from sidecar.cli.json_output import answer_with, print_answer, print_object
 from sidecar.cli.options import config_file_option, json_option, settings_option
-from sidecar.common.client_settings import CLIENT_KEYS
 from sidecar.common.model import ExitStatus
-from sidecar.common.secret_sources import HIDDEN
-from sidecar.common.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 from sidecar.common.wording import counted
+from sidecar.config.client_settings import CLIENT_KEYS
+from sidecar.config.secret_sources import HIDDEN
+from sidecar.config.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig
 
 _TABLES = ("kafka", "daemon", "pool", "http", "recover", "dead_letters", "log")
 
@@ -87,7 +87,7 @@ def _load(
     file: Path | None, overrides: tuple[str, ...], *, need_servers: bool, faults: list[str] | None = None
 ) -> SidecarConfig:
     """The configuration. Ends with 2 for a wrong one; ``faults`` gets a sentence for each fault."""
-    from sidecar.controller.config_loader import load_config
+    from sidecar.config.config_loader import load_config
 
     try:
         return load_config(file, overrides, need_servers=need_servers)

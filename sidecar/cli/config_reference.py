@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from sidecar.common.client_settings import CLIENT_KEYS
-from sidecar.common.live_settings import SETTLED_TOPIC_KEYS, is_live
-from sidecar.common.refused_settings import REFUSED, REFUSED_PREFIXES
-from sidecar.common.setting import Setting
-from sidecar.common.settings import SETTINGS, TOPIC_KEYS
+from sidecar.config.client_settings import CLIENT_KEYS
+from sidecar.config.live_settings import SETTLED_TOPIC_KEYS, is_live
+from sidecar.config.refused_settings import REFUSED, REFUSED_PREFIXES
+from sidecar.config.setting import Setting
+from sidecar.config.settings import SETTINGS, TOPIC_KEYS
 
 _HEAD = """# Configuration
 
@@ -40,7 +40,7 @@ daemon uses only a directory of its own user that nobody else may write (0750: i
 that finds one refuses it by name.
 
 *This page is printed by `kafka-sidecar config show --reference` from the settings table in
-`sidecar/common/settings.py`, and a test compares them: edit the table.*
+`sidecar/config/settings.py`, and a test compares them: edit the table.*
 """
 
 _TOPICS = """

@@ -7,10 +7,10 @@ from typing import Any
 import msgpack
 import zmq
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.cli.common import daemon_info, fail
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 
 
 def ask(run_dir: RunDir, message: list[Any], timeout_s: float) -> list[Any]:

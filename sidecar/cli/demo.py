@@ -25,10 +25,10 @@ def demo(bootstrap_servers: str | None, mock: bool, keep: bool) -> None:
     if mock and bootstrap_servers:
         raise click.UsageError("--mock and --bootstrap-servers exclude each other: take one of them.")
     need_packages(
-        "The demo", "demo", "sidecar.demo", "confluent_kafka", *(() if mock else ("pyspark", "pyarrow"))
+        "The demo", "demo", "sidecar.tools.demo", "confluent_kafka", *(() if mock else ("pyspark", "pyarrow"))
     )
     if not mock:
         need_java("The demo", embedded_kafka=bootstrap_servers is None)
-    from sidecar.demo.main import run_demo
+    from sidecar.tools.demo.main import run_demo
 
     raise SystemExit(run_demo(bootstrap_servers=bootstrap_servers, mock=mock, keep=keep))

@@ -19,10 +19,10 @@ from sidecar.cli.common import run_dir_option
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.model import ExitStatus
-from sidecar.common.needed_packages import NEEDED_PACKAGES
-from sidecar.common.settings import ConfigError, SidecarConfig
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir, RunDirError, process_state, read_json
+from sidecar.config.needed_packages import NEEDED_PACKAGES
+from sidecar.config.settings import ConfigError, SidecarConfig
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, process_state, read_json
 from sidecar.doctor.clock import clock_findings
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.memory import memory_findings
@@ -61,7 +61,7 @@ def doctor(
     kafka-sidecar doctor -X bootstrap.servers=kafka1:9092
     kafka-sidecar doctor --json | jq '.findings[] | select(.result == "fail")'
     """
-    from sidecar.controller.config_loader import load_config
+    from sidecar.config.config_loader import load_config
 
     findings: list[Finding] = []
     if as_json:
@@ -144,7 +144,7 @@ def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
 def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     """Start a worker process as the daemon would, and end it once it has imported everything."""
     try:
-        from sidecar.controller.standby_worker import StandbyWorker, last_line
+        from sidecar.controller.workers.standby_worker import StandbyWorker, last_line
     except ImportError:
         return  # reported above, with the missing package
     try:
@@ -260,8 +260,8 @@ def _over_tcp(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     listen, key_file = config.text("daemon.listen"), config.text("daemon.curve_key_file")
     if not listen:
         return
-    from sidecar.net.curve_door import public_keys_of
-    from sidecar.net.tcp_listen import listen_on
+    from sidecar.net.stubs.curve_door import public_keys_of
+    from sidecar.net.stubs.tcp_listen import listen_on
 
     workers = config.integer("daemon.workers")
     is_running = False

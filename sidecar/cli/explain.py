@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask, is_answering
 from sidecar.cli.json_output import print_object
@@ -16,7 +16,7 @@ from sidecar.cli.options import json_option, timeout_option
 from sidecar.common.explanation import WAITING_ROWS_MAX
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.telemetry.page import duration
 
 FAILURES_SHOWN = 5

@@ -9,9 +9,9 @@ from sidecar.cli.common import fail
 
 PACKAGES: Final = {
     "confluent_kafka": "confluent-kafka",
-    "sidecar.bench": "kafka-sidecar-tools",
-    "sidecar.chaos": "kafka-sidecar-tools",
-    "sidecar.demo": "kafka-sidecar-tools",
+    "sidecar.tools.bench": "kafka-sidecar-tools",
+    "sidecar.tools.chaos": "kafka-sidecar-tools",
+    "sidecar.tools.demo": "kafka-sidecar-tools",
 }
 """Module → its package, where their names differ."""
 
@@ -31,7 +31,7 @@ def need_java(what: str, *, embedded_kafka: bool) -> None:
 
     The tools must be installed: call need_packages first.
     """
-    from sidecar.demo.host import missing_for_kafka
+    from sidecar.tools.demo.host import missing_for_kafka
 
     why = missing_for_kafka(needs_jars=embedded_kafka)
     if why is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from client_stub.curve_keys import MISSING_TEXT, KeyFileError, key_file_text, parse_key
+from client_stub.zmtp.keys import MISSING_TEXT, KeyFileError, key_file_text, parse_key
 from sidecar.cli.common import fail
 
 
@@ -24,7 +24,7 @@ def keygen(path: Path, server_key: str | None) -> None:
     kafka-sidecar keygen billing.key --server-key PUBLIC_KEY   a client's
     """
     try:
-        from client_stub.curve import KeyPair
+        from client_stub.zmtp.curve import KeyPair
     except ImportError:
         fail(f"{MISSING_TEXT}.")
     try:

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.control_client import ask
 from sidecar.cli.options import timeout_option
 from sidecar.cli.status import counters_of
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment, SegmentError
 

@@ -14,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from client_stub.arguments import check_topic
 from client_stub.errors import DeliveryCancelled, MetadataTimeout, SidecarError
+from client_stub.records.arguments import check_topic
 from sidecar.cli.bad_input import BadInput
 from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.extras import need_packages
@@ -32,7 +32,7 @@ from sidecar.cli.record_files import (
 )
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir, read_json
+from sidecar.controller.rundir.run_dir import RunDir, read_json
 
 if TYPE_CHECKING:
     from client_stub import Producer, RecordMetadata

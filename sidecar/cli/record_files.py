@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from client_stub.frames import MESSAGE_BYTES_MAX
+from client_stub.zmtp.frames import MESSAGE_BYTES_MAX
 from sidecar.cli.bad_input import BadInput, Refused, check_key, check_names
 from sidecar.cli.plain_input import CHUNK_BYTES, opened, text_of
 

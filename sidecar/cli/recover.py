@@ -18,7 +18,7 @@ from sidecar.cli.replay import counts, describe, replay_through, why_not_all
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir, read_json
+from sidecar.controller.rundir.run_dir import RunDir, read_json
 from sidecar.deadletter.replay import Replay, ReplayRunning
 from sidecar.deadletter.salvage import (
     Salvage,

@@ -17,7 +17,7 @@ from sidecar.cli.progress import Look, progress
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir, read_json
+from sidecar.controller.rundir.run_dir import RunDir, read_json
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
 from sidecar.deadletter.spool_files import AnothersLetters
@@ -184,8 +184,8 @@ class _Producers:
 
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
     """Run ``work`` with the stub on ``run_dir``. Ends the command when the daemon cannot be reached or is too slow."""
+    from client_stub.contract.wire import Persistence
     from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
-    from client_stub.wire import Persistence
 
     producers = _Producers(run_dir)
 

@@ -11,7 +11,7 @@ from sidecar.cli.common import fail
 from sidecar.cli.options import config_file_option, settings_option
 from sidecar.common.log_lines import log_to_stderr
 from sidecar.common.model import ExitStatus
-from sidecar.common.settings import ConfigError
+from sidecar.config.settings import ConfigError
 
 
 @click.command()
@@ -44,7 +44,7 @@ def run(
     kafka-sidecar run -c /etc/kafka-sidecar/sidecar.toml
     kafka-sidecar run -c sidecar.toml -X linger.ms=20 -X daemon.workers=4
     """
-    from sidecar.controller.config_loader import load_config
+    from sidecar.config.config_loader import load_config
     from sidecar.controller.main import run as run_daemon
 
     words = (*overrides, "log.level=debug") if verbose else overrides

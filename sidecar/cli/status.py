@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import json_option
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 
 LEDGER = (
     "records_accepted_total",

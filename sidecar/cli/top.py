@@ -21,7 +21,7 @@ from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.options import NumberRange
 from sidecar.cli.top_tables import SORTS, Look, look_of, plain
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.shm.segment import Segment, SegmentError
 from sidecar.telemetry.collector import read_counters, sum_counters
 from sidecar.telemetry.flows import Flows

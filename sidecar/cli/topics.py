@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 import click
 
-from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import Kind
+from client_stub.contract.error_codes import ERROR_CODES
+from client_stub.contract.wire import Kind
 from sidecar.cli.common import run_dir_option
 from sidecar.cli.control_client import ask
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import NumberRange, json_option, timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 
 
 @click.command()

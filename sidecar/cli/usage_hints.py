@@ -57,8 +57,8 @@ def option_hint(error: click.NoSuchOption, words: Sequence[str]) -> str | None:
 
 def _setting(option: str) -> str | None:
     """The setting that an option's name stands for."""
-    from sidecar.common.setting_hints import OTHER_NAMES
-    from sidecar.common.settings import BY_NAME
+    from sidecar.config.setting_hints import OTHER_NAMES
+    from sidecar.config.settings import BY_NAME
 
     name = option.replace("-", ".").replace("_", ".")
     name = OTHER_NAMES.get(name, name)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import Persistence
+from client_stub.contract.error_codes import ERROR_CODES
+from client_stub.contract.wire import Persistence
 
 
 class Refused(Exception):

@@ -12,6 +12,9 @@ from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
 
+KILL_POINTS: Final = "KAFKA_SIDECAR_KILL_POINTS"
+"""Environment variable that arms a worker for tests: the folder with the orders of its kill points."""
+
 
 def raise_limit() -> None:
     """Raise the limit of open files to the hard limit: each client is a connection and, at its worker, a watched

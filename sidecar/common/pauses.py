@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from client_stub.wire import TOPIC_BYTES_MAX
+from client_stub.contract.wire import TOPIC_BYTES_MAX
 from sidecar.common.errors import Refused
 
 PAUSED_TOPICS_MAX: Final = 200

@@ -13,35 +13,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.client_rules import Caller, ClientRules
 from sidecar.common.control import Condition, Configure, FailedRecords, Start
 from sidecar.common.errors import Refused
 from sidecar.common.own_process import hide_memory
-from sidecar.common.settings import SidecarConfig
 from sidecar.common.tickets import attach_ticket
 from sidecar.common.wording import counted
-from sidecar.controller.admission import assigned_endpoint, check_hello
-from sidecar.controller.asked_cluster import AskedCluster
-from sidecar.controller.assignment import Assignment
-from sidecar.controller.banner import Farewell
-from sidecar.controller.cluster import Cluster
-from sidecar.controller.control_endpoint import ControlEndpoint, open_control
+from sidecar.config.client_rules import Caller, ClientRules
+from sidecar.config.settings import SidecarConfig
+from sidecar.controller.cluster.cluster import Cluster
 from sidecar.controller.daemon_status import DaemonStatus
-from sidecar.controller.failure_book import FailureBook
+from sidecar.controller.front.admission import assigned_endpoint, check_hello
+from sidecar.controller.front.asked_cluster import AskedCluster
+from sidecar.controller.front.control_endpoint import ControlEndpoint, open_control
+from sidecar.controller.front.orders import Orders
+from sidecar.controller.front.stop_requests import REPEAT_S, StopRequests, StopStep
+from sidecar.controller.front.topic_questions import answer_topics
 from sidecar.controller.lost_run_dir import LostRunDir
-from sidecar.controller.orders import Orders
-from sidecar.controller.overview import LOOK_S, Overview
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
-from sidecar.controller.run_dir import RunDir
-from sidecar.controller.segment_store import SegmentStore
-from sidecar.controller.standby_worker import StandbyWorker
-from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
-from sidecar.controller.supervisor import Supervisor
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.status.banner import Farewell
+from sidecar.controller.status.failure_book import FailureBook
+from sidecar.controller.status.overview import LOOK_S, Overview
 from sidecar.controller.systemd import Systemd
-from sidecar.controller.topic_questions import answer_topics
-from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
-from sidecar.net.name_lookup import addresses_of
-from sidecar.net.tcp_listen import Listening
+from sidecar.controller.workers.assignment import Assignment
+from sidecar.controller.workers.standby_worker import StandbyWorker
+from sidecar.controller.workers.supervisor import Supervisor
+from sidecar.controller.workers.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.net.kafka.name_lookup import addresses_of
+from sidecar.net.stubs.tcp_listen import Listening
 from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.common.own_process import own_version
-from sidecar.common.settings import SidecarConfig
 from sidecar.common.sparse_log import SparseLog
-from sidecar.controller.cluster import Cluster
-from sidecar.controller.control_endpoint import ControlEndpoint
-from sidecar.controller.failure_book import FailureBook
-from sidecar.controller.health import ADVICE, Health, disk_sentence, workers_missing
-from sidecar.controller.note import Note, Runbook, to_rows
-from sidecar.controller.orders import Orders
-from sidecar.controller.overview import Overview
-from sidecar.controller.run_dir import RunDir
-from sidecar.controller.run_dir_lock import process_start_time
-from sidecar.controller.segment_store import SegmentStore
-from sidecar.controller.stop_requests import StopRequests
-from sidecar.controller.supervisor import Supervisor
+from sidecar.config.settings import SidecarConfig
+from sidecar.controller.cluster.cluster import Cluster
+from sidecar.controller.front.control_endpoint import ControlEndpoint
+from sidecar.controller.front.orders import Orders
+from sidecar.controller.front.stop_requests import StopRequests
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.controller.rundir.run_dir_lock import process_start_time
+from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.status.failure_book import FailureBook
+from sidecar.controller.status.health import ADVICE, Health, disk_sentence, workers_missing
+from sidecar.controller.status.note import Note, Runbook, to_rows
+from sidecar.controller.status.overview import Overview
 from sidecar.controller.systemd import Systemd
+from sidecar.controller.workers.supervisor import Supervisor
 from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.common.control import ListenAgain
-from sidecar.controller.http_port import bind_path
+from sidecar.controller.front.http_port import bind_path
 
 if TYPE_CHECKING:
-    from sidecar.controller.control_endpoint import ControlEndpoint
-    from sidecar.controller.run_dir import RunDir
-    from sidecar.controller.worker_process import WorkerProcess
+    from sidecar.controller.front.control_endpoint import ControlEndpoint
+    from sidecar.controller.rundir.run_dir import RunDir
+    from sidecar.controller.workers.worker_process import WorkerProcess
     from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)

@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING
 
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import hide_memory, raise_limit, set_title
-from sidecar.common.settings import SidecarConfig
 from sidecar.common.wording import counted
-from sidecar.controller.banner import start_line
+from sidecar.config.settings import SidecarConfig
 from sidecar.controller.container import pool_warning
-from sidecar.controller.own_files import replacers
-from sidecar.controller.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
-from sidecar.controller.run_dir import RunDir, RunDirError, usual_run_dir
-from sidecar.controller.slot_holders import end_slot_holders
-from sidecar.controller.standby_worker import StandbyWorker, last_line
+from sidecar.controller.rundir.own_files import replacers
+from sidecar.controller.rundir.predecessor import HAND_OVER_SIGNAL, Predecessor
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, usual_run_dir
+from sidecar.controller.status.banner import start_line
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.terminal import Terminal
+from sidecar.controller.workers.slot_holders import end_slot_holders
+from sidecar.controller.workers.standby_worker import StandbyWorker, last_line
 from sidecar.shm.private_files import close_folder_to_others, make_folder
 
 if TYPE_CHECKING:
-    from sidecar.controller.cluster import Cluster
-    from sidecar.controller.control_endpoint import ControlEndpoint
+    from sidecar.controller.cluster.cluster import Cluster
     from sidecar.controller.daemon import Daemon
-    from sidecar.controller.listeners import Listeners
-    from sidecar.controller.segment_store import SegmentStore
-    from sidecar.net.tcp_listen import Listening
+    from sidecar.controller.front.control_endpoint import ControlEndpoint
+    from sidecar.controller.front.listeners import Listeners
+    from sidecar.controller.rundir.segment_store import SegmentStore
+    from sidecar.net.stubs.tcp_listen import Listening
     from sidecar.telemetry.exporter import Exporter
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class _Service:
             self.predecessor = None
 
     async def _serve(self) -> int:
-        from sidecar.controller.cluster import Cluster
+        from sidecar.controller.cluster.cluster import Cluster
 
         # There is nothing to reload yet, but the signal's default action would kill this process.
         asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, self._hung_up_early)
@@ -303,8 +303,8 @@ class _Service:
 
     def _listen(self) -> Listeners:
         """Open and check all that is possible while a predecessor can still continue."""
-        from sidecar.controller.listeners import Listeners
-        from sidecar.controller.look_ahead import check_pool
+        from sidecar.controller.front.listeners import Listeners
+        from sidecar.controller.rundir.look_ahead import check_pool
 
         listeners = None
         try:
@@ -324,8 +324,8 @@ class _Service:
         """Prepare everything possible, then end the predecessor. Returns with the run directory held and HELLOs
         waiting.
         """
-        from sidecar.controller.control_endpoint import open_control
-        from sidecar.controller.look_ahead import topics_of
+        from sidecar.controller.front.control_endpoint import open_control
+        from sidecar.controller.rundir.look_ahead import topics_of
 
         topics = topics_of(predecessor.segment_path)
         if not await cluster.know(topics, PREPARE_S):
@@ -352,7 +352,7 @@ class _Service:
         return control
 
     def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:
-        from sidecar.controller.segment_store import SegmentStore
+        from sidecar.controller.rundir.segment_store import SegmentStore
 
         # First the holders of slots: this process ends them, and that must be noted in their slots.
         killed = end_slot_holders(self.run_dir.workers_lock)

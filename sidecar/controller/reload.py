@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sidecar.common.live_settings import difference
-from sidecar.common.settings import ConfigError, SidecarConfig
+from sidecar.config.live_settings import difference
+from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.net.daemon_thread import in_daemon_thread
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import PARTITIONER_MASK, PARTITIONER_SHIFT, PARTITIONERS, LocalCode, Persistence
+from client_stub.contract.error_codes import ERROR_CODES
+from client_stub.contract.wire import (
+    PARTITIONER_MASK,
+    PARTITIONER_SHIFT,
+    PARTITIONERS,
+    LocalCode,
+    Persistence,
+)
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
-from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
-from sidecar.common.settings import BY_NAME
+from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, Persistence
+from sidecar.config.settings import BY_NAME
 from sidecar.deadletter.letters import NOT_SENT_CODE, Undelivered, persistence_of
 from sidecar.deadletter.spool_files import check_may_replay, give_to_owner_of, make_spool
 from sidecar.kernel import Chain, Entry, entry_payload, entry_words

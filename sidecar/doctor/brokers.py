@@ -20,21 +20,21 @@ from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
 from sidecar.doctor.findings import Finding, Mark
 from sidecar.doctor.login import EXPIRES_SOON_DAYS
-from sidecar.net.certificate import read_certificate
-from sidecar.net.connector import (
+from sidecar.net.kafka.connector import (
     LinkError,
     OpenedConnection,
     SaslFailed,
     open_connection,
 )
-from sidecar.net.link_security import LinkSecurity, SecurityError
-from sidecar.net.name_lookup import addresses_of, unresolved
-from sidecar.net.questions import Questions
-from sidecar.net.transport import TlsTransport
+from sidecar.net.kafka.link_security import LinkSecurity, SecurityError
+from sidecar.net.kafka.name_lookup import addresses_of, unresolved
+from sidecar.net.kafka.questions import Questions
+from sidecar.net.kafka.transport import TlsTransport
+from sidecar.net.tls.certificate import read_certificate
 from sidecar.protocol.messages import ApiKey
 
 if TYPE_CHECKING:
-    from sidecar.net.authentication import Authenticator
+    from sidecar.net.kafka.authentication import Authenticator
 
 TIMEOUT_MS: Final = 5_000.0
 """Timeout of each step in ms. A broker slower than this has a problem."""

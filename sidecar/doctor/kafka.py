@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final
 
-from client_stub.error_codes import code_row
-from sidecar.common.config_rules import parse_address
+from client_stub.contract.error_codes import code_row
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
-from sidecar.common.settings import SidecarConfig
 from sidecar.common.wording import counted
+from sidecar.config.config_rules import parse_address
+from sidecar.config.settings import SidecarConfig
 from sidecar.doctor.brokers import BrokerWalk
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.login import login_findings
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
-from sidecar.net.connector import authenticator_of
+from sidecar.net.kafka.connector import authenticator_of
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.metadata import metadata_request

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sidecar.common.sasl_settings import OAUTHBEARER
+from sidecar.config.sasl_settings import OAUTHBEARER
 from sidecar.doctor.findings import Finding
-from sidecar.net.certificate import certificates_of
-from sidecar.net.tls_context import tls_fault_of
-from sidecar.net.tls_files import read_material
+from sidecar.net.tls.certificate import certificates_of
+from sidecar.net.tls.tls_context import tls_fault_of
+from sidecar.net.tls.tls_files import read_material
 
 if TYPE_CHECKING:
-    from sidecar.net.authentication import Authenticator
+    from sidecar.net.kafka.authentication import Authenticator
 
 EXPIRES_SOON_DAYS: Final = 14
 
@@ -32,9 +32,9 @@ async def login_findings(
 
 async def _token_finding(values: Mapping[str, Any], authenticator: Authenticator) -> Finding:
     """Fetch a token as the controller does. The following logins use it."""
-    from sidecar.controller.token_endpoint import TokenError
-    from sidecar.controller.token_keeper import message_of
-    from sidecar.controller.token_sources import token_source
+    from sidecar.controller.cluster.token_endpoint import TokenError
+    from sidecar.controller.cluster.token_keeper import message_of
+    from sidecar.controller.cluster.token_sources import token_source
 
     try:
         token = await asyncio.to_thread(token_source(values))

@@ -1,4 +1,4 @@
-"""Types of the compiled kernel; ``reference.py`` has the same API in pure Python.
+"""Types of the compiled kernel. Its twin in plain Python, the tests' oracle, has the same API.
 
 Nothing here is thread-safe unless it says so: every object belongs to one worker's loop. Long walks release the GIL,
 so that other threads of the process can run.
@@ -213,7 +213,8 @@ class StickyPartitioner:
         """
     def next_partition(self, size_bytes: int, key: bytes | None = None, named: int = 0) -> int:
         """Partition for a record of this size and key (``index`` does this for each record). ``named``: the number of
-        the one that its client has named, of PARTITIONERS of client_stub/wire.py. Raises ValueError for another.
+        the one that its client has named, of PARTITIONERS of client_stub/contract/wire.py. Raises ValueError for
+        another.
         """
 
 @final
@@ -408,7 +409,7 @@ class BatchRecords:
         append_time_ms: int,
         text: bytes = b"",
     ) -> bytes:
-        """One packed outcome (client_stub.wire.OUTCOME) of a slice. ``base_offset`` is the whole batch's."""
+        """One packed outcome (client_stub.contract.wire.OUTCOME) of a slice. ``base_offset`` is the whole batch's."""
     def mark_failed(self, code: int) -> None:
         """Set all words to ``code``, for a batch that fails before it has a descriptor: its words record the
         failure.
@@ -458,7 +459,8 @@ def write_batch_header(
     """
 
 def set_store_hook(hook: Callable[[int], object] | None) -> None:
-    """Call ``hook(point)`` after each store into a segment (for ``point`` see ``sidecar.kill_points.points``).
+    """Call ``hook(point)`` after each store into a segment (for ``point`` see
+    ``sidecar.tools.testing.kill_points.points``).
 
     For tests and fault injection. None removes the hook. It must not raise. Without a hook, a store costs one
     predicted branch more.

@@ -2,8 +2,8 @@
 # cython: embedsignature=False, auto_pickle=False
 """The compiled kernel. Read the included files in the order below.
 
-It is one extension so that the walks can use each other's C structures. The types are in ``_kernel.pyi``, the same API
-in pure Python in ``reference.py``. All work per record in the daemon happens here.
+It is one extension so that the walks can use each other's C structures. The types are in ``_kernel.pyi``; the
+tests' oracle has the same API in plain Python. All work per record in the daemon happens here.
 """
 
 cimport cython
@@ -38,7 +38,7 @@ cdef enum:
     RECORDS_MAX = 65535
     TAKEN = 1
     LINKED = 2
-    # Words, and the failure codes the index walk itself gives (client_stub.wire.LocalCode).
+    # Words, and the failure codes the index walk itself gives (client_stub.contract.wire.LocalCode).
     WORD_UNPARTITIONED = 0xFFFF
     WORD_DONE = 0xFFFE
     WORD_FAILED_MIN = 0xFF00

@@ -1,6 +1,6 @@
 # BatchRecords: the records of one ProducerBatch.
 
-cdef struct OutcomeHeader:            # client_stub/wire.py draws it
+cdef struct OutcomeHeader:            # client_stub/contract/wire.py draws it
     uint32_t length
     uint8_t kind
     uint8_t persistence

@@ -12,7 +12,7 @@ cdef enum:
     QUEUE_LENGTH_MAX = 65535      # so that the sum of all weights stays below 2**32
 
 cdef enum:
-    # PARTITIONERS of client_stub/wire.py, each behind its twin without "random": a client names them, in the flags.
+    # PARTITIONERS of client_stub/contract/wire.py, each behind its twin without "random": a client names them, in the flags.
     NAMED_RANDOM = 1
     NAMED_CONSISTENT_RANDOM = 3
     NAMED_MURMUR2_RANDOM = 5

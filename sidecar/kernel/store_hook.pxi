@@ -1,7 +1,7 @@
 # The store hook, for tests that observe every store into the segment, or kill the process right after one.
 
 cdef enum:
-    # The same order as in sidecar/kill_points/points.py, which has the names.
+    # The same order as in sidecar/tools/testing/kill_points/points.py, which has the names.
     AT_PAGE_HEADER = 0
     AT_PAGE_LINKED = 1
     AT_ENTRY_HEADER = 2

@@ -33,7 +33,7 @@ DELETION_ANSWERS: Final = 3
 """A known topic counts as deleted only after this many answers in a row that do not have it ..."""
 DELETION_MS: Final = 2_000.0
 """... over at least this many ms: one broker that lags behind must not cost accepted records."""
-NO_PARTITIONS: Final = 0xFF09  # client_stub.wire.LocalCode.NO_PARTITIONS
+NO_PARTITIONS: Final = 0xFF09  # client_stub.contract.wire.LocalCode.NO_PARTITIONS
 FINAL_TOPIC_ERRORS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 """Errors for which asking again soon does not help. Every other topic error requests another update."""
 

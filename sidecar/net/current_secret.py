@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from sidecar.common.secret_sources import SecretError, read_secret
+from sidecar.config.secret_sources import SecretError, read_secret
 from sidecar.net.daemon_thread import NoThread, in_daemon_thread
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code, classify
 from sidecar.common.sparse_log import SparseLog

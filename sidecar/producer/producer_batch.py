@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.producer.batch_states import CLOSED, FINISHED, RELEASED, SPLIT, BatchEvent, BatchState
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of

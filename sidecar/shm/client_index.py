@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import CLIENT_ID_BYTES
+from client_stub.contract.wire import CLIENT_ID_BYTES
 from sidecar.kernel import load_acquire_u64
 from sidecar.shm import layout
 from sidecar.shm.client_table import ROW_LIVE

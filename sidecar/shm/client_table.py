@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
+from client_stub.contract.wire import CLIENT_ID_BYTES, OUTCOME_HEADER_BYTES, SECRET_BYTES
 from sidecar.kernel import compare_and_swap_u64, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.layout import RING_BYTES, STREAM_BYTES, STREAMS_MAX, STREAMS_OFFSET

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState, steps_of

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from client_stub.wire import WORD_DONE
+from client_stub.contract.wire import WORD_DONE
 from sidecar.kernel import PAGE_LINKED, Chain, compare_and_swap_u64, entry_words, store_release_u64
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable

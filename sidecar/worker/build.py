@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from client_stub.wire import SUBMIT_HEAD_BYTES_MAX
+from client_stub.contract.wire import SUBMIT_HEAD_BYTES_MAX
 from sidecar.common.heartbeat import housekeeping_s, resting_s
 from sidecar.metadata.cache import MetadataCache
 from sidecar.producer.core import Core
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.common.control import Start
     from sidecar.deadletter.spool import SpoolWriter
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.shm.accept_log import AcceptLog
     from sidecar.worker.host import Host
     from sidecar.worker.settings import WorkerSettings

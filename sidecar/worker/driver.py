@@ -12,7 +12,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.common.control import (
     Drained,
     NeedTopics,

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sidecar.common.config_rules import config_of
 from sidecar.common.own_process import hide_memory
+from sidecar.config.config_rules import config_of
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.streams.rate_limit import RateLimits
 
 if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter
-    from sidecar.net.authentication import Authenticator
-    from sidecar.net.cluster_links import ClusterLinks
-    from sidecar.net.link_security import LinkSecurity
+    from sidecar.net.kafka.authentication import Authenticator
+    from sidecar.net.kafka.cluster_links import ClusterLinks
+    from sidecar.net.kafka.link_security import LinkSecurity
     from sidecar.worker.build import Rooms
 
 

@@ -29,8 +29,7 @@ from sidecar.common.control import ControlMessage, Start, Warm  # noqa: E402 (ki
 from sidecar.common.control_codec import LENGTH, START_FD_BYTE, decode_message, encode_message  # noqa: E402
 from sidecar.common.log_lines import log_to_stderr  # noqa: E402
 from sidecar.common.model import ExitStatus  # noqa: E402
-from sidecar.common.own_process import hide_memory, raise_limit, set_title  # noqa: E402
-from sidecar.kill_points import ENVIRONMENT  # noqa: E402
+from sidecar.common.own_process import KILL_POINTS, hide_memory, raise_limit, set_title  # noqa: E402
 from sidecar.shm.layout import SLOT_COUNT  # noqa: E402
 from sidecar.worker.slot_lock import take_slot_byte  # noqa: E402
 
@@ -57,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if os.getppid() != arguments.parent_pid:
         return ExitStatus.WORKER_CONTROLLER_GONE
     set_title("standby")
-    if ENVIRONMENT in os.environ:
+    if KILL_POINTS in os.environ:
         _arm()
     # All slow work is done before START, which may come hours later, after another worker's death.
     import uvloop  # noqa: F401
@@ -87,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
     if os.getppid() != arguments.parent_pid:
         # If the controller is alive at this point, any successor of it starts after the byte was taken, and sees it.
         return ExitStatus.WORKER_CONTROLLER_GONE
-    if ENVIRONMENT in os.environ:
-        _take_order(os.environ[ENVIRONMENT])
+    if KILL_POINTS in os.environ:
+        _take_order(os.environ[KILL_POINTS])
     try:
         return _run(start, control)
     finally:
@@ -96,16 +95,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arm() -> None:
-    from sidecar.kill_points.marks import arm
+    from sidecar.tools.testing.kill_points.marks import arm
 
     arm()
 
 
 def _take_order(folder: str) -> None:
-    from sidecar.kill_points.orders import take_order
+    from sidecar.tools.testing.kill_points.orders import take_order
 
     if take_order(folder):
-        log.warning("%s is set: this worker may be killed on purpose. That is for tests only.", ENVIRONMENT)
+        log.warning("%s is set: this worker may be killed on purpose. That is for tests only.", KILL_POINTS)
 
 
 def _take_stderr(fd: int) -> None:

@@ -29,7 +29,7 @@ from sidecar.worker.stubs.shares import CLIENT_SHARE, TOPIC_SHARE
 if TYPE_CHECKING:
     from sidecar.metadata.cache import MetadataCache
     from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.producer.core import Core
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.brokers.produce_port import ProducePort

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.common.client_rules import ClientRules
-from sidecar.common.config_rules import config_of
+from sidecar.config.client_rules import ClientRules
+from sidecar.config.config_rules import config_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.worker.brokers.inquiry import Inquiry
     from sidecar.worker.brokers.produce_port import ProducePort
     from sidecar.worker.brokers.producer_id_port import ProducerIdPort

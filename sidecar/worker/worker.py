@@ -12,10 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from client_stub.curve_keys import KeyFileError
-from client_stub.frames import HEADER_BYTES_MAX
+from client_stub.zmtp.frames import HEADER_BYTES_MAX
+from client_stub.zmtp.keys import KeyFileError
 from sidecar.common.clock import MonotonicClock
-from sidecar.common.config_rules import config_of
 from sidecar.common.control import (
     Configure,
     Configured,
@@ -33,14 +32,15 @@ from sidecar.common.control import (
 )
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import PLEASE_REPORT
+from sidecar.config.config_rules import config_of
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_of
-from sidecar.net.cluster_links import ClusterLinks
-from sidecar.net.connector import authenticator_of
 from sidecar.net.control_channel import ControlChannel
-from sidecar.net.endpoint import Endpoint
-from sidecar.net.link_security import LinkSecurity
+from sidecar.net.kafka.cluster_links import ClusterLinks
+from sidecar.net.kafka.connector import authenticator_of
+from sidecar.net.kafka.link_security import LinkSecurity
+from sidecar.net.stubs.endpoint import Endpoint
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.shm.accept_log import AcceptLog, accept_log_file_bytes, accept_log_folder
 from sidecar.shm.client_table import ClientTable
@@ -174,8 +174,8 @@ class Worker:
         """Listen for clients over TCP too, on this worker's own port. If another process has the port, try again
         later.
         """
-        from sidecar.net.curve_door import CurveDoor
-        from sidecar.net.tcp_listen import listen_on
+        from sidecar.net.stubs.curve_door import CurveDoor
+        from sidecar.net.stubs.tcp_listen import listen_on
 
         config, endpoint = self._start.config, self._endpoint
         if endpoint is None or self._exit.done():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.bench.crash_safety import measure_steps
+from sidecar.tools.bench.crash_safety import measure_steps
 
 
 def test_every_step_is_measured_on_a_real_segment() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.bench.bed import daemon_before, null_broker
-from sidecar.bench.main import BASE, Run
-from sidecar.bench.measurement import Failure, Results
-from sidecar.bench.report import to_markdown
-from sidecar.demo.steps import Steps
-from sidecar.testing.kafka_jars import KafkaUnavailable, kafka_version
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.bench.bed import daemon_before, null_broker
+from sidecar.tools.bench.main import BASE, Run
+from sidecar.tools.bench.measurement import Failure, Results
+from sidecar.tools.bench.report import to_markdown
+from sidecar.tools.demo.steps import Steps
+from sidecar.tools.testing.kafka_jars import KafkaUnavailable, kafka_version
+from sidecar.tools.testing.waiting import wait_until
 
 
 @pytest.mark.parametrize(

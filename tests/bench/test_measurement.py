@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.bench.latency import percentile
-from sidecar.bench.measurement import Results, short
-from sidecar.bench.report import to_markdown, write_json
-from sidecar.bench.workload import Workload
+from sidecar.tools.bench.latency import percentile
+from sidecar.tools.bench.measurement import Results, short
+from sidecar.tools.bench.report import to_markdown, write_json
+from sidecar.tools.bench.workload import Workload
 
 
 def results() -> Results:

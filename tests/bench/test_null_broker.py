@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.bench.bed import daemon_before, null_broker
-from sidecar.bench.runner import run_throughput
-from sidecar.bench.workload import Workload
+from sidecar.tools.bench.bed import daemon_before, null_broker
+from sidecar.tools.bench.runner import run_throughput
+from sidecar.tools.bench.workload import Workload
 
 pytestmark = pytest.mark.process
 

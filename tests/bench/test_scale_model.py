@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.bench.bed import daemon_before, null_broker
-from sidecar.bench.measurement import Results, short
-from sidecar.bench.report import to_markdown
-from sidecar.bench.scale_model import (
+from sidecar.tools.bench.bed import daemon_before, null_broker
+from sidecar.tools.bench.measurement import Results, short
+from sidecar.tools.bench.report import to_markdown
+from sidecar.tools.bench.scale_model import (
     CALLER,
     CONTROLLER,
     LOOP,
@@ -22,8 +22,8 @@ from sidecar.bench.scale_model import (
     measure_stages,
     model,
 )
-from sidecar.bench.workload import Workload
-from sidecar.testing.process_stats import cpu_seconds, main_thread_cpu_seconds
+from sidecar.tools.bench.workload import Workload
+from sidecar.tools.testing.process_stats import cpu_seconds, main_thread_cpu_seconds
 
 
 def test_the_loop_bounds_the_rate_and_all_stages_keep_cores_busy() -> None:
@@ -66,7 +66,7 @@ def test_cpu_is_that_of_the_process_and_its_first_thread() -> None:
 
 
 def test_a_curve_is_a_row_for_each_point_in_plain_numbers(tmp_path: Path) -> None:
-    from sidecar.bench.plots import plot_scale
+    from sidecar.tools.bench.plots import plot_scale
 
     results = Results()
     for point, rates in ((1, [10.0, 30.0, 20.0]), (1_000_000, [5.0])):

@@ -7,9 +7,9 @@ import tempfile
 
 import pytest
 
-from sidecar.bench import used_memory
-from sidecar.bench.bed import Bed
-from sidecar.bench.used_memory import SPARE, use_memory
+from sidecar.tools.bench import used_memory
+from sidecar.tools.bench.bed import Bed
+from sidecar.tools.bench.used_memory import SPARE, use_memory
 
 MIB = 1 << 20
 

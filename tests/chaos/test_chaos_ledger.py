@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.chaos.client import RECORD_ID
-from sidecar.chaos.client_journal import ClientJournal, Head, delivered_word, failed_word
-from sidecar.chaos.ledger import Account, ChaosLedger, Counts
+from sidecar.tools.chaos.client import RECORD_ID
+from sidecar.tools.chaos.client_journal import ClientJournal, Head, delivered_word, failed_word
+from sidecar.tools.chaos.ledger import Account, ChaosLedger, Counts
 
 RUN = 99
 Judged = Callable[..., ChaosLedger]

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from sidecar.chaos.plan import KILLS, NEEDS_PROXY, Fault, FaultKind, make_plan
+from sidecar.tools.chaos.plan import KILLS, NEEDS_PROXY, Fault, FaultKind, make_plan
 
 HEARTBEAT_S = 1.0
 

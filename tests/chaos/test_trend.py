@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sidecar.chaos.trend import HOUR_S, JUDGED_S_MIN, PARTS, Bound, floors_of, slope_of, trend_of
+from sidecar.tools.chaos.trend import HOUR_S, JUDGED_S_MIN, PARTS, Bound, floors_of, slope_of, trend_of
 
 BOUND = Bound(per_hour=4.0, step=1.0)
 EVERY_S = 5.0

@@ -17,8 +17,8 @@ from sidecar.cli.main import COMMANDS, cli
 from sidecar.cli.options import LONGEST_TIMEOUT_S
 from sidecar.cli.status import ask_for_a_sign
 from sidecar.common.model import ExitStatus
-from sidecar.common.settings import SETTINGS
-from sidecar.controller.run_dir import RunDir
+from sidecar.config.settings import SETTINGS
+from sidecar.controller.rundir.run_dir import RunDir
 
 
 def invoke(*words: str, stdin: str = "") -> Result:

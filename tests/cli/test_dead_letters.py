@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.main import cli
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
 from sidecar.shm import layout

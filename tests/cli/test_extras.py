@@ -18,16 +18,16 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sidecar.bench.main
-    import sidecar.chaos.main
-    import sidecar.demo.main
+    import sidecar.tools.bench.main
+    import sidecar.tools.chaos.main
+    import sidecar.tools.demo.main
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise AssertionError("it was started")
 
-    monkeypatch.setattr(sidecar.bench.main, "run_bench", refuse)
-    monkeypatch.setattr(sidecar.chaos.main, "run_chaos", refuse)
-    monkeypatch.setattr(sidecar.demo.main, "run_demo", refuse)
+    monkeypatch.setattr(sidecar.tools.bench.main, "run_bench", refuse)
+    monkeypatch.setattr(sidecar.tools.chaos.main, "run_chaos", refuse)
+    monkeypatch.setattr(sidecar.tools.demo.main, "run_demo", refuse)
 
 
 ANYWHERE = "--bootstrap-servers=127.0.0.1:1"
@@ -40,16 +40,16 @@ ANYWHERE = "--bootstrap-servers=127.0.0.1:1"
         (("produce", "t", "f.parquet"), ["pyarrow"], "pyarrow is", "arrow"),
         (("produce", "t", "-", "--format", "parquet"), ["pyarrow"], "pyarrow is", "arrow"),
         (("chaos",), ["confluent_kafka"], "confluent-kafka is", "demo"),
-        (("chaos", ANYWHERE), ["sidecar.chaos"], "kafka-sidecar-tools is", "demo"),
+        (("chaos", ANYWHERE), ["sidecar.tools.chaos"], "kafka-sidecar-tools is", "demo"),
         (("demo",), ["pyspark", "confluent_kafka"], "confluent-kafka, pyspark are", "demo"),
         (("demo", "--mock"), ["confluent_kafka"], "confluent-kafka is", "demo"),
         (("demo", ANYWHERE), ["pyarrow"], "pyarrow is", "demo"),
         (("bench",), ["pyspark"], "pyspark is", "demo"),
         (("bench", "--only", "sync"), ["confluent_kafka"], "confluent-kafka is", "demo"),
-        (("bench", "--only", "kernel"), ["sidecar.bench"], "kafka-sidecar-tools is", "demo"),
+        (("bench", "--only", "kernel"), ["sidecar.tools.bench"], "kafka-sidecar-tools is", "demo"),
         (("bench", "--only", "kernel", "--plots", "p"), ["matplotlib"], "matplotlib is", "dev"),
         (("bench", "--only", "tls"), ["cryptography"], "cryptography is", "dev"),
-        (("keygen", "k"), ["client_stub.curve"], "tcp:// needs PyNaCl", "curve"),
+        (("keygen", "k"), ["client_stub.zmtp.curve"], "tcp:// needs PyNaCl", "curve"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -116,7 +116,7 @@ def test_what_needs_no_java_asks_for_none(
         started.append(words[0])
         raise SystemExit(0)
 
-    module = f"sidecar.{words[0]}.main.run_{words[0]}"
+    module = f"sidecar.tools.{words[0]}.main.run_{words[0]}"
     monkeypatch.setattr(module, start)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sidecar.cli.main import cli
-from sidecar.controller.run_dir import RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.deadletter.spool import SpoolWriter
 from tests.cli.test_dead_letters import left_segment
 from tests.deadletter.groups import group

@@ -21,9 +21,9 @@ from sidecar.cli.top import _key
 from sidecar.cli.top_screen import screen
 from sidecar.cli.top_tables import SORTS, Look, look_of, plain
 from sidecar.shm.counters import COUNTER_ROWS
-from sidecar.testing.daemon import SidecarDaemon, cli
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, cli
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.waiting import wait_until
 
 ZERO = {row.name: 0 for row in COUNTER_ROWS}
 

@@ -19,12 +19,12 @@ import pytest
 
 from sidecar.cli.common import daemon_info
 from sidecar.cli.status import STATE_EXITS
-from sidecar.controller.run_dir import RunDir
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import http_address, http_get, metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon, cli
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import http_address, http_get, metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

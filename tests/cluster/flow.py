@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from client_stub import Producer
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 PATIENCE_S = 60.0
 OUTSTANDING_MAX = 100

@@ -27,7 +27,7 @@ from sidecar.protocol.init_producer_id import (
 )
 from sidecar.protocol.messages import ApiKey, RequestMessage, decode_response, encode_request
 from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
-from sidecar.testing.record_batches import CRC_FROM, HEADER
+from sidecar.tools.testing.record_batches import CRC_FROM, HEADER
 
 VERSION: Final = 11
 DESCRIBE_VERSION: Final = 0

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING
 
 from sidecar.protocol.init_producer_id import InitProducerIdResult
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.reading import iterate_messages
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.reading import iterate_messages
+from sidecar.tools.testing.waiting import wait_until
 
 from .raw_producer import Answer, RawProducer
 

@@ -2,7 +2,7 @@
 min.insync.replicas=2 is there, once and in order, whatever happens.
 
 Method: three brokers with two log dirs each and a controller of its own, so that any number of brokers may be
-down. BF-07 is judged by a history of everything that was sent, told and read (:mod:`sidecar.testing.history`).
+down. BF-07 is judged by a history of everything that was sent, told and read (:mod:`sidecar.tools.testing.history`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.history import History
-from sidecar.testing.history_clients import HistoryCaller, HistoryReader
-from sidecar.testing.kafka_admin import KafkaAdmin
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.nemesis import Nemesis
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.history import History
+from sidecar.tools.testing.history_clients import HistoryCaller, HistoryReader
+from sidecar.tools.testing.kafka_admin import KafkaAdmin
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.nemesis import Nemesis
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .flow import PATIENCE_S, Flow, check
 

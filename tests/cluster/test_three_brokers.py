@@ -12,15 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Delivery, Producer, errors
-from client_stub.wire import Persistence
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_admin import KafkaAdmin
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_request_log import logged_requests
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import Persistence
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_admin import KafkaAdmin
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_request_log import logged_requests
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .flow import PATIENCE_S, Flow, check
 

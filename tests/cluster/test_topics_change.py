@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Delivery, Producer, errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_admin import KafkaAdmin
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_request_log import LoggedRequest, logged_requests
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_admin import KafkaAdmin
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_request_log import LoggedRequest, logged_requests
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .flow import PATIENCE_S, Flow, check
 

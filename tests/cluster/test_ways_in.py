@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_admin import KafkaAdmin
-from sidecar.testing.kafka_cluster import KafkaCluster, free_ports
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_admin import KafkaAdmin
+from sidecar.tools.testing.kafka_cluster import KafkaCluster, free_ports
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .flow import PATIENCE_S
 

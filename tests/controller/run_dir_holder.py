@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-HOLD = "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir\n"
+HOLD = "import sys; from pathlib import Path; from sidecar.controller.rundir.run_dir import RunDir\n"
 HOLD += "RunDir(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
 
 

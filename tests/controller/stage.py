@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sidecar.common.control import FailedRecords, NeedTopics, Start, UpdateMetadataReply
-from sidecar.controller.supervisor import Supervisor
-from sidecar.controller.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.controller.workers.supervisor import Supervisor
+from sidecar.controller.workers.worker_process import WorkerIdentity, WorkerProcess
 from tests.patience import PATIENCE_S
 
 FAKE_WORKER = (sys.executable, "-m", "tests.controller.fake_worker")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
-from sidecar.common.client_rules import ANY_TOKEN, Caller, ClientRule, ClientRules, digest_of
+from client_stub.contract.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
 from sidecar.common.errors import Refused
-from sidecar.controller.admission import check_hello, takes_relative
+from sidecar.config.client_rules import ANY_TOKEN, Caller, ClientRule, ClientRules, digest_of
+from sidecar.controller.front.admission import check_hello, takes_relative
 
 CLIENT = bytes(range(CLIENT_ID_BYTES))
 RULES = ClientRules(

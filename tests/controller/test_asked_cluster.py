@@ -11,8 +11,8 @@ import pytest
 
 from sidecar.common.errors import Refused
 from sidecar.common.model import Node
-from sidecar.common.settings import SidecarConfig
-from sidecar.controller.asked_cluster import (
+from sidecar.config.settings import SidecarConfig
+from sidecar.controller.front.asked_cluster import (
     FOUND_MAX,
     LOOKUPS_MAX,
     SERVERS_MAX,
@@ -135,7 +135,7 @@ def test_before_the_first_metadata_nobody_is_refused() -> None:
 
 
 def test_a_name_server_that_hangs_refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.controller.asked_cluster.LOOKUP_S", 0.01)
+    monkeypatch.setattr("sidecar.controller.front.asked_cluster.LOOKUP_S", 0.01)
 
     async def act() -> None:
         stage = Stage()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from sidecar.controller.assignment import RECENT_MS, REMEMBERED_MS, ROWS_WANTED, Assignment
+from sidecar.controller.workers.assignment import RECENT_MS, REMEMBERED_MS, ROWS_WANTED, Assignment
 from sidecar.shm.layout import CHAINS_MAX
 
 EMPTY = dict.fromkeys(range(8), CHAINS_MAX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.controller.certificate_book import LINE_INTERVAL_S, SOON_S, CertificateBook, Expiry
+from sidecar.controller.status.certificate_book import LINE_INTERVAL_S, SOON_S, CertificateBook, Expiry
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from sidecar.common.wording import moment
-from sidecar.controller.clock_watch import SHOWN_MS, STALL_MS_MIN, STEP_MS_MIN, ClockWatch
+from sidecar.controller.status.clock_watch import SHOWN_MS, STALL_MS_MIN, STEP_MS_MIN, ClockWatch
 
 WALL_MS = 1_700_000_000_000.0
 LOOK_MS = 1_000.0

@@ -9,9 +9,15 @@ import pytest
 from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitCause, WaitRow
 from sidecar.common.control import Condition
 from sidecar.common.model import Node
-from sidecar.controller.advice import wait_advice
-from sidecar.controller.broker_book import DEPARTED_MS, IN_SYNC_MS, LINE_INTERVAL_MS, VOUCHED_MS, BrokerBook
-from sidecar.controller.condition_book import SHOWN_MAX, ConditionBook
+from sidecar.controller.status.advice import wait_advice
+from sidecar.controller.status.broker_book import (
+    DEPARTED_MS,
+    IN_SYNC_MS,
+    LINE_INTERVAL_MS,
+    VOUCHED_MS,
+    BrokerBook,
+)
+from sidecar.controller.status.condition_book import SHOWN_MAX, ConditionBook
 
 NODES = {1: Node(1, "kafka1", 9092), 2: Node(2, "kafka2", 9092)}
 NOW_MS = 1_000_000.0

@@ -15,16 +15,16 @@ import zmq
 import zmq.asyncio
 
 from client_stub import AsyncProducer, PartitionInfo
+from client_stub.contract.wire import Kind
 from client_stub.errors import InvalidTopic, TopicAuthorizationFailed
-from client_stub.wire import Kind
-from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
 from sidecar.common.explanation import NAME_CHARACTERS_MAX
-from sidecar.controller.cluster import refused
-from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.config.client_rules import Caller
+from sidecar.controller.cluster.cluster import refused
+from sidecar.controller.front.control_endpoint import ControlEndpoint
 from sidecar.metadata.errors import InvalidTopicError, TopicAuthorizationError
-from sidecar.net.endpoint import MALFORMED_MAX
-from sidecar.net.peer import Peer
+from sidecar.net.stubs.endpoint import MALFORMED_MAX
+from sidecar.net.stubs.peer import Peer
 from tests.patience import PATIENCE_S
 
 Play = Callable[[Callable[[bytes], Awaitable[list[Any]]], ControlEndpoint], Awaitable[None]]
@@ -96,7 +96,9 @@ def test_hello_and_topics(short_dir: Path) -> None:
 
 
 def test_who_tries_tokens_is_cut_and_pays(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.net.penalties.POINTS_BACK_A_SECOND", 1.0)  # however slow this machine is
+    monkeypatch.setattr(
+        "sidecar.net.stubs.penalties.POINTS_BACK_A_SECOND", 1.0
+    )  # however slow this machine is
 
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         for _ in range(MALFORMED_MAX + 1):
@@ -121,9 +123,9 @@ def test_a_hello_waits_for_its_worker(short_dir: Path, monkeypatch: pytest.Monke
         endpoint.ask_again()
         assert await waiting == [Kind.ASSIGNED, "ipc://worker", 17, b"ticket"]
         READY.clear()
-        monkeypatch.setattr("sidecar.controller.control_endpoint.HELLO_WAIT_S", 0.0)
+        monkeypatch.setattr("sidecar.controller.front.control_endpoint.HELLO_WAIT_S", 0.0)
         assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
-        monkeypatch.setattr("sidecar.controller.control_endpoint.HELLOS_WAITING_MAX", 0)
+        monkeypatch.setattr("sidecar.controller.front.control_endpoint.HELLOS_WAITING_MAX", 0)
         assert (await ask(msgpack.packb([Kind.HELLO, "later"])))[:2] == [Kind.REFUSED, "NOT_READY"]
         assert not endpoint._waiting
 
@@ -142,7 +144,7 @@ def test_a_bug_behind_it_is_an_answer(short_dir: Path) -> None:
 def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.controller.control_endpoint.TOPICS_UNDER_WAY_MAX", 2)
+    monkeypatch.setattr("sidecar.controller.front.control_endpoint.TOPICS_UNDER_WAY_MAX", 2)
 
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         go_on = asyncio.Event()
@@ -177,7 +179,7 @@ def test_so_many_may_ask_for_topics_at_once_and_the_next_asks_again(
 def test_the_questions_of_one_user_leave_room_for_those_of_others(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.controller.control_endpoint.TOPICS_UNDER_WAY_MAX", 8)
+    monkeypatch.setattr("sidecar.controller.front.control_endpoint.TOPICS_UNDER_WAY_MAX", 8)
 
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         go_on = asyncio.Event()
@@ -211,7 +213,7 @@ def test_the_questions_of_one_user_leave_room_for_those_of_others(
 
 def test_a_connection_stays_for_a_while_only(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody needs one for long, and who keeps thousands would keep them from others."""
-    monkeypatch.setattr("sidecar.controller.control_endpoint.CONNECTION_S", 0.2)
+    monkeypatch.setattr("sidecar.controller.front.control_endpoint.CONNECTION_S", 0.2)
 
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as idle:

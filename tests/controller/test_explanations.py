@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from sidecar.common.client_rules import Caller, ClientRule, ClientRules
 from sidecar.common.control import Explain, Explained, FailureRow
 from sidecar.common.explanation import EVERY_USER, WAITING_ROWS_MAX, ClientAccount, WaitingRow
-from sidecar.controller.explanations import INTERVAL_S, Explanations
-from sidecar.controller.failure_book import FailureBook
+from sidecar.config.client_rules import Caller, ClientRule, ClientRules
+from sidecar.controller.status.explanations import INTERVAL_S, Explanations
+from sidecar.controller.status.failure_book import FailureBook
 
 OWNER = Caller(os.geteuid())
 STRANGER = Caller(12_345)
@@ -73,7 +73,7 @@ def test_workers_answers_become_one_and_names_are_one_line() -> None:
 
 
 def test_a_worker_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.controller.explanations.ANSWER_S", 0.05)
+    monkeypatch.setattr("sidecar.controller.status.explanations.ANSWER_S", 0.05)
     found = ask([Worker(0), Worker(3, is_silent=True)])
     assert found["silent_workers"] == [3] and len(found["waiting"]) == 1
     assert found["is_known"], "the silent one may know it"
@@ -113,6 +113,6 @@ def test_who_asks_all_the_time_is_answered_in_turn(monkeypatch: pytest.MonkeyPat
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("sidecar.controller.explanations.asyncio.sleep", pause)
+    monkeypatch.setattr("sidecar.controller.status.explanations.asyncio.sleep", pause)
     ask([Worker(0)], times=3)
     assert pauses == [INTERVAL_S] * 3

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from client_stub.error_codes import ERROR_CODES
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.error_codes import ERROR_CODES
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.control import FailureRow
-from sidecar.controller.advice import ERROR_ADVICE
-from sidecar.controller.failure_book import LAST_MAX, LINE_INTERVAL_MS, OTHER, TOPICS_MAX, FailureBook
+from sidecar.controller.status.advice import ERROR_ADVICE
+from sidecar.controller.status.failure_book import LAST_MAX, LINE_INTERVAL_MS, OTHER, TOPICS_MAX, FailureBook
 
 FORBIDDEN = 29
 BROKER_TEXT = "Not authorized to access topics: [orders]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.controller.health import workers_missing
+from sidecar.controller.status.health import workers_missing
 
 
 def test_a_worker_that_died_is_named_with_its_cause() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.common.daemon_settings import DAEMON_SETTINGS
 from sidecar.common.heartbeat import MISSES_MAX, housekeeping_s, look_s, resting_s
+from sidecar.config.daemon_settings import DAEMON_SETTINGS
 
 (TIMEOUT,) = (each for each in DAEMON_SETTINGS if each.name == "daemon.heartbeat_timeout_s")
 LATE = 1.4

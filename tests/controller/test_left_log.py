@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sidecar.controller import left_log
-from sidecar.controller.run_dir import RunDir, RunDirError
-from sidecar.controller.segment_store import SegmentStore
+from sidecar.controller.rundir import left_log
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
+from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.shm.accept_log import AcceptLog, accept_log_folder
 from sidecar.shm.accept_log_format import LoggedEntry
 from sidecar.shm.client_table import ClientTable

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from sidecar.controller.run_dir import RunDir, RunDirError
-from sidecar.controller.segment_store import SegmentStore, describe
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
+from sidecar.controller.rundir.segment_store import SegmentStore, describe
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 
 def open_store(run_dir: RunDir, path: Path, instance_id: bytes = b"i" * 16) -> SegmentStore:

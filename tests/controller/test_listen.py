@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.curve import KeyPair
-from client_stub.curve_keys import read_key_file
-from sidecar.common.client_rules import Caller, ClientRule, ClientRules
-from sidecar.common.live_settings import difference
-from sidecar.common.settings import ConfigError, SidecarConfig
-from sidecar.controller.config_loader import load_config
-from sidecar.testing.daemon import cli
+from client_stub.zmtp.curve import KeyPair
+from client_stub.zmtp.keys import read_key_file
+from sidecar.config.client_rules import Caller, ClientRule, ClientRules
+from sidecar.config.config_loader import load_config
+from sidecar.config.live_settings import difference
+from sidecar.config.settings import ConfigError, SidecarConfig
+from sidecar.tools.testing.daemon import cli
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32
 LOCAL, BY_KEY, BY_OTHER = Caller(1000), Caller(1 << 62, key=KEY), Caller(1 << 62 | 1, key=OTHER)

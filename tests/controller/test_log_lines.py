@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.log_lines import JournalLines, JsonLines, LogLines
-from sidecar.controller.banner import start_line
-from sidecar.controller.config_loader import load_config
-from sidecar.testing.private_text import write_private
+from sidecar.config.config_loader import load_config
+from sidecar.controller.status.banner import start_line
+from sidecar.tools.testing.private_text import write_private
 
 EVIL = "a\n<0>forged\x1b[2J"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.controller.lost_run_dir import LostRunDir
-from sidecar.controller.run_dir import LOCK_FILE, RunDir, read_json
+from sidecar.controller.rundir.run_dir import LOCK_FILE, RunDir, read_json
 
 SEGMENT = Path("/dev/shm/kafka-sidecar-own.segment")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.client_rules import Caller
 from sidecar.common.errors import Refused
 from sidecar.common.pauses import PAUSED_TOPICS_MAX, Pauses
-from sidecar.controller.orders import Orders
-from sidecar.controller.run_dir import RunDir
+from sidecar.config.client_rules import Caller
+from sidecar.controller.front.orders import Orders
+from sidecar.controller.rundir.run_dir import RunDir
 
 US = Caller(os.geteuid())
 

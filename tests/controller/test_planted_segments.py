@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.look_ahead import topics_of
-from sidecar.controller.run_dir import RunDir, RunDirError
+from sidecar.controller.rundir.look_ahead import topics_of
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.deadletter.salvage import Salvage
 from tests.controller.test_left_segment import leave, open_store
 from tests.tools import ROOT_USER, needs
@@ -87,7 +87,7 @@ def test_a_file_that_took_the_name_while_it_was_judged_is_not_removed(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of pool.path is another user's to change: the file under the name is not the one that was opened."""
-    from sidecar.controller import segment_store
+    from sidecar.controller.rundir import segment_store
 
     run_dir = RunDir(short_dir)
     store = open_store(run_dir, short_dir / "a")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.predecessor import Predecessor
-from sidecar.controller.run_dir import TAKERS_LOCK_FILE, RunDir, RunDirError
+from sidecar.controller.rundir.predecessor import Predecessor
+from sidecar.controller.rundir.run_dir import TAKERS_LOCK_FILE, RunDir, RunDirError
 from tests.controller.run_dir_holder import hold
 
 pytestmark = pytest.mark.process

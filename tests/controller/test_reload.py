@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.common.settings import ConfigError, SidecarConfig
-from sidecar.controller.config_loader import load_config
+from sidecar.config.config_loader import load_config
+from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.controller.reload import Reload
 from tests.patience import PATIENCE_S
 

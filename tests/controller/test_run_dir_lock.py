@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller import run_dir_lock
-from sidecar.controller.run_dir import RunDir, RunDirError
-from sidecar.controller.run_dir_lock import (
+from sidecar.controller.rundir import run_dir_lock
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
+from sidecar.controller.rundir.run_dir_lock import (
     LOCK_RETRY_S,
     Holder,
     look_at_lock,

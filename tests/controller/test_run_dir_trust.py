@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from client_stub.run_dir import default_run_dir
+from client_stub.io.run_dir import default_run_dir
 from sidecar.cli.main import cli
 from sidecar.controller.main import _say_who_may_replace
-from sidecar.controller.own_files import LINKS_MAX, replacers
-from sidecar.controller.predecessor import Predecessor
-from sidecar.controller.run_dir import BELIEVED, RunDir, RunDirError, read_json
-from sidecar.controller.segment_store import SegmentStore
+from sidecar.controller.rundir.own_files import LINKS_MAX, replacers
+from sidecar.controller.rundir.predecessor import Predecessor
+from sidecar.controller.rundir.run_dir import BELIEVED, RunDir, RunDirError, read_json
+from sidecar.controller.rundir.segment_store import SegmentStore
 from tests.tools import ROOT_USER, lacks, needs
 
 SOMEBODY = 12_345
@@ -185,7 +185,7 @@ def test_who_may_write_in_the_folder_of_the_pool_is_named(
 ) -> None:
     folder = short_dir / "pools"
     folder.mkdir()
-    monkeypatch.setattr("sidecar.controller.own_files.os.getegid", lambda: SOMEBODY + 1)
+    monkeypatch.setattr("sidecar.controller.rundir.own_files.os.getegid", lambda: SOMEBODY + 1)
     folder.chmod(mode)
     if os.geteuid() == 0:
         os.chown(folder, -1, SOMEBODY)
@@ -301,9 +301,7 @@ def test_a_command_of_a_stranger_ends_with_69_and_the_group_to_join(short_dir: P
 @pytest.mark.parametrize(("mode", "sees"), [(0o755, True), (0o700, False)])
 def test_a_user_who_may_not_see_the_lock_hears_the_truth(short_dir: Path, mode: int, sees: bool) -> None:
     """daemon.json names the daemon to those who may read it; others are told that they cannot tell."""
-    look = (
-        "import sys; from pathlib import Path; from sidecar.controller.run_dir import RunDir, RunDirError\n"
-    )
+    look = "import sys; from pathlib import Path; from sidecar.controller.rundir.run_dir import RunDir, RunDirError\n"
     look += "import os; os.setresuid(65534, 65534, 65534)\n"
     look += "try: print(RunDir(Path(sys.argv[1])).holder())\nexcept RunDirError as error: print(error)"
     run_dir = RunDir(short_dir)

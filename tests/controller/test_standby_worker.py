@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.main import cli
-from sidecar.controller.standby_worker import WORDS_BYTES_MAX, StandbyWorker, last_line
+from sidecar.controller.workers.standby_worker import WORDS_BYTES_MAX, StandbyWorker, last_line
 
 pytestmark = pytest.mark.process
 

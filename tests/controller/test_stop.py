@@ -12,14 +12,14 @@ import pytest
 from client_stub import Producer
 from client_stub.errors import SidecarError
 from sidecar.common.model import ExitStatus
-from sidecar.controller.stop_requests import REPEAT_S, StopRequests, StopStep
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.front.stop_requests import REPEAT_S, StopRequests, StopStep
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.waiting import wait_until
 from tests.waiting_places import PLACES
 
 pytestmark = pytest.mark.process

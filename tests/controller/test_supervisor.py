@@ -16,13 +16,13 @@ from unittest import mock
 import pytest
 
 from sidecar.common.control import NeedTopics, UpdateMetadataReply
-from sidecar.controller import supervisor
-from sidecar.controller.run_dir import process_state
-from sidecar.controller.standby_worker import StandbyWorker
-from sidecar.controller.supervisor import FAILED_STARTS_MAX, choose_cpus
-from sidecar.controller.worker_process import WorkerProcess
-from sidecar.controller.worker_states import WorkerState
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import process_state
+from sidecar.controller.workers import supervisor
+from sidecar.controller.workers.standby_worker import StandbyWorker
+from sidecar.controller.workers.supervisor import FAILED_STARTS_MAX, choose_cpus
+from sidecar.controller.workers.worker_process import WorkerProcess
+from sidecar.controller.workers.worker_states import WorkerState
+from sidecar.tools.testing.waiting import wait_until
 
 from .stage import Stage, on_stage
 
@@ -138,10 +138,10 @@ async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Stage) -> N
     worker = it.worker()
     signals: list[signal.Signals] = []
     with (
-        mock.patch("sidecar.controller.heartbeats.ABORT_GRACE_S", 0.1),
-        mock.patch("sidecar.controller.heartbeats.KILL_GRACE_S", 0.1),
+        mock.patch("sidecar.controller.workers.heartbeats.ABORT_GRACE_S", 0.1),
+        mock.patch("sidecar.controller.workers.heartbeats.KILL_GRACE_S", 0.1),
         mock.patch.object(worker, "signal", signals.append),
-        mock.patch("sidecar.controller.heartbeats.log.error") as error,
+        mock.patch("sidecar.controller.workers.heartbeats.log.error") as error,
     ):
         it.slots.silent.add(0)
         await it.until(lambda: error.called)
@@ -154,7 +154,7 @@ async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Stage) -> N
 async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
     """It obeys SIGKILL only: no time is given to it for last words."""
     await it.supervisor.wait_all_ready()
-    with mock.patch("sidecar.controller.heartbeats.ABORT_GRACE_S", 3_600.0):
+    with mock.patch("sidecar.controller.workers.heartbeats.ABORT_GRACE_S", 3_600.0):
         os.kill(it.worker().pid, signal.SIGSTOP)
         it.slots.silent.add(0)
         await it.until(lambda: it.left)
@@ -166,7 +166,7 @@ async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
 @on_stage("adopts for long", heartbeat_timeout_s=0.15)
 async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> None:
     """Looked at for many times as long as a start may be silent: its heartbeat moves, so it lives."""
-    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 200.0):
+    with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 200.0):
         worker = it.worker()
         await it.until(lambda: it.supervisor._loop.time() * 1000.0 - worker.started_ms > 5 * 200.0 or it.left)
         assert it.left == []
@@ -179,7 +179,7 @@ async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> 
 @on_stage("hangs at first", heartbeat_timeout_s=0.15)
 async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> None:
     it.slots.silent.add(0)
-    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 200.0):
+    with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 200.0):
         await it.until(lambda: it.left)
         it.slots.silent.clear()
         await it.until(lambda: it.joined)
@@ -213,7 +213,7 @@ async def test_drain_hears_every_worker(it: Stage) -> None:
 @on_stage("hang in drain")
 async def test_a_drain_that_hangs_is_ended(it: Stage) -> None:
     await it.supervisor.wait_all_ready()
-    with mock.patch("sidecar.controller.supervisor.STOP_GRACE_S", 0.3):
+    with mock.patch("sidecar.controller.workers.supervisor.STOP_GRACE_S", 0.3):
         await it.supervisor.drain(0.0)
         await it.supervisor.stop()
     assert it.supervisor.alive == []
@@ -245,7 +245,7 @@ async def test_a_standby_replaces_the_dead(it: Stage) -> None:
 
 @on_stage(with_standby=True)
 async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> None:
-    with mock.patch("sidecar.controller.standby_worker.STANDBY_RETRY_S", 0.05):
+    with mock.patch("sidecar.controller.workers.standby_worker.STANDBY_RETRY_S", 0.05):
         await it.until(lambda: it.supervisor.standbys.pid)
         first = it.supervisor.standbys.pid
         assert first is not None
@@ -265,7 +265,7 @@ async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> Non
 async def test_workers_that_are_too_slow_to_load_do_not_end_the_daemon(it: Stage) -> None:
     """Found by chaos on a host of twenty busy processes a CPU: three were ended by us while they were loaded."""
     it.slots.silent.add(0)
-    with mock.patch("sidecar.controller.heartbeats.START_SILENCE_MS", 100.0):
+    with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 100.0):
         await it.until(lambda: it.supervisor.deaths.total > FAILED_STARTS_MAX or it.fatal)
     assert it.fatal == []
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] > FAILED_STARTS_MAX
@@ -308,7 +308,7 @@ def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp
 def test_the_pause_before_a_replacement_doubles_to_its_bound(caplog: pytest.LogCaptureFixture) -> None:
     """The first death costs no pause; then it doubles, up to daemon.restart_backoff_max_ms (here 300 ms)."""
     # However long the start of a process takes here, each is one that died of its start.
-    with mock.patch("sidecar.controller.supervisor.STEADY_MS", 60_000.0):
+    with mock.patch("sidecar.controller.workers.supervisor.STEADY_MS", 60_000.0):
         assert pauses_of(caplog) == ["now", "in 100 ms", "in 200 ms", "in 300 ms", "in 300 ms"]
 
 
@@ -317,7 +317,7 @@ def test_a_worker_that_is_slow_to_die_of_its_start_is_not_replaced_at_once(
 ) -> None:
     """Python alone takes a second to start on a busy host. Each death was taken for that of a worker that had served,
     and one start followed the other without a pause."""
-    with mock.patch("sidecar.controller.supervisor.STEADY_MS", 0.0):
+    with mock.patch("sidecar.controller.workers.supervisor.STEADY_MS", 0.0):
         assert pauses_of(caplog) == ["now", "in 100 ms", "in 200 ms", "in 300 ms", "in 300 ms"]
 
 

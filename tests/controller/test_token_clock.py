@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from sidecar.common.control import LoginToken
-from sidecar.controller.config_loader import load_config
-from sidecar.controller.token_keeper import TokenKeeper
+from sidecar.config.config_loader import load_config
+from sidecar.controller.cluster.token_keeper import TokenKeeper
 from sidecar.protocol.sasl.credentials import OAuthToken
 from tests.net.links import until
 

@@ -16,20 +16,20 @@ import pytest
 
 from sidecar.common.control import LoginToken
 from sidecar.common.control_codec import decode_message, encode_message
-from sidecar.common.settings import ConfigError, SidecarConfig
-from sidecar.controller.cluster import Cluster
-from sidecar.controller.config_loader import load_config
-from sidecar.controller.token_endpoint import TOKEN_ANSWER_BYTES_MAX, TokenError
-from sidecar.controller.token_keeper import TokenKeeper
-from sidecar.controller.token_sources import token_source
+from sidecar.config.config_loader import load_config
+from sidecar.config.settings import ConfigError, SidecarConfig
+from sidecar.controller.cluster.cluster import Cluster
+from sidecar.controller.cluster.token_endpoint import TOKEN_ANSWER_BYTES_MAX, TokenError
+from sidecar.controller.cluster.token_keeper import TokenKeeper
+from sidecar.controller.cluster.token_sources import token_source
 from sidecar.protocol.sasl.credentials import OAuthToken, token_fingerprint
-from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
-from sidecar.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, CertificateAuthority
+from sidecar.tools.testing.token_server import Fault, TokenServer
 from tests.net.links import until
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from sidecar.controller.worker_process import WorkerProcess
+    from sidecar.controller.workers.worker_process import WorkerProcess
 
 SECRET = "client secret"
 BASE = ("bootstrap.servers=localhost:9092", "security.protocol=SASL_SSL_", "sasl.mechanism=OAUTHBEARER")
@@ -405,7 +405,7 @@ def test_an_endpoint_that_hangs_holds_nobody_up() -> None:
 def test_a_source_that_hangs_is_said_and_its_late_token_is_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sidecar.controller.token_keeper.HANGS_S", 0.05)
+    monkeypatch.setattr("sidecar.controller.cluster.token_keeper.HANGS_S", 0.05)
     release, handed, asked = threading.Event(), [], []
 
     def fetch() -> OAuthToken:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.common.errors import Refused
-from sidecar.controller.topic_list import LIST_BURST_S, LIST_KEPT_S, LIST_SHARE, Rows, TopicList
+from sidecar.controller.cluster.topic_list import LIST_BURST_S, LIST_KEPT_S, LIST_SHARE, Rows, TopicList
 
 COST_S = 0.1
 

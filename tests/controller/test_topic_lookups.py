@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from sidecar.common.errors import Refused
-from sidecar.common.settings import SidecarConfig
-from sidecar.controller.cluster import TOPICS_WAITED_MAX, Cluster
-from sidecar.controller.config_loader import load_config
+from sidecar.config.config_loader import load_config
+from sidecar.config.settings import SidecarConfig
+from sidecar.controller.cluster.cluster import TOPICS_WAITED_MAX, Cluster
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def test_a_question_waits_for_so_many_topics(config: SidecarConfig) -> None:
 
 
 def test_a_question_waits_so_long(config: SidecarConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.controller.cluster.TOPICS_WAIT_MS_MAX", 20.0)
+    monkeypatch.setattr("sidecar.controller.cluster.cluster.TOPICS_WAIT_MS_MAX", 20.0)
     assert str(ask(config, ["t"], 3_600_000)).startswith("Topic t not present in metadata after 20 ms.")
 
 
 def test_no_more_topics_are_looked_up_than_there_may_be(
     config: SidecarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sidecar.controller.cluster.LOOKED_UP_MAX", 2)
+    monkeypatch.setattr("sidecar.controller.cluster.cluster.LOOKED_UP_MAX", 2)
     assert ask(config, ["a", "b"], 0).code == "METADATA_TIMEOUT"
     assert ask(config, ["a", "b", "c"], 0).code == "TOO_MANY_TOPICS"
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.cli.config import to_toml
-from sidecar.common.settings import ConfigError, SidecarConfig
-from sidecar.common.topic_patterns import overlap
-from sidecar.controller.config_loader import load_config
+from sidecar.config.config_loader import load_config
+from sidecar.config.settings import ConfigError, SidecarConfig
+from sidecar.config.topic_patterns import overlap
 
 SERVERS = "bootstrap.servers=localhost:9092"
 FILE = """

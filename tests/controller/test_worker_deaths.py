@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sidecar.controller.worker_deaths import DeathCause, WorkerDeaths
+from sidecar.controller.workers.worker_deaths import DeathCause, WorkerDeaths
 
 
 def test_deaths_are_counted_by_worker_and_cause() -> None:

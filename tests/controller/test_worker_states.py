@@ -12,8 +12,8 @@ import pytest
 
 from sidecar import controller
 from sidecar.common.control import Ready
-from sidecar.controller.worker_process import WorkerProcess
-from sidecar.controller.worker_states import TRANSITIONS, WorkerEvent, WorkerState
+from sidecar.controller.workers.worker_process import WorkerProcess
+from sidecar.controller.workers.worker_states import TRANSITIONS, WorkerEvent, WorkerState
 from tests.patience import PATIENCE_S
 
 from .stage import Stage, on_stage
@@ -71,7 +71,7 @@ def test_nothing_but_the_table_changes_the_state() -> None:
     """The room assigns ``state`` in two places: a worker's first state, and the step of the table."""
     written = [
         (path.name, ast.unparse(node))
-        for path in sorted(Path(*controller.__path__).glob("*.py"))
+        for path in sorted(Path(*controller.__path__).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Assign)
         and any(

@@ -11,8 +11,8 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from client_stub import session_states
-from sidecar.controller import worker_states
+from client_stub.session import states as session_states
+from sidecar.controller.workers import worker_states
 from sidecar.producer import batch_states
 from sidecar.protocol.sasl import session
 from sidecar.shm import descriptor_states
@@ -39,13 +39,13 @@ class Machine(NamedTuple):
 MACHINES: Final = (
     Machine(
         "A worker's process",
-        "As the controller sees it: `sidecar/controller/worker_states.py`. `WorkerProcess.move` takes each step.\n"
-        "A dead one is never started again: its successor is another process, with another incarnation.",
+        "As the controller sees it: `sidecar/controller/workers/worker_states.py`. `WorkerProcess.move` takes each\n"
+        "step. A dead one is never started again: its successor is another process, with another incarnation.",
         worker_states.TRANSITIONS,
     ),
     Machine(
         "A stub's session",
-        "`client_stub/session_states.py`; `Attachment` takes each step in the io thread. BACKOFF is entered at once\n"
+        "`client_stub/session/states.py`; `Attachment` takes each step in the io thread. BACKOFF is entered at once\n"
         "when an attached session loses its worker; the first pause is then of no length.",
         session_states.TRANSITIONS,
     ),

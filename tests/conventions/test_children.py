@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "sidecar" / "common" / "python_child.py"
 NAMED_ONLY = {
-    "sidecar/demo/spark_job.py": "the variable by which Spark starts its workers",
+    "sidecar/tools/demo/spark_job.py": "the variable by which Spark starts its workers",
     "client_stub/spark/worker_check.py": "the text of an error",
 }
 

@@ -14,7 +14,7 @@ TYPED_IN_CIRCLES = {
         {"waker", "delivery", "errors", "failures", "hot", "outbox", "pure", "pure_fate", "submission"}
         | {"room_wait", "wait_reasons", "missing_resources", "green_lock"}
     ),
-    frozenset({"columnar", "producer", "rows_call"}),
+    frozenset({"columns", "producer", "rows_call"}),
     # A completion ends its batch by the settlement that made it.
     frozenset({"completions", "settlement"}),
     # Parts that are handed each other when they are wired.

@@ -20,20 +20,20 @@ from tests.conventions.test_layering import ROOT, imports, sources, type_only_li
 OURS: Final = frozenset({"sidecar", "client_stub", "pyspark_kafka_sidecar"})
 BASE: Final = "base"
 ROOMS: Final = (
-    ("client_stub/columnar", "arrow"),
-    ("client_stub/curve.py", "curve"),
+    ("client_stub/records/column", "arrow"),
+    ("client_stub/zmtp/curve.py", "curve"),
     ("client_stub/spark", "spark"),
     ("pyspark_kafka_sidecar", "spark"),
     # Its fixture is there for who has pytest; the rest needs nothing.
     ("client_stub/testing.py", "dev"),
     ("client_stub", BASE),
     ("sidecar/cli/parquet_rows.py", "parquet"),
-    ("sidecar/net/pkcs12.py", "pkcs12"),
-    ("sidecar/controller/aws_token.py", "msk"),
-    ("sidecar/testing", "dev"),
-    ("sidecar/bench", "dev"),
-    ("sidecar/chaos", "demo"),
-    ("sidecar/demo", "demo"),
+    ("sidecar/net/tls/pkcs12.py", "pkcs12"),
+    ("sidecar/controller/cluster/aws_token.py", "msk"),
+    ("sidecar/tools/testing", "dev"),
+    ("sidecar/tools/bench", "dev"),
+    ("sidecar/tools/chaos", "demo"),
+    ("sidecar/tools/demo", "demo"),
     ("sidecar", "daemon"),
 )
 """Files by the start of their path, the first that fits: the extra that they may count on."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.kill_points.marks import MARK, with_calls
-from sidecar.kill_points.orders import PASSED_FILE, Order, give_order
-from sidecar.kill_points.points import KERNEL_POINTS, POINTS
+from sidecar.tools.testing.kill_points.marks import MARK, with_calls
+from sidecar.tools.testing.kill_points.orders import PASSED_FILE, Order, give_order
+from sidecar.tools.testing.kill_points.points import KERNEL_POINTS, POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ def test_every_mark_becomes_a_call() -> None:
     for path, text in marked_sources():
         armed = with_calls(text)
         assert "# kill point" not in armed, (
-            f"{path}: a mark has another form than those in sidecar/kill_points/marks.py"
+            f"{path}: a mark has another form than those in sidecar/tools/testing/kill_points/marks.py"
         )
         compile(armed, path, "exec")
         assert len(armed.splitlines()) == len(text.splitlines())
@@ -55,10 +55,10 @@ def test_an_armed_process_compiles_the_marks_and_no_other_does() -> None:
         subprocess.run(
             [sys.executable, "-c", head + program], cwd=ROOT, check=True, capture_output=True, text=True
         ).stdout.strip()
-        for head in ("", "from sidecar.kill_points.marks import arm; arm();")
+        for head in ("", "from sidecar.tools.testing.kill_points.marks import arm; arm();")
     ]
     assert found == ["False", "True"]
-    late = "import sidecar.shm.descriptors; from sidecar.kill_points.marks import arm; arm()"
+    late = "import sidecar.shm.descriptors; from sidecar.tools.testing.kill_points.marks import arm; arm()"
     result = subprocess.run(
         [sys.executable, "-c", late], cwd=ROOT, check=False, capture_output=True, text=True
     )
@@ -68,7 +68,7 @@ def test_an_armed_process_compiles_the_marks_and_no_other_does() -> None:
 def test_the_code_passes_what_is_registered() -> None:
     passed = named_in_code() | set(KERNEL_POINTS)
     unnamed, unpassed = passed - POINTS.keys(), POINTS.keys() - passed
-    assert not unnamed, f"no row in POINTS of sidecar/kill_points/points.py: {unnamed}"
+    assert not unnamed, f"no row in POINTS of sidecar/tools/testing/kill_points/points.py: {unnamed}"
     assert not unpassed, f"no comment '# kill point: NAME' in sidecar/, and none of the kernel's: {unpassed}"
 
 
@@ -82,7 +82,7 @@ def test_the_kernel_s_numbers_are_the_registry_s() -> None:
 
 
 def run_worker(folder: Path, program: str) -> int:
-    head = "from sidecar.kill_points.orders import passed, take_order\n"
+    head = "from sidecar.tools.testing.kill_points.orders import passed, take_order\n"
     return subprocess.run(
         [sys.executable, "-c", f"{head}take_order({str(folder)!r})\n{program}"], cwd=ROOT, check=False
     ).returncode

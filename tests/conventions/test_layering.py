@@ -14,23 +14,40 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-WIRE = "client_stub.wire"
+WIRE = "client_stub.contract.wire"
 OURS: dict[str, tuple[str, ...]] = {
     "client_stub": ("client_stub",),
     "pyspark_kafka_sidecar": ("client_stub", "pyspark_kafka_sidecar"),
-    "sidecar.common": ("sidecar.common", WIRE, "client_stub.error_codes"),
+    "sidecar.common": ("sidecar.common", WIRE, "client_stub.contract.error_codes"),
+    # The loader checks the files that settings name, TLS files by the parts that use them.
+    "sidecar.config.config_loader": (
+        "sidecar.config",
+        "sidecar.net.tls",
+        "client_stub.zmtp.keys",
+    ),
+    "sidecar.config": (
+        "sidecar.config",
+        "sidecar.common",
+        "sidecar.shm.private_files",
+        WIRE,
+        "client_stub.zmtp.keys",
+    ),
     "sidecar.kernel": ("sidecar.kernel",),
     "sidecar.shm": ("sidecar.shm", "sidecar.kernel", WIRE),
-    "sidecar.kill_points": ("sidecar.kill_points", "sidecar.kernel", "sidecar.shm"),
+    "sidecar.tools.testing.kill_points": (
+        "sidecar.tools.testing.kill_points",
+        "sidecar.kernel",
+        "sidecar.shm",
+    ),
     "sidecar.deadletter": (
         "sidecar.deadletter",
-        "sidecar.common",
+        "sidecar.config",
         "sidecar.kernel",
         "sidecar.shm",
         WIRE,
-        "client_stub.error_codes",
+        "client_stub.contract.error_codes",
     ),
-    "sidecar.protocol": ("sidecar.protocol", "sidecar.common"),
+    "sidecar.protocol": ("sidecar.protocol", "sidecar.common", "sidecar.config.sasl_settings"),
     "sidecar.metadata": ("sidecar.metadata", "sidecar.common"),
     "sidecar.producer": (
         "sidecar.producer",
@@ -43,21 +60,23 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.net": (
         "sidecar.net",
         "sidecar.common",
+        "sidecar.config",
         "sidecar.protocol",
-        "client_stub.frames",
-        "client_stub.hot",
-        "client_stub.zmtp",
-        "client_stub.curve",
-        "client_stub.curve_keys",
+        "client_stub.zmtp.frames",
+        "client_stub.native.hot",
+        "client_stub.zmtp.connection",
+        "client_stub.zmtp.curve",
+        "client_stub.zmtp.keys",
     ),
     "sidecar.telemetry": ("sidecar.telemetry", "sidecar.shm"),
     # Rooms of the worker: each names the parts of the others that it may know. Their wiring stands above them.
     "sidecar.worker.streams": (
         "sidecar.worker.streams",
         "sidecar.common",
+        "sidecar.config",
         "sidecar.kernel",
         "sidecar.shm",
-        "sidecar.net.unattached",
+        "sidecar.net.stubs.unattached",
         "sidecar.producer.topic_settings",
         "sidecar.deadletter.letters",
         WIRE,
@@ -74,7 +93,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.shm",
         "sidecar.net",
         WIRE,
-        "client_stub.frames",
+        "client_stub.zmtp.frames",
     ),
     "sidecar.worker.brokers": (
         "sidecar.worker.brokers",
@@ -126,7 +145,8 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.worker": (
         "sidecar.worker",
         "sidecar.common",
-        "sidecar.kill_points",
+        "sidecar.config",
+        "sidecar.tools.testing.kill_points",
         "sidecar.shm",
         "sidecar.protocol",
         "sidecar.metadata",
@@ -134,17 +154,22 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.net",
         "sidecar.deadletter",
         WIRE,
-        "client_stub.frames",
-        "client_stub.curve_keys",
+        "client_stub.zmtp.frames",
+        "client_stub.zmtp.keys",
     ),
     # The killer and the killed: the plan knows of neither, and a client only of the product's front door.
-    "sidecar.chaos.plan": ("sidecar.chaos.plan",),
-    "sidecar.chaos.client_journal": ("sidecar.chaos.client_journal",),
-    "sidecar.chaos.client": ("sidecar.chaos.client", "sidecar.chaos.client_journal", "client_stub"),
-    "sidecar.chaos.trend": ("sidecar.chaos.trend",),
+    "sidecar.tools.chaos.plan": ("sidecar.tools.chaos.plan",),
+    "sidecar.tools.chaos.client_journal": ("sidecar.tools.chaos.client_journal",),
+    "sidecar.tools.chaos.client": (
+        "sidecar.tools.chaos.client",
+        "sidecar.tools.chaos.client_journal",
+        "client_stub",
+    ),
+    "sidecar.tools.chaos.trend": ("sidecar.tools.chaos.trend",),
     "sidecar.controller": (
         "sidecar.controller",
         "sidecar.common",
+        "sidecar.config",
         "sidecar.shm",
         "sidecar.protocol",
         "sidecar.metadata",
@@ -152,19 +177,19 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.telemetry",
         WIRE,
         # Where both sides meet by default is one function.
-        "client_stub.run_dir",
-        "client_stub.curve_keys",
+        "client_stub.io.run_dir",
     ),
 }
 """Room → what of ours it may import. Each is used: a door that nobody takes is not open."""
 
 TOOLS: dict[str, tuple[str, ...]] = {
-    "sidecar.testing": (),
+    "sidecar.tools.testing": (),
+    "sidecar.tools.pages": (),
     "sidecar.doctor": (),
-    "sidecar.demo": ("sidecar.testing",),
-    "sidecar.bench": ("sidecar.testing", "sidecar.demo"),
-    "sidecar.chaos": ("sidecar.testing", "sidecar.demo"),
-    "sidecar.cli": ("sidecar.bench", "sidecar.chaos", "sidecar.demo", "sidecar.doctor"),
+    "sidecar.tools.demo": ("sidecar.tools.testing",),
+    "sidecar.tools.bench": ("sidecar.tools.testing", "sidecar.tools.demo"),
+    "sidecar.tools.chaos": ("sidecar.tools.testing", "sidecar.tools.demo"),
+    "sidecar.cli": ("sidecar.tools.bench", "sidecar.tools.chaos", "sidecar.tools.demo", "sidecar.doctor"),
     "sidecar.__main__": ("sidecar.cli",),
 }
 """They stand above the product and may use all of it, and of each other these. Nothing below imports them."""
@@ -177,20 +202,38 @@ NEVER: dict[str, tuple[str, ...]] = {
     "sidecar.metadata": ("asyncio", "zmq", "socket", "time"),
     "sidecar.producer": ("asyncio", "zmq", "socket", "time", "os", "uvloop"),
     "sidecar.net": ("zmq",),
-    "sidecar.chaos.plan": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
-    "sidecar.chaos.trend": ("asyncio", "zmq", "socket", "time", "os", "signal", "subprocess", "threading"),
+    "sidecar.tools.chaos.plan": (
+        "asyncio",
+        "zmq",
+        "socket",
+        "time",
+        "os",
+        "signal",
+        "subprocess",
+        "threading",
+    ),
+    "sidecar.tools.chaos.trend": (
+        "asyncio",
+        "zmq",
+        "socket",
+        "time",
+        "os",
+        "signal",
+        "subprocess",
+        "threading",
+    ),
     "sidecar.worker": ("click", "rich", "prometheus_client", "hypothesis"),
     "sidecar.controller": ("click", "rich", "hypothesis"),
     "client_stub": ("click", "kio", "uvloop", "zmq"),
-    "client_stub.zmtp": ("socket", "time", "threading", "os"),
-    "client_stub.curve": ("socket", "time", "threading"),
+    "client_stub.zmtp.connection": ("socket", "time", "threading", "os"),
+    "client_stub.zmtp.curve": ("socket", "time", "threading"),
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "socket": ("client_stub/transport.py", "client_stub/host_lookup.py", "client_stub/spark"),
+    "socket": ("client_stub/io/transport.py", "client_stub/io/host_lookup.py", "client_stub/spark"),
     "pyarrow": (
-        "client_stub/columnar.py",
-        "client_stub/columnar_sizes.py",
-        "client_stub/columnar_types.py",
+        "client_stub/records/columns.py",
+        "client_stub/records/column_sizes.py",
+        "client_stub/records/column_types.py",
         "client_stub/spark",
     ),
     "pyspark": ("client_stub/spark",),
@@ -285,25 +328,29 @@ def cython_imports(text: str) -> Iterator[str]:
     yield from (f"{module}.{name}" if name else module for module, name in found)
 
 
-def test_compiled_parts_know_their_own_room_only() -> None:
+def test_compiled_parts_know_no_more_than_their_rooms() -> None:
+    """The kernel knows nothing of ours, and the stub's part only rooms of the stub."""
+    allowed = {"sidecar/kernel": "sidecar.kernel", "client_stub/native": "client_stub"}
     found = [
         f"{path.relative_to(ROOT)} imports {name}"
         for room in ("sidecar", "client_stub")
         for path in (ROOT / room).rglob("*.p[xy][xid]")
         if path.suffix != ".pyi"
         for name in cython_imports(path.read_text())
-        if not within(name, ".".join(path.parent.relative_to(ROOT).parts))
+        if not within(name, allowed[str(path.parent.relative_to(ROOT))])
     ]
     assert not found, "\n".join(found)
-    text = "from sidecar.shm cimport (\n    a)\n    from client_stub import wire\nimport sidecar.net\nimport os\n"
-    assert list(cython_imports(text)) == ["sidecar.shm", "client_stub.wire", "sidecar.net"]
+    text = (
+        "from sidecar.shm cimport (\n    a)\n    from client_stub.contract import wire\nimport sidecar.net\n"
+    )
+    assert list(cython_imports(text)) == ["sidecar.shm", "client_stub.contract.wire", "sidecar.net"]
 
 
 def test_every_room_has_rules() -> None:
     rooms = {
-        ".".join(module.split(".")[:2])
+        ".".join(module.split(".")[: 3 if module.startswith("sidecar.tools.") else 2])
         for module, _ in sources()
-        if module.startswith("sidecar.") and module != "sidecar.__init__"
+        if module.startswith("sidecar.") and not module.endswith(("sidecar.__init__", "tools.__init__"))
     }
     assert rooms <= {*OURS, *TOOLS}, "a new room needs a line in the table above"
 
@@ -384,18 +431,18 @@ def test_every_room_says_what_it_is_and_what_it_must_not_touch() -> None:
         ("sidecar.worker.x", "from sidecar.controller import daemon"),
         ("sidecar.worker.x", "from sidecar import telemetry"),
         ("sidecar.worker.brokers.x", "from sidecar.worker.stubs import intake"),
-        ("sidecar.worker.topics.x", "from sidecar.net import endpoint"),
+        ("sidecar.worker.topics.x", "from sidecar.net.stubs import endpoint"),
         ("sidecar.worker.fates.x", "import sidecar.worker.brokers.produce_port"),
         ("sidecar.controller.x", "import sidecar.producer.sender"),
         ("sidecar.kernel.x", "from ..shm import layout"),
         ("sidecar.shm.x", "from client_stub import producer"),
         ("sidecar.common.x", "import time"),
         ("sidecar.producer.x", "from sidecar.shm import layout"),
-        ("sidecar.bench.__main__", "from sidecar.cli.bench import bench"),
-        ("sidecar.testing.x", "import sidecar.chaos.plan"),
-        ("sidecar.demo.x", "from sidecar import bench"),
-        ("sidecar.chaos.plan", "import time"),
-        ("sidecar.chaos.client", "from sidecar.testing import ledger"),
+        ("sidecar.tools.bench.__main__", "from sidecar.cli.bench import bench"),
+        ("sidecar.tools.testing.x", "import sidecar.tools.chaos.plan"),
+        ("sidecar.tools.demo.x", "from sidecar.tools import bench"),
+        ("sidecar.tools.chaos.plan", "import time"),
+        ("sidecar.tools.chaos.client", "from sidecar.tools.testing import ledger"),
         ("client_stub.x", "import sidecar"),
         ("client_stub.x", "importlib.import_module('sidecar.kernel')"),
         ("client_stub.x", "import zmq"),

@@ -11,7 +11,7 @@ import pytest
 
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.telemetry.metric_table import METRICS, MetricRow
-from sidecar.telemetry.reference import reference_markdown
+from sidecar.tools.pages.metrics import reference_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
@@ -85,7 +85,7 @@ def test_names_are_unique() -> None:
 
 def test_the_page_is_what_the_tables_say() -> None:
     assert PAGE.read_text() == reference_markdown(), (
-        "print it again: .demo/venv/bin/python -m sidecar.telemetry.reference > docs/metrics.md"
+        "print it again: .demo/venv/bin/python -m sidecar.tools.pages.metrics > docs/metrics.md"
     )
 
 

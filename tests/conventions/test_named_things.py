@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from sidecar.common.refused_settings import REFUSED
-from sidecar.common.settings import BY_NAME
+from sidecar.config.refused_settings import REFUSED
+from sidecar.config.settings import BY_NAME
 from tests.conventions.test_layering import ROOT
 from tests.conventions.test_tour import _index, places
 
@@ -134,7 +134,7 @@ def test_all_that_a_page_names_is_there(page: Path) -> None:
         "`Sender.nosuch(1)`",
         "`no_such_call(argument)`",
         "`linger.nosuch.ms`",
-        "`python -m sidecar.testing.nosuch`",
+        "`python -m sidecar.tools.testing.nosuch`",
         "```sh\n.demo/venv/bin/python -m tests.nosuch\n```",
         "```toml\n[daemon]\nnosuch = 3\n```",
         '```toml\n[kafka]\n"linger.nosuch" = 3\n```',

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from sidecar.bench.main import PARTS
 from sidecar.cli.bench import bench
 from sidecar.cli.main import cli
 from sidecar.cli.options import RenamedOption
+from sidecar.tools.bench.main import PARTS
 
 SPELLED_OTHERWISE = {
     "--bootstrap": "--bootstrap-servers",

@@ -16,16 +16,16 @@ import pytest
 import client_stub
 from client_stub import errors
 from client_stub.async_producer import AsyncProducer
-from client_stub.delivery import BulkDelivery, Delivery
-from client_stub.error_codes import ERROR_CODES
+from client_stub.contract.error_codes import ERROR_CODES
+from client_stub.contract.wire import LocalCode
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
-from client_stub.habits import Missing
+from client_stub.outbox.delivery import BulkDelivery, Delivery
 from client_stub.producer import Producer
+from client_stub.records.habits import Missing
 from client_stub.spark.options import read_options
-from client_stub.wire import LocalCode
 from sidecar.cli.main import cli
 from sidecar.common.model import ExitStatus
-from sidecar.common.settings import SETTINGS
+from sidecar.config.settings import SETTINGS
 from tests.conventions.test_limits import names_of_tests
 from tests.conventions.test_options import shown
 
@@ -104,7 +104,7 @@ def test_every_error_class_is_on_the_page_with_retriable(kind: type[SidecarError
 def test_every_code_of_our_own_has_its_row() -> None:
     """Without one a caller would read of an unknown error of the broker."""
     missing = [code.name for code in LocalCode if code not in ERROR_CODES]
-    assert not missing, f"no row in ERROR_CODES of client_stub/error_codes.py: {missing}"
+    assert not missing, f"no row in ERROR_CODES of client_stub/contract/error_codes.py: {missing}"
 
 
 # --- docs/spark.md ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from sidecar.common.settings import BY_NAME, SETTINGS
+from sidecar.config.settings import BY_NAME, SETTINGS
 from tests.conventions.unused import product_files
 
 ROWS: Final = frozenset({"Setting", "integer", "choice", "_path", "_secret", "_pem"})
@@ -19,11 +19,11 @@ ROWS: Final = frozenset({"Setting", "integer", "choice", "_path", "_secret", "_p
 
 READ_OTHERWISE: Final = {
     "client.dns.lookup": "it has one value, and names what is always done",
-    "sasl.oauthbearer.client.credentials.client.secret": "sidecar/common/sasl_rules.py makes it the shorter name",
-    "ssl.truststore.type": "sidecar/net/tls_files.py puts the name together",
-    "ssl.truststore.password": "sidecar/net/tls_files.py puts the name together",
-    "ssl.keystore.type": "sidecar/net/tls_files.py puts the name together",
-    "ssl.keystore.password": "sidecar/net/tls_files.py puts the name together",
+    "sasl.oauthbearer.client.credentials.client.secret": "sidecar/config/sasl_rules.py makes it the shorter name",
+    "ssl.truststore.type": "sidecar/net/tls/tls_files.py puts the name together",
+    "ssl.truststore.password": "sidecar/net/tls/tls_files.py puts the name together",
+    "ssl.keystore.type": "sidecar/net/tls/tls_files.py puts the name together",
+    "ssl.keystore.password": "sidecar/net/tls/tls_files.py puts the name together",
 }
 
 
@@ -77,7 +77,7 @@ def test_every_setting_is_read() -> None:
         for row in SETTINGS
         if row.name not in asked
         and row.key.replace(".", "_") not in held
-        # NAME.file has the secret NAME: sidecar/common/secret_sources.py asks for both.
+        # NAME.file has the secret NAME: sidecar/config/secret_sources.py asks for both.
         and not (row.name.endswith(".file") and BY_NAME[row.name.removesuffix(".file")].secret)
     }
     assert not unread - READ_OTHERWISE.keys(), (

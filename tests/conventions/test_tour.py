@@ -13,7 +13,7 @@ import click
 import pytest
 
 from sidecar.cli.main import cli
-from sidecar.common.settings import BY_NAME
+from sidecar.config.settings import BY_NAME
 from tests.conventions.test_layering import OURS, ROOT, TOOLS, sources
 
 TOUR: Final = ROOT / "docs" / "tour.md"
@@ -187,7 +187,7 @@ def test_the_map_has_every_room_and_what_it_may_import() -> None:
         "`make tours`",
         "`no_such_function`",
         "`Sender.poll` (`sidecar/worker/driver.py`)",
-        "**`Producer.send`** (`client_stub/outbox.py`)",
+        "**`Producer.send`** (`client_stub/outbox/outbox.py`)",
         '```mermaid\n7["7 Sender.pole"]\n```',
     ],
 )
@@ -198,8 +198,8 @@ def test_the_test_can_fail(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "`Producer.send` (`client_stub/producer_core.py`)",
-        "`Producer.send` (`client_stub/_native_submission.pxi`)",
+        "`Producer.send` (`client_stub/engine/producer_core.py`)",
+        "`Producer.send` (`client_stub/native/_native_submission.pxi`)",
         "`Chain.append` (`sidecar/kernel/chain.pxi`)",
         "`BatchFates.completed`, `linger.ms`, `kafka-sidecar replay`, `sidecar/worker/`",
     ],

@@ -36,6 +36,10 @@ KEPT: Final = {
     "get_renderables": "rich calls it for what a Progress shows",
     # In Cython.
     "_crc32c_soft": "the tests' way to the table that stands in for the CPU's instruction",
+    **dict.fromkeys(
+        ("RECORDS_PER_ENTRY_MAX", "PAGE_TAKEN", "next_partition"), "the kernel's bench, and its twin"
+    ),
+    "METRICS": "docs/metrics.md and the dashboard are printed from it",
     "BY_CHANCE": "the place of `random` among the partitioners, which is what is left",
 }
 """Names that nothing in the product uses, and why they stay."""

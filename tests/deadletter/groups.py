@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.deadletter.letters import Undelivered
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_stub.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, Persistence, SubmitFlag
+from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, Persistence, SubmitFlag
 from sidecar.deadletter.letters import Undelivered, lines, parse
 from tests.deadletter.groups import group
 

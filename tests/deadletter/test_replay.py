@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.progress import KEPT_S, SUFFIX, progress_file, read_progress
 from sidecar.deadletter.replay import NO_OUTCOME, Replay, ReplayRunning

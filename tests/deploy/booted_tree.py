@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.waiting import wait_until
 from tests.tools import ROOT_USER
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ rm -rf /opt/kafka-sidecar /wheels build *.egg-info
 python3 -m venv --without-pip /opt/kafka-sidecar
 /opt/build/bin/pip -q wheel --no-deps --wheel-dir /wheels .
 /opt/build/bin/pip -q --python /opt/kafka-sidecar/bin/python install "$(echo /wheels/*.whl)[daemon]"
-/opt/kafka-sidecar/bin/python -I -c 'import sidecar.kernel._kernel, client_stub._native'
+/opt/kafka-sidecar/bin/python -I -c 'import sidecar.kernel._kernel, client_stub.native._native'
 """
 # A private view of the mounts, with version 2 of cgroups alone: a systemd inside takes no mixture.
 BOOT: Final = """

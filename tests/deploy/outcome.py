@@ -7,8 +7,8 @@ import subprocess
 import threading
 from dataclasses import dataclass
 
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.reading import read_topic
 from tests.deploy.steady_sender import DELIVERING
 
 NAME = "steady"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.config_loader import load_config
-from sidecar.testing.kafka_jars import kafka_version
+from sidecar.config.config_loader import load_config
+from sidecar.tools.testing.kafka_jars import kafka_version
 
 yaml = pytest.importorskip("yaml")  # of the [dev] extra; an older environment of a clone lacks it
 

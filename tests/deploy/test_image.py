@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.waiting import wait_until
 from tests.deploy import containers
 from tests.deploy.containers import BASE, IMAGE, ROOT, Containers
 from tests.deploy.outcome import Sender

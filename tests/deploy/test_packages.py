@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fake_broker import FakeBroker
 from tests.tools import ROOT_USER, needs
 
 ROOT = Path(__file__).resolve().parents[2]

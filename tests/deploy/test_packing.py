@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from sidecar.bench.whole_file import whole_file
+from sidecar.tools.bench.whole_file import whole_file
 from tests.tools import lacks
 
 ROOT: Final = Path(__file__).resolve().parents[2]

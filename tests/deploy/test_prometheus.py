@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.telemetry.dashboard import COLUMNS, dashboard
 from sidecar.telemetry.metric_table import METRICS
+from sidecar.tools.pages.dashboard import COLUMNS, dashboard
 from tests.telemetry.promtool import needs_promtool, promtool
 
 yaml = pytest.importorskip("yaml")  # of the [dev] extra; an older environment of a clone lacks it
@@ -122,7 +122,7 @@ def test_links_between_runbooks_lead_somewhere() -> None:
 
 def test_the_dashboard_is_what_the_table_says() -> None:
     assert dashboard() == BOARD, (
-        "print it again: .demo/venv/bin/python -m sidecar.telemetry.dashboard > deploy/grafana/dashboard.json"
+        "print it again: .demo/venv/bin/python -m sidecar.tools.pages.dashboard > deploy/grafana/dashboard.json"
     )
     shown = " ".join(target["expr"] for panel in graphs() for target in panel["targets"])
     assert all(re.search(rf"\b{row.name}(_bucket)?\b", shown) for row in METRICS)

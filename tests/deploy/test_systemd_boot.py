@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.kafka_cluster import KafkaCluster, free_ports
-from sidecar.testing.kafka_listeners import Listener
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.kafka_cluster import KafkaCluster, free_ports
+from sidecar.tools.testing.kafka_listeners import Listener
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.waiting import wait_until
 from tests.deploy import booted_tree
 from tests.deploy.booted_tree import ROOT, BootedTree
 from tests.deploy.outcome import Outcome, Sender

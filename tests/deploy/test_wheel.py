@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from client_stub import __version__
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 STUB_BYTES_MAX = 2_500_000
@@ -121,7 +121,7 @@ def test_each_package_is_in_one_distribution(wheels: Path) -> None:
     assert all(re.match("sidecar/(bench|chaos|demo|testing)/", name) for name in tools)
     assert {"client_stub/py.typed", "pyspark_kafka_sidecar/__init__.py", "client_stub/command.py"} <= stub
     assert {"sidecar/__main__.py", "sidecar/worker/__main__.py", "sidecar/py.typed"} <= daemon
-    assert {"sidecar/testing/kafka_pom.xml", "sidecar/bench/main.py"} <= tools
+    assert {"sidecar/tools/testing/kafka_pom.xml", "sidecar/tools/bench/main.py"} <= tools
     python_files = {
         str(path.relative_to(ROOT))
         for folder in ("client_stub", "pyspark_kafka_sidecar", "sidecar")
@@ -159,7 +159,9 @@ def test_a_stub_is_small_and_compiled_and_says_how_to_get_the_daemon(stub_only: 
     size = stub_only.installed_bytes("kafka-sidecar")
     print(f"the stub installed: {size:,} bytes")
     assert size <= STUB_BYTES_MAX
-    done = stub_only.run(str(stub_only.python), "-c", "import client_stub._native, pyspark_kafka_sidecar")
+    done = stub_only.run(
+        str(stub_only.python), "-c", "import client_stub.native._native, pyspark_kafka_sidecar"
+    )
     assert done.returncode == 0, done.stderr
     shown = stub_only.command("status")
     assert (shown.returncode, shown.stdout) == (1, "")
@@ -179,7 +181,8 @@ def test_the_stub_s_source_needs_no_compiler(
         pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source))
     made = Installation(tmp_path / "venv")
     made.install(*tmp_path.glob("*.whl"))
-    ask = "from client_stub import Producer, hot; print(hot.native, Producer().stats().sent)"
+    ask = "from client_stub import Producer; from client_stub.native import hot; "
+    ask += "print(hot.native, Producer().stats().sent)"
     done = made.run(str(made.python), "-c", ask)
     assert done.stdout == "None 0\n", done.stdout + done.stderr
 

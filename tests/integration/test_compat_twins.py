@@ -16,11 +16,11 @@ from kafka.partitioner import DefaultPartitioner, Partitioner
 
 from client_stub import errors
 from client_stub.compat import confluent, kafka_python
-from client_stub.wire import PARTITIONERS
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic, quiet_config
-from sidecar.testing.reading import read_topic
+from client_stub.contract.wire import PARTITIONERS
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.demo import flights
-from sidecar.demo.connections import ConnectionPeak, count_connections
-from sidecar.demo.judge import TASK_SHIFT, Judge, Verdict
-from sidecar.demo.requirements import requirements
+from sidecar.tools.demo import flights
+from sidecar.tools.demo.connections import ConnectionPeak, count_connections
+from sidecar.tools.demo.judge import TASK_SHIFT, Judge, Verdict
+from sidecar.tools.demo.requirements import requirements
 
 
 class Message:

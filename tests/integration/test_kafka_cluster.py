@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.testing.kafka_cluster import KafkaCluster, parse_topics
-from sidecar.testing.kafka_topics import NewTopic, quiet_config
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.kafka_cluster import KafkaCluster, parse_topics
+from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.reading import read_topic
 
 
 @pytest.mark.kafka

@@ -9,10 +9,10 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from client_stub import Producer, errors
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.reading import ReadRecord, read_topic
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.reading import ReadRecord, read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -13,12 +13,12 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import AuthenticationFailed
-from sidecar.testing.daemon import StartDaemon, cli
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_listeners import SCRAM, Listener
-from sidecar.testing.steady_load import SteadyClient, judge
-from sidecar.testing.token_server import Fault, TokenServer
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon, cli
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_listeners import SCRAM, Listener
+from sidecar.tools.testing.steady_load import SteadyClient, judge
+from sidecar.tools.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.waiting import wait_until
 from tests.scenarios.secure import sessions_are_renewed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process]

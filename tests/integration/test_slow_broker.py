@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import ConditionTimeout, wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from client_stub.delivery import Delivery
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic, quiet_config
-from sidecar.testing.reading import read_topic
+from client_stub.outbox.delivery import Delivery
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -6,8 +6,9 @@ from types import ModuleType
 
 import pytest
 
-from sidecar.kernel import _kernel, reference
+from sidecar.kernel import _kernel
 from tests.kernel.journal import Journal
+from tests.kernel.oracle import reference
 
 
 @pytest.fixture(params=[_kernel, reference], ids=["extension", "twin"])

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_stub.columnar import column_block
-from sidecar.kernel import _kernel, reference
+from client_stub.records.columns import column_block
+from sidecar.kernel import _kernel
 from tests.kernel.journal import Journal, encode
+from tests.kernel.oracle import reference
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 blobs = st.one_of(st.none(), st.binary(max_size=30), st.binary(min_size=250, max_size=300))

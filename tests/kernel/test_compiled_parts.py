@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from client_stub import _native
+from client_stub.native import _native
 from sidecar.kernel import _kernel
 from tests.tools import needs
 
-PARTS = {"client_stub._native": _native.__file__, "sidecar.kernel._kernel": _kernel.__file__}
+PARTS = {"client_stub.native._native": _native.__file__, "sidecar.kernel._kernel": _kernel.__file__}
 
 
 def readelf(what: str, path: str) -> str:

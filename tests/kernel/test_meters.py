@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.kernel import _kernel, reference
+from sidecar.kernel import _kernel
 from tests.kernel.journal import Journal
+from tests.kernel.oracle import reference
 
 KERNELS = (_kernel, reference)
 BOUNDS = (10, 100, 1000)

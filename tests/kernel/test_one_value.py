@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from client_stub import wire
-from sidecar.kernel import (
+from client_stub.contract import wire
+from sidecar.shm import in_work, layout
+from tests.kernel.oracle import (
     reference,
     reference_bytes,
     reference_chain,
@@ -17,7 +18,6 @@ from sidecar.kernel import (
     reference_partitioner,
     reference_records,
 )
-from sidecar.shm import in_work, layout
 
 KERNEL = Path(__file__).resolve().parents[2] / "sidecar/kernel"
 

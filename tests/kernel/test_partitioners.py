@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_stub.wire import PARTITIONERS
-from sidecar.kernel import _kernel, reference, reference_partitioner
+from client_stub.contract.wire import PARTITIONERS
+from sidecar.kernel import _kernel
 from tests.kernel.journal import Journal
+from tests.kernel.oracle import reference, reference_partitioner
 
 LONG = b"this is another string with more length to it perhaps"
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
-from client_stub.wire import Shape, unpack_outcomes
-from sidecar.kernel import _kernel, reference
+from client_stub.contract.wire import Shape, unpack_outcomes
+from sidecar.kernel import _kernel
 from tests.kernel.journal import BASE_MS, Journal, encode, pack
+from tests.kernel.oracle import reference
 
 blobs = st.one_of(st.none(), st.binary(max_size=40), st.binary(min_size=250, max_size=700))
 headers = st.one_of(

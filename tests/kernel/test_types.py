@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import sidecar.kernel
-from sidecar.kernel import _kernel, reference
+from sidecar.kernel import _kernel
+from tests.kernel.oracle import reference
 
 # Cython gives every class that refuses to be made by hand a generic __init__, and every module a __test__.
 ALLOWED = "sidecar.kernel._kernel.Entry.__init__\nsidecar.kernel._kernel.RecordBlock.__init__\n"
@@ -40,19 +40,3 @@ def test_the_stub_is_the_module(tmp_path: Path) -> None:
         cwd=Path(__file__).resolve().parents[2],
     )
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_the_environment_picks_the_twin() -> None:
-    program = "import sidecar.kernel as k; print(k.Chain.__module__)"
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "KAFKA_SIDECAR_PURE_KERNEL": switch},
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).resolve().parents[2],
-        ).stdout.strip()
-        for switch in ("0", "1")
-    ]
-    assert found == ["sidecar.kernel._kernel", "sidecar.kernel.reference_chain"]

@@ -13,14 +13,14 @@ from net.fake_cluster import FakeCluster
 from net.links import until
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.errors import (
     MetadataClosed,
     MetadataTimeout,
     TopicAuthorizationError,
 )
 from sidecar.metadata.metadata import MetadataConfig
-from sidecar.net.connector import LinkError
+from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
 from tests.configs import config_with, security
 from tests.patience import PATIENCE_S, TEST_S
@@ -419,7 +419,7 @@ def test_a_start_that_takes_long_is_said_before_an_attempt_has_failed(
                     await until(lambda: bool(fetcher._links.slow_step(-1, float("inf"))))
                     fetcher.say_slow_start()
                     assert told.errors == [], "not at once"
-                    monkeypatch.setattr("sidecar.net.cluster_links.SILENT_MS", 0.0)
+                    monkeypatch.setattr("sidecar.net.kafka.cluster_links.SILENT_MS", 0.0)
                     for _ in range(2):
                         fetcher.say_slow_start()
                     (error,) = told.errors

@@ -9,7 +9,7 @@ import pytest
 from net.links import NotingLinks, until
 
 from sidecar.common.model import NO_PRODUCER_ID, Node
-from sidecar.controller.metadata_fetcher import MetadataFetcher
+from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher
 from sidecar.metadata.answer import parse_metadata
 from sidecar.metadata.errors import InvalidTopicError
 from sidecar.metadata.metadata import MetadataConfig
@@ -18,8 +18,8 @@ from sidecar.protocol.init_producer_id import init_producer_id_request, parse_in
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.metadata import metadata_request
 from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
 from tests.configs import config_with, security
 
 from .listener import NotingListener

@@ -10,8 +10,8 @@ import pytest
 
 from sidecar.common.control import UpdateError, UpdateMetadata, UpdateMetadataReply
 from sidecar.common.model import Node, TopicPartition
-from sidecar.controller import update_metadata
-from sidecar.controller.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, MetadataPusher
+from sidecar.controller.cluster import update_metadata
+from sidecar.controller.cluster.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, MetadataPusher
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState

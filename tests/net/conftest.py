@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from sidecar.testing.certificates import CertificateAuthority
+from sidecar.tools.testing.certificates import CertificateAuthority
 from tests.configs import security
 from tests.patience import TEST_S
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import uvloop
 
-from client_stub.hot import encode
-from client_stub.zmtp import opening
-from sidecar.net.endpoint import (
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import opening
+from sidecar.net.stubs.endpoint import (
     Endpoint,
 )
 from tests.patience import PATIENCE_S

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sidecar.common.model import Node
-from sidecar.net.authentication import Authenticator
-from sidecar.net.broker_link import BrokerLink
-from sidecar.net.cluster_links import ClusterLinks
-from sidecar.net.link_security import LinkSecurity
+from sidecar.net.kafka.authentication import Authenticator
+from sidecar.net.kafka.broker_link import BrokerLink
+from sidecar.net.kafka.cluster_links import ClusterLinks
+from sidecar.net.kafka.link_security import LinkSecurity
 from sidecar.protocol.connection import OnTaken
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import Buffer

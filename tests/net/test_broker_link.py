@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.net.connector import LinkError
+from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
 from sidecar.protocol.produce import ProduceTopic, decode_produce_response, encode_produce

@@ -15,9 +15,9 @@ import pytest
 
 from sidecar.common.condition import SILENT_MS
 from sidecar.common.model import Node, second_of
-from sidecar.net import cluster_links
-from sidecar.net.cluster_links import ClusterLinks
-from sidecar.net.name_lookup import AddressInfo
+from sidecar.net.kafka import cluster_links
+from sidecar.net.kafka.cluster_links import ClusterLinks
+from sidecar.net.kafka.name_lookup import AddressInfo
 from sidecar.protocol.connection_states import ConnectionConfig
 from tests.configs import config_with
 from tests.patience import PATIENCE_S
@@ -43,7 +43,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *first: str) -> list[str]:
         assert host == "broker.test"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    monkeypatch.setattr("sidecar.net.connector.addresses_of", addresses_of)
+    monkeypatch.setattr("sidecar.net.kafka.connector.addresses_of", addresses_of)
     return addresses
 
 

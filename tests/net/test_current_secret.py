@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.controller.http_port import _TokenFile
-from sidecar.net.authentication import Authenticator
+from sidecar.controller.front.http_port import _TokenFile
+from sidecar.net.kafka.authentication import Authenticator
 from sidecar.protocol.messages import ApiKey
 from sidecar.protocol.sasl.credentials import PasswordCredentials
 from tests.configs import DEFAULTS
@@ -37,7 +37,7 @@ class Mount:
                 assert self.is_back.wait(PATIENCE_S)
             return real(place, *flags, **more)
 
-        monkeypatch.setattr("sidecar.common.secret_sources.os.open", away)
+        monkeypatch.setattr("sidecar.config.secret_sources.os.open", away)
 
     @property
     def threads(self) -> int:

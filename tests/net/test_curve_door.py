@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.curve import CurveClient, KeyPair
-from client_stub.curve_keys import key_file_text
-from client_stub.zmtp import Buffers, ZmtpError
-from sidecar.common.client_rules import ClientRule, ClientRules
-from sidecar.net.curve_door import CurveDoor
-from sidecar.net.peer import Peer
-from tests.stub.test_curve import joined
+from client_stub.zmtp.connection import Buffers, ZmtpError
+from client_stub.zmtp.curve import CurveClient, KeyPair
+from client_stub.zmtp.keys import key_file_text
+from sidecar.config.client_rules import ClientRule, ClientRules
+from sidecar.net.stubs.curve_door import CurveDoor
+from sidecar.net.stubs.peer import Peer
+from tests.stub.zmtp.test_curve import joined
 
 OLD, NEW, CLIENT = KeyPair.new(), KeyPair.new(), KeyPair.new()
 

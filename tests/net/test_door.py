@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.hot import encode
-from client_stub.zmtp import opening
-from sidecar.net import listener as listener_module
-from sidecar.net import penalties as penalties_module
-from sidecar.net.listener import PARKED_PER_PROCESS_MAX, PARKED_PER_USER_MAX, UNWELCOME_MAX
-from sidecar.net.peer import Peer
-from sidecar.net.penalties import (
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import opening
+from sidecar.net.stubs import listener as listener_module
+from sidecar.net.stubs import penalties as penalties_module
+from sidecar.net.stubs.listener import PARKED_PER_PROCESS_MAX, PARKED_PER_USER_MAX, UNWELCOME_MAX
+from sidecar.net.stubs.peer import Peer
+from sidecar.net.stubs.penalties import (
     BROKEN_POINTS,
     FREE_POINTS,
     USERS_CONNECTION_POINTS,

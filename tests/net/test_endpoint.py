@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from client_stub.hot import encode
-from client_stub.zmtp import opening
-from sidecar.net import endpoint as endpoint_module
-from sidecar.net.endpoint import (
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import opening
+from sidecar.net.stubs import endpoint as endpoint_module
+from sidecar.net.stubs.endpoint import (
     MALFORMED_MAX,
     MESSAGES_PER_TURN_MAX,
 )
-from sidecar.net.peer import GONE, Peer
+from sidecar.net.stubs.peer import GONE, Peer
 from tests.net.desk import Desk, desk_at, dial, greet, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 

@@ -16,20 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.hot import encode
-from client_stub.zmtp import SHORT_BUFFER_BYTES, opening
-from sidecar.net import endpoint as endpoint_module
-from sidecar.net import newcomers as newcomers_module
-from sidecar.net import receive_room
-from sidecar.net.endpoint import (
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import SHORT_BUFFER_BYTES, opening
+from sidecar.net.stubs import endpoint as endpoint_module
+from sidecar.net.stubs import newcomers as newcomers_module
+from sidecar.net.stubs import receive_room
+from sidecar.net.stubs.endpoint import (
     UNATTACHED_BUFFER_BYTES,
 )
-from sidecar.net.penalties import (
+from sidecar.net.stubs.penalties import (
     SKIPPED_BYTES_PER_POINT,
     Penalties,
 )
-from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
-from sidecar.net.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
+from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
+from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
 from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, greet, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from sidecar.net.connector import LinkError
+from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.init_producer_id import init_producer_id_request
 from sidecar.protocol.messages import Buffer
 
@@ -97,7 +97,7 @@ def test_an_answer_that_cannot_be_read_in_an_unforeseen_way_is_its_caller_s(
         async with FakeBroker(answer_anything) as broker:
             noting = NotingLinks()
             link = await noting.connect(node_of(broker.port))
-            monkeypatch.setattr("sidecar.net.questions.decode_response", fail)
+            monkeypatch.setattr("sidecar.net.kafka.questions.decode_response", fail)
             with pytest.raises(MemoryError):
                 await link.request(init_producer_id_request(4))
             noting.links.close_all()

@@ -11,7 +11,7 @@ def test_a_socket_is_closed_to_others_until_its_mode_is_said(tmp_path: Path) -> 
     """Between bind and chmod the path has the mode of the descriptor, whatever the umask."""
     program = """
 import os, select, stat, sys, asyncio
-from sidecar.net.listener import Listener
+from sidecar.net.stubs.listener import Listener
 path, modes = sys.argv[1], []
 mode = lambda: stat.S_IMODE(os.stat(path).st_mode)
 sys.addaudithook(lambda event, given: event == "os.chmod" and os.path.exists(path) and modes.append(mode()))

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.curve import CurveClient, KeyPair
-from client_stub.curve_keys import key_file_text
-from client_stub.hot import encode
-from client_stub.zmtp import Buffers
-from sidecar.common.client_rules import ClientRule, ClientRules
-from sidecar.net import endpoint as endpoint_module
-from sidecar.net import listener as listener_module
-from sidecar.net import newcomers as newcomers_module
-from sidecar.net.curve_door import CurveDoor
-from sidecar.net.listener import UNWELCOME_MAX
-from sidecar.net.peer import Peer, host_of, peer_of, user_of
-from sidecar.net.penalties import FREE_POINTS
-from sidecar.net.tcp_listen import listen_on
-from sidecar.testing.tcp_access import HOST, free_ports
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import Buffers
+from client_stub.zmtp.curve import CurveClient, KeyPair
+from client_stub.zmtp.keys import key_file_text
+from sidecar.config.client_rules import ClientRule, ClientRules
+from sidecar.net.stubs import endpoint as endpoint_module
+from sidecar.net.stubs import listener as listener_module
+from sidecar.net.stubs import newcomers as newcomers_module
+from sidecar.net.stubs.curve_door import CurveDoor
+from sidecar.net.stubs.listener import UNWELCOME_MAX
+from sidecar.net.stubs.peer import Peer, host_of, peer_of, user_of
+from sidecar.net.stubs.penalties import FREE_POINTS
+from sidecar.net.stubs.tcp_listen import listen_on
+from sidecar.tools.testing.tcp_access import HOST, free_ports
 from tests.net.desk import Desk, desk_at, dial, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 

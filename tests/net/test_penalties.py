@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.net.endpoint import CONNECTIONS_MAX
-from sidecar.net.peer import Peer
-from sidecar.net.penalties import (
+from sidecar.net.stubs.endpoint import CONNECTIONS_MAX
+from sidecar.net.stubs.peer import Peer
+from sidecar.net.stubs.penalties import (
     BROKEN_POINTS,
     CONNECTION_POINTS,
     FREE_POINTS,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sidecar.common.control import LoginToken
-from sidecar.net.authentication import Authenticator
+from sidecar.net.kafka.authentication import Authenticator
 from sidecar.protocol.connection import SETUP_ANSWER_BYTES_MAX
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey
@@ -332,7 +332,7 @@ def test_a_refused_login_is_said_once(
 
 def test_a_process_without_sasl_imports_nothing_of_it() -> None:
     code = (
-        "import sys, sidecar.worker.worker, sidecar.controller.cluster; "
+        "import sys, sidecar.worker.worker, sidecar.controller.cluster.cluster; "
         "ours = ('protocol.sasl', 'sasl_rules', 'scramp', 'net.authentication', 'controller.token'); "
         "print([each for each in sys.modules if any(name in each for name in ours)])"
     )

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.hot import encode
-from sidecar.net import endpoint as endpoint_module
-from sidecar.net import listener as listener_module
-from sidecar.net import penalties as penalties_module
-from sidecar.net.peer import Peer
-from sidecar.net.penalties import FREE_POINTS, USELESS_POINTS, Penalties
-from sidecar.net.stub_connection import UNATTACHED_FREE_MESSAGES, UNATTACHED_MESSAGES_MAX
+from client_stub.native.hot import encode
+from sidecar.net.stubs import endpoint as endpoint_module
+from sidecar.net.stubs import listener as listener_module
+from sidecar.net.stubs import penalties as penalties_module
+from sidecar.net.stubs.peer import Peer
+from sidecar.net.stubs.penalties import FREE_POINTS, USELESS_POINTS, Penalties
+from sidecar.net.stubs.stub_connection import UNATTACHED_FREE_MESSAGES, UNATTACHED_MESSAGES_MAX
 from tests.net.desk import Desk, desk_at, greet, run, stub_at, until
 
 FREE = int(FREE_POINTS / USELESS_POINTS)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.net.tls_context import TlsContexts, tls_fault_of
-from sidecar.net.tls_files import PEM_BYTES_MAX
-from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
+from sidecar.net.tls.tls_context import TlsContexts, tls_fault_of
+from sidecar.net.tls.tls_files import PEM_BYTES_MAX
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 from tests.configs import DEFAULTS, security
 from tests.patience import PATIENCE_S
 
@@ -204,7 +204,7 @@ def test_stores_of_java(
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
-        if name.startswith("sidecar.net.pkcs12"):
+        if name.startswith("sidecar.net.tls.pkcs12"):
             raise ImportError(name)
         return real(name, *rest)
 
@@ -239,7 +239,7 @@ def test_revoked_certificates(run: Run, tls_bed: TlsBed, tmp_path: Path) -> None
 
 def test_the_systems_cas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tls_fault_of(DEFAULTS | {"ssl.ca.location": "probe"}) is None
-    monkeypatch.setattr("sidecar.net.tls_files.SYSTEM_BUNDLES", ())
+    monkeypatch.setattr("sidecar.net.tls.tls_files.SYSTEM_BUNDLES", ())
     assert "install the package ca-certificates" in fault({})
 
 
@@ -276,7 +276,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
     is_back = threading.Event()
     path = written(tmp_path / "ca.pem", tls_bed.ca.certificate_pem)
     real = os.stat
-    monkeypatch.setattr("sidecar.net.tls_context.LOOK_S", 0.05)
+    monkeypatch.setattr("sidecar.net.tls.tls_context.LOOK_S", 0.05)
 
     def away(place: Any, **how: Any) -> os.stat_result:
         if place == path:
@@ -286,7 +286,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
     async def test() -> None:
         contexts = TlsContexts(DEFAULTS | {"ssl.ca.location": path})
         context = await contexts.current()
-        monkeypatch.setattr("sidecar.net.tls_files.os.stat", away)
+        monkeypatch.setattr("sidecar.net.tls.tls_files.os.stat", away)
         assert [await contexts.current() for _ in range(3)] == [context] * 3
         assert len([each for each in threading.enumerate() if each.name == "tls-look"]) == 1
         assert len(caplog.messages) == 1
@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_read_holds_up_one_thread_and_no_end(
 ) -> None:
     """As one of an NFS server that is away. Connections give up and are tried again."""
     is_back = threading.Event()
-    monkeypatch.setattr("sidecar.net.tls_context.read_material", lambda values: is_back.wait(30))
+    monkeypatch.setattr("sidecar.net.tls.tls_context.read_material", lambda values: is_back.wait(30))
 
     def hanging() -> list[threading.Thread]:
         return [each for each in threading.enumerate() if each.name == "tls-files"]

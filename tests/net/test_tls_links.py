@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from sidecar.net.connector import LinkError
-from sidecar.net.link_security import LinkSecurity
-from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
+from sidecar.net.kafka.connector import LinkError
+from sidecar.net.kafka.link_security import LinkSecurity
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, CertificateAuthority
 from tests.configs import security
 
 from .conftest import Run
@@ -193,7 +193,7 @@ def test_one_broker_alone_is_said_once_until_it_is_connected(
             assert len(caplog.messages) == 2
             noting.links.close_all()
 
-    with caplog.at_level("WARNING", "sidecar.net.cluster_links"):
+    with caplog.at_level("WARNING", "sidecar.net.kafka.cluster_links"):
         run(test)
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.net.transport import CHUNK_BYTES, LinkTransport, PlainTransport, TlsTransport
+from sidecar.net.kafka.transport import CHUNK_BYTES, LinkTransport, PlainTransport, TlsTransport
 from tests.patience import PATIENCE_S
 
 from .tls_bed import TlsBed

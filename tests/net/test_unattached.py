@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.hot import encode
-from client_stub.zmtp import SHORT_BUFFER_BYTES, Buffers
-from sidecar.net import endpoint as endpoint_module
-from sidecar.net import listener as listener_module
-from sidecar.net import receive_room
-from sidecar.net.peer import Peer, peer_of
-from sidecar.net.receive_room import RECEIVE_BUFFER_BYTES
-from sidecar.net.stub_connection import StubConnection
-from sidecar.net.unattached import PLACES_PER_FREE, Unattached
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import SHORT_BUFFER_BYTES, Buffers
+from sidecar.net.stubs import endpoint as endpoint_module
+from sidecar.net.stubs import listener as listener_module
+from sidecar.net.stubs import receive_room
+from sidecar.net.stubs.peer import Peer, peer_of
+from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
+from sidecar.net.stubs.stub_connection import StubConnection
+from sidecar.net.stubs.unattached import PLACES_PER_FREE, Unattached
 from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, is_closed, run, stub_at, until
 
 PLACES = 64

@@ -6,7 +6,7 @@ import itertools
 import ssl
 from pathlib import Path
 
-from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 
 
 class TlsBed:

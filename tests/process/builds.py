@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from sidecar.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.daemon import SidecarDaemon
 
 ROOT = Path(__file__).parents[2]
 LAYOUT = Path("sidecar/shm/layout.py")

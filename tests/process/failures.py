@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.testing.child_processes import dying_with_parent
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.hostile_client import Attacker
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import http_get
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.hostile_client import Attacker
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import http_get
+from sidecar.tools.testing.waiting import wait_until
 
 from .page_reader import PageReader, top_text
 

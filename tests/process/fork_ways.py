@@ -12,8 +12,8 @@ from typing import Any
 
 from client_stub import Producer
 from client_stub.errors import ForkedProducer
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.waiting import wait_until
 
 CHILD_RECORDS = 50
 BETWEEN_FORKS = 100

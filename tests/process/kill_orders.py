@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any, cast
 
 from client_stub import Producer
-from sidecar.kill_points import ENVIRONMENT
-from sidecar.kill_points.orders import PASSED_FILE, give_order
-from sidecar.kill_points.points import POINTS
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.steady_load import SteadyClient, judge, keyed_and_keyless
-from sidecar.testing.waiting import ConditionTimeout, wait_until
+from sidecar.common.own_process import KILL_POINTS
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.kill_points.orders import PASSED_FILE, give_order
+from sidecar.tools.testing.kill_points.points import POINTS
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.steady_load import SteadyClient, judge, keyed_and_keyless
+from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 ROW_PARTITIONS = 150
 """Each of these has a batch of its own once a short client has sent to it."""
@@ -197,7 +197,7 @@ class KillWorkload:
                 "delivery.timeout.ms": 600_000,
                 f'topics."{self.topics["packed"]}".compression.type': "lz4",
             },
-            environment={ENVIRONMENT: str(folder)},
+            environment={KILL_POINTS: str(folder)},
         )
         run_dir = self.daemon.run_dir
         self.clients = [

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.testing.browser import Browser, find_browser
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import http_address
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.browser import Browser, find_browser
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import http_address
+from sidecar.tools.testing.waiting import wait_until
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 HEALTHY_S, TROUBLE_S = 90.0, 25.0

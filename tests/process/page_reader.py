@@ -6,9 +6,9 @@ import contextlib
 import threading
 from types import TracebackType
 
-from sidecar.testing.browser import Browser, find_browser
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.metrics import http_address
+from sidecar.tools.testing.browser import Browser, find_browser
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.metrics import http_address
 
 
 class PageReader:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.run_dir import process_state
-from sidecar.controller.supervisor import STEADY_MS
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.forked_clients import start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import process_state
+from sidecar.controller.workers.supervisor import STEADY_MS
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.forked_clients import start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 

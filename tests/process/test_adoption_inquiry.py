@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.wire import Persistence
 from client_stub.errors import SidecarError
-from client_stub.wire import Persistence
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

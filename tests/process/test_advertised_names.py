@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 NAME = "kafka-1.of-a-container.invalid"

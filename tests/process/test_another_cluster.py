@@ -8,8 +8,8 @@ import pytest
 
 from client_stub import errors
 from client_stub.compat import confluent, kafka_python
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
 
 pytestmark = pytest.mark.process
 

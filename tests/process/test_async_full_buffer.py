@@ -10,9 +10,9 @@ import signal
 import pytest
 
 from client_stub import AsyncProducer
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.ledger import RecordId
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.ledger import RecordId
 
 pytestmark = pytest.mark.process
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.forked_clients import ClientReport, collect, enter, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.forked_clients import ClientReport, collect, enter, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

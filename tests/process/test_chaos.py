@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

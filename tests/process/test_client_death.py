@@ -11,14 +11,14 @@ import pytest
 
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.killed_clients import client_name, run_killed_clients
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.killed_clients import client_name, run_killed_clients
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

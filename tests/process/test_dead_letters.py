@@ -18,14 +18,14 @@ import pytest
 from sidecar.deadletter.progress import read_progress
 from sidecar.deadletter.spool_files import spool_files
 from sidecar.shm import layout
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import http_get, metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon, cli
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import http_get, metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

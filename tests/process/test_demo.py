@@ -12,11 +12,11 @@ from typing import IO
 
 import pytest
 
-from sidecar.demo.judge import Judge, LiveReading, TopicReader
-from sidecar.testing.daemon import cli
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.demo.judge import Judge, LiveReading, TopicReader
+from sidecar.tools.testing.daemon import cli
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/getting-started.md", "docs/stub-api.md")

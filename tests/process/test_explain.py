@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 SECRET = b"record content that nobody may see"

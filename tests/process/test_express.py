@@ -18,13 +18,13 @@ import pytest
 from client_stub import Producer
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 

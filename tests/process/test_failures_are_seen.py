@@ -13,10 +13,10 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import MetadataTimeout
-from sidecar.testing.daemon import SidecarDaemon, cli
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import http_get
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, cli
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import http_get
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
 from .failures import Failure, Stage, broker, wait_shown
 from .page_reader import PageReader

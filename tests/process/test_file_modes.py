@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process]
 

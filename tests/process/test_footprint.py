@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.metrics import metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.process_stats import anonymous_rss_mb
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.process_stats import anonymous_rss_mb
+from sidecar.tools.testing.waiting import wait_until
 from sidecar.worker.spare_memory import TRIM_MS
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.forked_clients import collect, enter, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.forked_clients import collect, enter, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

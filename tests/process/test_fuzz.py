@@ -1,7 +1,7 @@
 """Goal: no message that a local process can write ends a worker, or costs another client a record.
 
-Method: the daemon with its defaults on a fake broker, `sidecar.testing.fuzz_client` with a fixed seed, and good clients
-beside it. 20,000 messages in the short form, and fifty times as many with another seed in the long form.
+Method: the daemon with its defaults on a fake broker, `sidecar.tools.testing.fuzz_client` with a fixed seed, and good
+clients beside it. 20,000 messages in the short form, and fifty times as many with another seed in the long form.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.child_processes import dying_with_parent
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import metric
+from sidecar.tools.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import metric
 from tests.process.test_hostile_clients import Good, private_bytes
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
@@ -47,7 +47,7 @@ def test_random_messages_end_nothing_and_cost_nobody_a_record(
     settings = {"buffer.memory": 128 << 20, "daemon.shutdown_timeout_s": 1, "metadata.max.age.ms": 60_000}
     with SidecarDaemon(broker.bootstrap_servers, settings=settings) as daemon:
         good = Good(daemon)
-        fuzz = ["sidecar.testing.fuzz_client", str(daemon.run_dir), str(seed), str(messages)]
+        fuzz = ["sidecar.tools.testing.fuzz_client", str(daemon.run_dir), str(seed), str(messages)]
         survives(daemon, good, fuzz, messages)
         assert metric(daemon, "kafka_sidecar_malformed_frames_total") > messages // 100
     check_order(broker, good)

@@ -17,11 +17,11 @@ import msgpack
 import pytest
 
 from client_stub import Producer
-from client_stub.hot import encode
-from sidecar.testing.child_processes import dying_with_parent
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.hostile_client import Attacker, Link
+from client_stub.native.hot import encode
+from sidecar.tools.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.hostile_client import Attacker, Link
 from tests.process.test_hostile_clients import private_bytes
 from tests.tools import ROOT_USER, needs
 
@@ -90,7 +90,7 @@ def test_half_sent_frames_of_sixteen_connections_cost_a_worker_little(
 
 _IDLE = """
 import socket, sys
-from client_stub.zmtp import opening
+from client_stub.zmtp.connection import opening
 paths, held = sys.argv[2:], []
 for number in range(int(sys.argv[1])):
     held.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -139,7 +139,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 _AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from sidecar.testing.hostile_client import Attacker
+from sidecar.tools.testing.hostile_client import Attacker
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 links = []
 attacker = Attacker(Path({run_dir!r}), 1)
@@ -173,7 +173,7 @@ def test_a_user_that_takes_all_clients_it_can_leaves_places_and_is_named(broker:
 _FLOODS = """
 import contextlib, os, sys
 from pathlib import Path
-from sidecar.testing.hostile_client import RECORD, Attacker
+from sidecar.tools.testing.hostile_client import RECORD, Attacker
 full = 0
 for number in range(10):
     child = os.fork()

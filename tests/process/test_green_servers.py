@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.green_queue import queue_in
 from tests.process.test_green_threads import broker, check, daemon
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.ledger import Ledger, RecordId
 
 # Alone, which is without coverage: its hooks are no part of what is tried here.
 pytestmark = [pytest.mark.process, pytest.mark.alone]

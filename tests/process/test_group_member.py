@@ -15,9 +15,9 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import DaemonRefused
-from sidecar.controller.run_dir import RunDir, RunDirError
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.mock_broker import MockBroker
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.mock_broker import MockBroker
 from tests.tools import ROOT_USER, needs
 
 pytestmark = [

@@ -1,8 +1,8 @@
 """Goal: hostile local processes cost a good client little: no worker dies, memory and log are bounded.
 
-Method: the daemon with its defaults (two workers) on a fake broker, a good client at each worker, and six processes
-of sidecar/testing/hostile_client.py at a time. Times are compared with the same alone, with room for a busy machine;
-the absolute bound is asked in the long form only.
+Method: the daemon with its defaults (two workers) on a fake broker, a good client at each worker, and six processes of
+sidecar/tools/testing/hostile_client.py at a time. Times are compared with the same alone, with room for a busy
+machine; the absolute bound is asked in the long form only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.child_processes import dying_with_parent
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.hostile_client import KINDS
-from sidecar.testing.metrics import metric
+from sidecar.tools.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.hostile_client import KINDS
+from sidecar.tools.testing.metrics import metric
 
 pytestmark = pytest.mark.process
 
@@ -140,7 +140,7 @@ def attack(
     pids, segment = daemon.worker_pids(), str(daemon.info()["segment"])
     good = Good(daemon, place)
     words = words or (
-        lambda kind, seed: ["sidecar.testing.hostile_client", kind, str(daemon.run_dir), str(seed)]
+        lambda kind, seed: ["sidecar.tools.testing.hostile_client", kind, str(daemon.run_dir), str(seed)]
     )
     try:
         good.send(5)  # connections and metadata are there

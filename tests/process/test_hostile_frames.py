@@ -14,14 +14,22 @@ import pytest
 import zmq
 
 from client_stub import Producer
-from client_stub.wire import PROTOCOL_VERSION, Format, Kind, LocalCode, Outcome, OutcomeKind, unpack_outcomes
-from sidecar.net.endpoint import MALFORMED_MAX
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import (
+    PROTOCOL_VERSION,
+    Format,
+    Kind,
+    LocalCode,
+    Outcome,
+    OutcomeKind,
+    unpack_outcomes,
+)
+from sidecar.net.stubs.endpoint import MALFORMED_MAX
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

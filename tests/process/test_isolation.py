@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Producer, errors
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.kill_points.points import POINTS
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.kill_points.points import POINTS
 
 from .kill_orders import ADOPTION_POINTS, LIVE_POINTS, Kill, KillWorkload
 

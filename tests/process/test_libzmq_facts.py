@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -11,15 +11,15 @@ from urllib.error import HTTPError
 import pytest
 
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import DaemonFailed, SidecarDaemon, StartDaemon
-from sidecar.testing.forked_clients import collect, enter, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster, free_ports
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import http_get, metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import DaemonFailed, SidecarDaemon, StartDaemon
+from sidecar.tools.testing.forked_clients import collect, enter, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster, free_ports
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import http_get, metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -14,19 +14,19 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import Producer
-from client_stub.delivery import BulkDelivery
+from client_stub.outbox.delivery import BulkDelivery
 from sidecar.producer.request_room import DESCRIPTORS_RESERVED
 from sidecar.shm.layout import DESCRIPTORS_MAX
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 

@@ -13,9 +13,9 @@ import pytest
 
 from client_stub import Producer, errors
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

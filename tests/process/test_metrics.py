@@ -10,10 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import http_get, metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import http_get, metric
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.test_takeover import take_over
 from tests.telemetry.promtool import PROMTOOL, promtool
 from tests.telemetry.test_metric_table import faults

@@ -11,16 +11,16 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import process_state
+from sidecar.controller.rundir.run_dir import process_state
 from sidecar.shm import layout
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.metrics import metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_stub.wire import PROTOCOL_VERSION, Kind
+from client_stub.contract.wire import PROTOCOL_VERSION, Kind
 from sidecar.common.wording import printable
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.hostile_client import RECORD, Attacker, Link
-from sidecar.testing.metrics import http_address, http_get, metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.hostile_client import RECORD, Attacker, Link
+from sidecar.tools.testing.metrics import http_address, http_get, metric
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

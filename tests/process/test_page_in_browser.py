@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.browser import Browser, find_browser
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import http_address
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.browser import Browser, find_browser
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import http_address
+from sidecar.tools.testing.waiting import wait_until
 from tests.tools import needs
 
 CHROMIUM = find_browser()

@@ -13,11 +13,11 @@ import pytest
 from client_stub import AsyncProducer, PartitionInfo, Producer
 from client_stub.errors import DaemonUnreachable, MetadataTimeout, ProducerClosed
 from sidecar.common.python_child import python_command
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.tcp_access import TcpAccess
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.tcp_access import TcpAccess
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -11,10 +11,10 @@ import pytest
 from client_stub import Producer
 from client_stub.errors import DeliveryTimeout
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

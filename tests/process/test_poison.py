@@ -8,12 +8,12 @@ import pytest
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.kill_points import ENVIRONMENT
-from sidecar.kill_points.orders import PASSED_FILE, give_order
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.common.own_process import KILL_POINTS
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kill_points.orders import PASSED_FILE, give_order
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +27,7 @@ def test_the_daemon_heals_after_three_deaths(start_daemon: StartDaemon, tmp_path
         daemon = start_daemon(
             kafka.bootstrap_servers,
             settings={"daemon.workers": 1, "daemon.restart_backoff_max_ms": 50},
-            environment={ENVIRONMENT: str(tmp_path)},
+            environment={KILL_POINTS: str(tmp_path)},
         )
         with (
             Producer(run_dir=str(daemon.run_dir), client_name="bad") as bad,

@@ -15,12 +15,12 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon, cli
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon, cli
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

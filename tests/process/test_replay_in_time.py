@@ -10,16 +10,16 @@ from zlib import crc32
 import msgpack
 import pytest
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
-from sidecar.kernel.reference_bytes import murmur2
-from sidecar.kernel.reference_partitioner import fnv1a
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from tests.kernel.oracle.reference_bytes import murmur2
+from tests.kernel.oracle.reference_partitioner import fnv1a
 
 pytestmark = [pytest.mark.process]
 

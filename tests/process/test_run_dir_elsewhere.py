@@ -13,10 +13,16 @@ import pytest
 import zmq
 
 from client_stub import Producer
-from client_stub.run_dir import hello_flags, worker_path
-from client_stub.wire import CLIENT_ID_BYTES, IPC_PATH_BYTES_MAX, PROTOCOL_VERSION, RELATIVE_ENDPOINTS, Kind
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.mock_broker import MockBroker
+from client_stub.contract.wire import (
+    CLIENT_ID_BYTES,
+    IPC_PATH_BYTES_MAX,
+    PROTOCOL_VERSION,
+    RELATIVE_ENDPOINTS,
+    Kind,
+)
+from client_stub.io.run_dir import hello_flags, worker_path
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.mock_broker import MockBroker
 
 pytestmark = [pytest.mark.process]
 

@@ -13,11 +13,11 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.failure_scenes import privately
 from tests.tools import ROOT_USER, needs
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
 
 pa = pytest.importorskip("pyarrow")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.deadletter.spool_files import spool_files, writer_of
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import process_state
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import process_state
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.builds import make_build, run_build
 
 pytestmark = pytest.mark.process

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.model import ExitStatus
-from sidecar.controller.run_dir import RunDir
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.metrics import http_get
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.tcp_access import TcpAccess, free_ports
-from sidecar.testing.waiting import wait_until
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.metrics import http_get
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.tcp_access import TcpAccess, free_ports
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -20,24 +20,24 @@ import zmq
 from zmq.utils import z85
 
 from client_stub import Producer
-from client_stub.curve import KeyPair
-from client_stub.curve_keys import KEY_FILE_VARIABLE
+from client_stub.contract.wire import PROTOCOL_VERSION, Kind
 from client_stub.errors import DaemonRefused, DaemonUnreachable, SidecarError
-from client_stub.wire import PROTOCOL_VERSION, Kind
+from client_stub.zmtp.curve import KeyPair
+from client_stub.zmtp.keys import KEY_FILE_VARIABLE
 from sidecar.common.model import ExitStatus
-from sidecar.net.endpoint import MALFORMED_MAX
-from sidecar.net.newcomers import HANDSHAKE_S
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.forked_clients import collect, enter, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.tcp_access import HOST, TcpAccess
-from sidecar.testing.waiting import wait_until
+from sidecar.net.stubs.endpoint import MALFORMED_MAX
+from sidecar.net.stubs.newcomers import HANDSHAKE_S
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.forked_clients import collect, enter, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.tcp_access import HOST, TcpAccess
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.test_adoption import run_kills
 from tests.process.test_hostile_frames import nonsense
 from tests.process.test_takeover import take_over

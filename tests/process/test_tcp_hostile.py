@@ -17,17 +17,17 @@ import msgpack
 import pytest
 
 from client_stub import Producer
-from client_stub.curve import MECHANISM, KeyPair
-from client_stub.curve_keys import KEY_FILE_VARIABLE, key_file_text, read_key_file
-from client_stub.wire import Kind
-from client_stub.zmtp import greeting
-from sidecar.net.newcomers import HANDSHAKE_S, HANDSHAKES_MAX
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.hostile_client import RECORD
-from sidecar.testing.hostile_over_tcp import NAME, TcpAttacker, TcpLink, dial, own_host
-from sidecar.testing.tcp_access import TcpAccess
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import Kind
+from client_stub.zmtp.connection import greeting
+from client_stub.zmtp.curve import MECHANISM, KeyPair
+from client_stub.zmtp.keys import KEY_FILE_VARIABLE, key_file_text, read_key_file
+from sidecar.net.stubs.newcomers import HANDSHAKE_S, HANDSHAKES_MAX
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.hostile_client import RECORD
+from sidecar.tools.testing.hostile_over_tcp import NAME, TcpAttacker, TcpLink, dial, own_host
+from sidecar.tools.testing.tcp_access import TcpAccess
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.test_fuzz import check_order, survives
 from tests.process.test_greed import FRAME_BYTES, HALF_SENT, SERVED_S, WORKER_BYTES_MAX
 from tests.process.test_hostile_clients import Good, attack, p99, private_bytes
@@ -104,7 +104,7 @@ def test_random_messages_of_a_peer_with_a_key(
 ) -> None:
     good = Good(daemon, access.address)
     words = [str(access.hostile_file), str(access.port), str(WORKERS), str(seed), str(messages)]
-    survives(daemon, good, ["sidecar.testing.hostile_over_tcp", *words], messages)
+    survives(daemon, good, ["sidecar.tools.testing.hostile_over_tcp", *words], messages)
     check_order(broker, good)
 
 
@@ -118,7 +118,7 @@ def test_spoilt_handshakes_of_a_peer_without_a_key(
 ) -> None:
     good = Good(daemon, access.address)
     words = [str(access.stranger_file), str(access.port), str(WORKERS), str(seed), str(connections)]
-    survives(daemon, good, ["sidecar.testing.hostile_over_tcp", *words], connections)
+    survives(daemon, good, ["sidecar.tools.testing.hostile_over_tcp", *words], connections)
     check_order(broker, good)
 
 
@@ -218,7 +218,14 @@ def test_hostile_peers_at_random_beside_good_ones(
     key_file = str(access.hostile_file if has_key else access.stranger_file)
 
     def words(kind: str, seed: int) -> list[str]:
-        return ["sidecar.testing.hostile_over_tcp", key_file, str(access.port), str(WORKERS), str(seed), kind]
+        return [
+            "sidecar.tools.testing.hostile_over_tcp",
+            key_file,
+            str(access.port),
+            str(WORKERS),
+            str(seed),
+            kind,
+        ]
 
     alone, beside = attack(daemon, broker, ["any"] * 6, records=300, place=access.address, words=words)
     print(f"p99 alone {p99(alone) * 1000:.1f} ms, beside six {p99(beside) * 1000:.1f} ms")

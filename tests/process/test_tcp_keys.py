@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from client_stub.curve import KeyPair
-from client_stub.curve_keys import KEY_FILE_VARIABLE, key_file_text
+from client_stub.zmtp.curve import KeyPair
+from client_stub.zmtp.keys import KEY_FILE_VARIABLE, key_file_text
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.forked_clients import collect, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.steady_load import SteadyLoad
-from sidecar.testing.tcp_access import TcpAccess
-from sidecar.testing.tcp_relay import TcpRelay
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.forked_clients import collect, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.steady_load import SteadyLoad
+from sidecar.tools.testing.tcp_access import TcpAccess
+from sidecar.tools.testing.tcp_relay import TcpRelay
+from sidecar.tools.testing.waiting import wait_until
 from tests.process.test_adoption import kill, ready_workers, replaced
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]

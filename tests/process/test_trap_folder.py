@@ -16,9 +16,9 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.python_child import python_command, safe_environment
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

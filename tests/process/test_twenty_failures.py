@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.certificates import LOCAL_HOSTS
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_listeners import Listener
+from sidecar.tools.testing.certificates import LOCAL_HOSTS
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_listeners import Listener
 from tests.tools import ROOT_USER, needs
 
 from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene, privately, silent_dns

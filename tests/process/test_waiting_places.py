@@ -14,10 +14,10 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 from tests.waiting_places import PLACES
 
 pytestmark = pytest.mark.process

@@ -16,16 +16,16 @@ import pytest
 import zmq
 
 from client_stub import Producer
-from client_stub.wire import PROTOCOL_VERSION, Kind
+from client_stub.contract.wire import PROTOCOL_VERSION, Kind
 from sidecar.common.model import ExitStatus
-from sidecar.testing.child_processes import dying_with_parent
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.mock_broker import MockBroker
-from sidecar.testing.steady_load import SteadyClient, judge
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.mock_broker import MockBroker
+from sidecar.tools.testing.steady_load import SteadyClient, judge
+from sidecar.tools.testing.waiting import wait_until
 from tests.tools import ROOT_USER, needs
 
 pytestmark = [

@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from client_stub.curve import KeyPair
-from client_stub.curve_keys import KEY_FILE_VARIABLE
 from client_stub.errors import DaemonRefused
+from client_stub.zmtp.curve import KeyPair
+from client_stub.zmtp.keys import KEY_FILE_VARIABLE
 from sidecar.common.model import ExitStatus
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.steady_load import SteadyClient
-from sidecar.testing.tcp_access import TcpAccess
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.steady_load import SteadyClient
+from sidecar.tools.testing.tcp_access import TcpAccess
+from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.errors import Code
 from sidecar.metadata.snapshot import MetadataSnapshot, TopicState
 from sidecar.producer.broker_memory import IDLE_MS, TIMESTAMP_AGE_MS

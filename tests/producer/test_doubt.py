@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Renumbered, Split
 from sidecar.producer.in_flight import ProduceRequest

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
 from sidecar.producer.batch_states import BatchState

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.producer.effects import InitProducerId, Renumbered
 from sidecar.producer.lanes import EPOCH_MAX

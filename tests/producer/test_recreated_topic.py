@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.errors import Code
 from sidecar.producer.in_flight import ProduceRequest
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
 from sidecar.producer.effects import CloseLink, Completed, Connect, InitProducerId, NeedMetadata, Split

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Split
 

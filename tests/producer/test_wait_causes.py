@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.producer.sender import THROTTLE_SHOWN_MS

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgpack
 import pytest
 
-from client_stub.wire import Format
+from client_stub.contract.wire import Format
 from sidecar.kernel import PAGE_TAKEN, BatchRecords, Chain, RecordBlock, StickyPartitioner, index
 from sidecar.producer.producer_batch import ProducerBatch
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.token_server import TokenServer
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.token_server import TokenServer
 
 from .java_producers import JavaProducers
 from .scene import FAST, Scene, pool_is_whole

@@ -7,7 +7,7 @@ from concurrent.futures import Future, wait
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.waiting import wait_until
 
 from .java_producers import JavaProducers
 from .scene import FAST, Scene, Sender
@@ -15,11 +15,11 @@ from .test_real_kafka import RealScene
 
 if TYPE_CHECKING:
     from client_stub import Producer
-    from client_stub.record_metadata import RecordMetadata
-    from sidecar.testing.daemon import SidecarDaemon
-    from sidecar.testing.fake_broker import FakeBroker
-    from sidecar.testing.fault_proxy import FaultProxy
-    from sidecar.testing.kafka_cluster import KafkaCluster
+    from client_stub.records.record_metadata import RecordMetadata
+    from sidecar.tools.testing.daemon import SidecarDaemon
+    from sidecar.tools.testing.fake_broker import FakeBroker
+    from sidecar.tools.testing.fault_proxy import FaultProxy
+    from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
 _serial = count(1)
 NO_DAEMON = cast("SidecarDaemon", None)

@@ -13,7 +13,7 @@ from .scene import Sender
 
 if TYPE_CHECKING:
     from client_stub import Producer
-    from sidecar.testing.daemon import SidecarDaemon, StartDaemon
+    from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 
     from .java_producers import JavaProducers
 

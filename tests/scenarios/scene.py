@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_frames import Api, Request
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_frames import Api, Request
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 if TYPE_CHECKING:
-    from client_stub.delivery import Delivery
-    from client_stub.record_metadata import RecordMetadata
-    from sidecar.testing.fault_server import FaultServer
+    from client_stub.outbox.delivery import Delivery
+    from client_stub.records.record_metadata import RecordMetadata
+    from sidecar.tools.testing.fault_server import FaultServer
 
 OUTCOME_S = 20.0
 CONNECT_MS = 20_000

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_listeners import SCRAM, Listener
-from sidecar.testing.steady_load import SteadyClient, judge
-from sidecar.testing.tcp_relay import TcpRelay
-from sidecar.testing.token_server import TokenServer
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, CertificateAuthority
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_listeners import SCRAM, Listener
+from sidecar.tools.testing.steady_load import SteadyClient, judge
+from sidecar.tools.testing.tcp_relay import TcpRelay
+from sidecar.tools.testing.token_server import TokenServer
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST
 

@@ -10,10 +10,10 @@ from math import inf
 
 import pytest
 
-from client_stub.wire import Persistence
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import Persistence
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import Scene, Sender
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.kafka_topics import NewTopic
 
 from . import (
     test_aging_metadata,

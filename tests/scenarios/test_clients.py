@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from client_stub.run_dir import control_path
+from client_stub.io.run_dir import control_path
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import METRIC, Scene, accounts_balance
 
@@ -32,7 +32,7 @@ LEADER_NOT_AVAILABLE = 5
 CLIENT = """
 import os, signal, sys
 from client_stub import Producer
-from sidecar.testing.ledger import RecordId
+from sidecar.tools.testing.ledger import RecordId
 run_dir, topic, name, count = sys.argv[1:5]
 producer = Producer(run_dir=run_dir, client_name=name)
 for number in range(int(count)):

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST, METRIC, Scene, sequences
 

@@ -11,9 +11,9 @@ import pytest
 
 from client_stub import errors
 from client_stub.errors import SidecarError
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api, Request
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api, Request
+from sidecar.tools.testing.waiting import wait_until
 
 from .java_producers import NOT_TOLD
 from .scene import Outcome, Scene, sequences

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from sidecar.controller.config_loader import load_config
+from sidecar.config.config_loader import load_config
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.kafka import BROKERS_MAX, kafka_findings
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.token_server import Fault, TokenServer
 
 from .secure import CLIENT_SECRET, new_topic
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import OUTCOME_S, Scene, Sender
 

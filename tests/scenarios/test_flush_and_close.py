@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
 
 from .scene import FAST, Scene, Sender
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from client_stub import errors
-from client_stub.wire import Persistence
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import Rule, on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.metrics import metric
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import Persistence
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import Rule, on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST, METRIC, Sender, accounts_balance, enter_records
 

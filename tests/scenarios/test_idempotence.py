@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from client_stub import errors
-from client_stub.wire import Persistence
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.record_batches import BatchRecord
-from sidecar.testing.waiting import wait_until
+from client_stub.contract.wire import Persistence
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.record_batches import BatchRecord
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import Scene, sequences
 

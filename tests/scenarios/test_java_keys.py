@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer, errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_jars import java_command, resolve_jars
-from sidecar.testing.kafka_topics import NewTopic, quiet_config
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_jars import java_command, resolve_jars
+from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
+from sidecar.tools.testing.reading import read_topic
 
 from .scene import FAST
 

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import METRIC, OUTCOME_S, Scene
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client_stub import errors
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
 
 from .scene import Outcome, Scene
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from client_stub import errors
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import Scene
 

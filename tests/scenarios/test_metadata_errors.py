@@ -14,10 +14,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from client_stub import errors
-from sidecar.testing.fault_rules import ALWAYS, Rule, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.fault_rules import ALWAYS, Rule, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import METRIC, OUTCOME_S, Scene, Sender
 

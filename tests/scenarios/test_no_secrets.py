@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from client_stub import Producer
 from client_stub.errors import SidecarError
 from sidecar.cli.main import cli
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.metrics import http_get
-from sidecar.testing.private_text import write_private
-from sidecar.testing.token_server import Fault, TokenServer
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.metrics import http_get
+from sidecar.tools.testing.private_text import write_private
+from sidecar.tools.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.waiting import wait_until
 
 from .secure import CLIENT_SECRET, new_topic
 

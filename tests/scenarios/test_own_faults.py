@@ -11,14 +11,14 @@ from urllib.error import HTTPError
 import pytest
 
 from client_stub import Producer, errors
-from client_stub.session import Session
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.metrics import http_get, metric
-from sidecar.testing.waiting import wait_until
+from client_stub.session.session import Session
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.metrics import http_get, metric
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST, METRIC, Scene, Sender, enter_records
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from client_stub import Producer, errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.ledger import RecordId
-from sidecar.testing.steady_load import SteadyClient, judge
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.ledger import RecordId
+from sidecar.tools.testing.steady_load import SteadyClient, judge
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import Sender, accounts_balance
 from .secure import USUAL_BACKOFF, Costs, new_topic, seconds_since, settings_for

@@ -20,7 +20,7 @@ import pytest
 import zmq
 
 from client_stub import Producer, errors
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.common.control import (
     ControlMessage,
     NeedTopics,
@@ -34,14 +34,14 @@ from sidecar.common.control import (
 from sidecar.common.control_codec import ControlDecoder, encode_message
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
-from sidecar.controller.config_loader import load_config
-from sidecar.controller.standby_worker import StandbyWorker
+from sidecar.config.config_loader import load_config
+from sidecar.controller.workers.standby_worker import StandbyWorker
 from sidecar.metadata.snapshot import LEADER_DURING_DELETE, WHOLE_TOPIC
 from sidecar.shm.segment import Segment
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST, OUTCOME_S, Scene
 

@@ -8,11 +8,11 @@ import time
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.reading import read_topic
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.waiting import wait_until
 
 from .peers import OpenSender
 from .scene import Sender, accounts_balance, enter_records

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.kafka_topics import NewTopic
-from sidecar.testing.ledger import Ledger
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.ledger import Ledger
+from sidecar.tools.testing.reading import read_topic
 
 from .scene import (
     FAST,

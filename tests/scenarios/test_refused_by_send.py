@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from client_stub import errors
-from sidecar.testing.metrics import metric
+from sidecar.tools.testing.metrics import metric
 
 from .scene import METRIC, Scene
 

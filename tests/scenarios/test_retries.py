@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import SidecarDaemon, StartDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import FAST, Scene, pool_is_whole
 

@@ -14,11 +14,11 @@ from typing import cast
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.steady_load import SteadyClient
-from sidecar.testing.token_server import Fault, TokenServer
-from sidecar.testing.waiting import ConditionTimeout, wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.steady_load import SteadyClient
+from sidecar.tools.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 from .java_producers import JavaProducers
 from .peers import Daemons, Java, Librdkafka, OpenClient

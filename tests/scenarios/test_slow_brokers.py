@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fault_rules import ALWAYS, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.metrics import metric
-from sidecar.testing.waiting import ConditionTimeout, wait_until
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fault_rules import ALWAYS, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 from .scene import Scene, Sender
 

@@ -13,8 +13,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from client_stub import Producer, errors
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
 from .scene import FAST, OUTCOME_S, accounts_balance
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from client_stub import errors
-from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
-from sidecar.testing.daemon import DaemonFailed, StartDaemon
-from sidecar.testing.forked_clients import collect, enter, start_clients
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.ledger import Ledger, RecordId
-from sidecar.testing.private_text import write_private
-from sidecar.testing.reading import read_topic
-from sidecar.testing.steady_load import SteadyClient, judge
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, CertificateAuthority
+from sidecar.tools.testing.daemon import DaemonFailed, StartDaemon
+from sidecar.tools.testing.forked_clients import collect, enter, start_clients
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.ledger import Ledger, RecordId
+from sidecar.tools.testing.private_text import write_private
+from sidecar.tools.testing.reading import read_topic
+from sidecar.tools.testing.steady_load import SteadyClient, judge
+from sidecar.tools.testing.waiting import wait_until
 
 from .peers import Daemons, OpenClient, OpenSender
 from .scene import FAST, accounts_balance

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from client_stub import errors
-from sidecar.testing.daemon import StartDaemon
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.steady_load import SteadyClient
-from sidecar.testing.token_server import Fault, TokenServer
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.daemon import StartDaemon
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.steady_load import SteadyClient
+from sidecar.tools.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.waiting import wait_until
 
 from .scene import Sender, accounts_balance
 from .secure import (

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from client_stub import Producer
-from sidecar.testing.daemon import SidecarDaemon
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.kafka_frames import Api
+from sidecar.tools.testing.daemon import SidecarDaemon
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.kafka_frames import Api
 
 from .java_producers import JavaProducers
 from .java_scene import java_settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgpack
 
-from client_stub import wire
+from client_stub.contract import wire
 from sidecar.kernel import BatchRecords, Chain, StickyPartitioner, index, take_pages
 from sidecar.shm import layout
 from sidecar.shm.client_table import ClientTable

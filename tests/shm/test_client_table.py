@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_stub.wire import Outcome, pack_outcome, unpack_outcomes
+from client_stub.contract.wire import Outcome, pack_outcome, unpack_outcomes
 from sidecar.kernel import store_release_u64
 from sidecar.shm import client_table, layout
 from sidecar.shm.client_table import ClientRow, ClientTable

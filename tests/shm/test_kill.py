@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outcome, unpack_outcomes
+from client_stub.contract.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outcome, unpack_outcomes
 from sidecar.kernel import entry_words
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow, ClientTable

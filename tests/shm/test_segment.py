@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.common.settings import BY_NAME
+from sidecar.config.settings import BY_NAME
 from sidecar.shm import layout
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.counters import COUNTER_ROWS, ROW_INDEX

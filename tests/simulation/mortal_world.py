@@ -13,7 +13,7 @@ from typing import Any
 from producer.fake_kernel import FakeBlock, FakeRecords
 from producer.harness import TOPIC
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.producer.batch_states import BatchState

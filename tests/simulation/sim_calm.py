@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from math import inf
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.producer.producer_batch import ProducerBatch
 
 PATIENCE_MS = 90_000.0

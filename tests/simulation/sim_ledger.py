@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.producer.producer_batch import ProducerBatch
 
 from .broker_model import OUT_OF_ORDER, PartitionLog

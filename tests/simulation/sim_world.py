@@ -16,7 +16,7 @@ from heapq import heappop
 from producer.fake_kernel import FakeBlock
 from producer.harness import TOPIC
 
-from client_stub.wire import Persistence
+from client_stub.contract.wire import Persistence
 from sidecar.common.model import broker_of
 from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS
 from sidecar.producer.topic_settings import TopicRules

@@ -12,7 +12,7 @@ from math import inf
 import pytest
 from producer.harness import ready_nodes
 
-from client_stub.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.producer_batch import ProducerBatch
 

@@ -27,8 +27,8 @@ from client_stub.spark.datasource import ROWS_PER_BATCH, KafkaSidecarDataSource,
 from client_stub.spark.options import WINDOW_BATCHES, Options, read_options
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.topic_check import check_topic
-from tests.stub.column_reader import read_columns
 from tests.stub.fake_daemon import FakeDaemon
+from tests.stub.records.column_reader import read_columns
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from client_stub.contract.wire import Format, LocalCode, OutcomeKind
 from client_stub.spark import register
-from client_stub.wire import Format, LocalCode, OutcomeKind
 from tests.spark.conftest import ROOT
-from tests.stub.column_reader import read_columns
 from tests.stub.fake_daemon import FakeDaemon
+from tests.stub.records.column_reader import read_columns
 
 STREAMS = 200
 

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns
 from client_stub.spark.options import Options
 from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
-from client_stub.wire import LocalCode, OutcomeKind
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -59,7 +59,7 @@ def test_a_task_without_a_daemon_says_how_long_it_waited(run_dir: Path) -> None:
 
 
 def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon) -> None:
-    from client_stub.wire import Kind
+    from client_stub.contract.wire import Kind
 
     def refuse(client: Any, submit: Any) -> bool:
         daemon.tell(client, [Kind.REFUSED, "INVALID_TOPIC", "that is no name", submit.stream])

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from client_stub import Producer, _native, pure
+from client_stub import Producer
+from client_stub.native import _native, pure
 from tests.patience import PATIENCE_S
 from tests.stub.fake_daemon import FakeDaemon
 

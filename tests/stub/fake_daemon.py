@@ -1,4 +1,4 @@
-"""A scripted daemon on real ipc sockets: speaks ``client_stub.wire``, and does what a test tells it.
+"""A scripted daemon on real ipc sockets: speaks ``client_stub.contract.wire``, and does what a test tells it.
 
 By default it admits everybody, accepts everything and delivers it to partition 0 at once. ``accept``,
 ``deliver`` and ``refuse_hello`` change that; ``do`` runs a function on its thread (sockets belong to it).
@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from client_stub.wire import Kind, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag, pack_outcome
+from client_stub.contract.wire import Kind, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag, pack_outcome
 
 
 @dataclass

@@ -23,13 +23,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from sidecar.common.settings import ConfigError
-from sidecar.controller.config_loader import load_config
-from sidecar.controller.http_port import HttpPort
-from sidecar.controller.run_dir import RunDirError
+from sidecar.config.config_loader import load_config
+from sidecar.config.settings import ConfigError
+from sidecar.controller.front.http_port import HttpPort
+from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.telemetry.exporter import Exporter
-from sidecar.testing.certificates import CertificateAuthority
-from sidecar.testing.child_processes import dying_with_parent
+from sidecar.tools.testing.certificates import CertificateAuthority
+from sidecar.tools.testing.child_processes import dying_with_parent
 from tests.patience import PATIENCE_S
 from tests.telemetry.test_exporter import STATUS, request
 

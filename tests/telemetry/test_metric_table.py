@@ -19,8 +19,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.common.condition import HoldCause
-from sidecar.controller.condition_book import SHOWN_MAX
-from sidecar.controller.failure_book import TOPICS_MAX
+from sidecar.controller.status.condition_book import SHOWN_MAX
+from sidecar.controller.status.failure_book import TOPICS_MAX
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector
 from sidecar.telemetry.metric_table import METRICS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sidecar.controller.note import Runbook
+from sidecar.controller.status.note import Runbook
 from sidecar.telemetry.page import PAGE, PAGE_POLICY
 
 TEXT = PAGE.decode()

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
-from sidecar.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
+from sidecar.tools.testing.token_server import Fault, TokenServer
 
 
 def judged(certificate: Certificate, authority: CertificateAuthority, host: str, folder: Path) -> str:
@@ -108,7 +108,7 @@ def test_the_token_server_answers_and_fails_as_it_is_asked() -> None:
 def test_a_cluster_without_listeners_needs_no_cryptography() -> None:
     """`make demo` installs the extra [demo] only."""
     code = (
-        "import sys, sidecar.testing.kafka_cluster; "
+        "import sys, sidecar.tools.testing.kafka_cluster; "
         "sys.exit(any(name.partition('.')[0] == 'cryptography' for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

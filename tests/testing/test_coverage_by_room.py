@@ -25,7 +25,7 @@ def summary(lines: int, hit: int, branches: int = 0, branches_hit: int = 0) -> d
 
 def test_a_room_is_the_folder_under_its_package() -> None:
     assert room_of("client_stub/producer.py") == "client_stub"
-    assert room_of("client_stub/spark/writer.py") == "client_stub/spark"
+    assert room_of("client_stub/spark/writer.py") == "client_stub"
     assert room_of("sidecar/__main__.py") == "sidecar"
     assert room_of("sidecar/worker/streams/session.py") == "sidecar/worker"
 

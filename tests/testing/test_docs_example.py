@@ -29,7 +29,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 def test_every_block_is_python_and_every_action_is_there() -> None:
     for block in blocks():
         compile(block, str(PAGE), "exec")
-    from sidecar.testing.fault_rules import Rule
+    from sidecar.tools.testing.fault_rules import Rule
 
     table = PAGE.read_text().split("| action |")[1].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)\(", table)) - {"rule"}

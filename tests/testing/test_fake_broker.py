@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sidecar.testing.fake_broker import FakeBroker
-from sidecar.testing.fake_log import PartitionLog
-from sidecar.testing.fault_rules import ALWAYS, Rule, on
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.kafka_topics import quiet_config
-from sidecar.testing.record_batches import BatchHeader, BatchRecord
-from sidecar.testing.waiting import ConditionTimeout, wait_until
+from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.fake_log import PartitionLog
+from sidecar.tools.testing.fault_rules import ALWAYS, Rule, on
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.kafka_topics import quiet_config
+from sidecar.tools.testing.record_batches import BatchHeader, BatchRecord
+from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 RECORD = BatchRecord(None, b"x", (), 1)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sidecar.testing.fault_proxy import FaultProxy
-from sidecar.testing.fault_rules import on
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_frames import Api
-from sidecar.testing.kafka_topics import NewTopic, quiet_config
-from sidecar.testing.reading import read_topic
+from sidecar.tools.testing.fault_proxy import FaultProxy
+from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
+from sidecar.tools.testing.reading import read_topic
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

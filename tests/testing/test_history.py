@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing.history import History
+from sidecar.tools.testing.history import History
 
 
 def history_of(*numbers: int) -> History:

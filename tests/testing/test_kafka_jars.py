@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.testing import kafka_jars
-from sidecar.testing.kafka_jars import KafkaUnavailable, fetch_jars
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing import kafka_jars
+from sidecar.tools.testing.kafka_jars import KafkaUnavailable, fetch_jars
+from sidecar.tools.testing.waiting import wait_until
 
 JAVA = "#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n"
 MAVEN = """#!/bin/sh

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from sidecar.testing.record_batches import (
+from sidecar.tools.testing.record_batches import (
     CRC_FROM,
     HEADER_BYTES,
     BadBatch,

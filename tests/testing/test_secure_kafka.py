@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sidecar.testing.certificates import LOCAL_HOSTS, CertificateAuthority
-from sidecar.testing.kafka_cluster import KafkaCluster
-from sidecar.testing.kafka_listeners import SCRAM, Listener
-from sidecar.testing.kafka_topics import quiet_config
-from sidecar.testing.reading import end_offsets
-from sidecar.testing.token_server import Fault, TokenServer
-from sidecar.testing.waiting import wait_until
+from sidecar.tools.testing.certificates import LOCAL_HOSTS, CertificateAuthority
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_listeners import SCRAM, Listener
+from sidecar.tools.testing.kafka_topics import quiet_config
+from sidecar.tools.testing.reading import end_offsets
+from sidecar.tools.testing.token_server import Fault, TokenServer
+from sidecar.tools.testing.waiting import wait_until
 from tests.scenarios.java_producers import JavaProducers
 from tests.scenarios.java_scene import java_settings
 from tests.scenarios.peers import java_security

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_stub.wire import OutcomeKind, Shape, unpack_outcomes
+from client_stub.contract.wire import OutcomeKind, Shape, unpack_outcomes
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from tests.reading_back import row_of, stream_position

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgpack
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.kernel import Entry, entry_payload, fail_remaining, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.shm.accept_log import AcceptLog, LogContents, read_log

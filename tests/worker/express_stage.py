@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgpack
 
-from client_stub.wire import Format
+from client_stub.contract.wire import Format
 from sidecar.producer.config import ProducerConfig
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from sidecar.common.client_rules import ClientRules
 from sidecar.common.clock import ManualClock
 from sidecar.common.control import ControlMessage, Start
+from sidecar.config.client_rules import ClientRules
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from client_stub.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, unpack_outcomes
+from client_stub.contract.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, unpack_outcomes
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sidecar.bench.adoption import fill_slot
 from sidecar.shm.segment import Segment
+from sidecar.tools.bench.adoption import fill_slot
 from tests.configs import producer_config
 
 from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgpack
 
-from client_stub.wire import Format, Kind, Outcome, unpack_outcomes
-from sidecar.common.client_rules import Caller
+from client_stub.contract.wire import Format, Kind, Outcome, unpack_outcomes
 from sidecar.common.tickets import attach_ticket
-from sidecar.net import peer as credentials
+from sidecar.config.client_rules import Caller
+from sidecar.net.stubs import peer as credentials
 from tests.worker.hand import EPOCH, KEY
 from tests.worker.scene import Scene
 

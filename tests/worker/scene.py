@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from client_stub.wire import Outcome, SubmitFlag, unpack_outcomes
+from client_stub.contract.wire import Outcome, SubmitFlag, unpack_outcomes
 from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.config import ProducerConfig

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgpack
 from kafka.record.memory_records import MemoryRecords
 
-from client_stub.wire import SubmitFlag
+from client_stub.contract.wire import SubmitFlag
 from sidecar.common.clock import ManualClock
 from sidecar.common.errors import Code
 from sidecar.common.model import Node

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from client_stub.wire import OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import OutcomeKind, Persistence, unpack_outcomes
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Completed, Renumbered, Split
 from sidecar.producer.producer_batch import ProducerBatch

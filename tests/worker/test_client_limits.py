@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Kind, LocalCode, Persistence, SubmitFlag
-from sidecar.common.client_rules import ClientRule, ClientRules, digest_of
+from client_stub.contract.wire import Kind, LocalCode, Persistence, SubmitFlag
+from sidecar.config.client_rules import ClientRule, ClientRules, digest_of
 from tests.worker.port_stage import Peer, PortStage
 from tests.worker.scene import Scene
 from tests.worker.test_topics import snapshot

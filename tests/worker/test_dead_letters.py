@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.common.condition import SILENT_MS
 from sidecar.common.control import Explain
 from sidecar.deadletter.letters import Letter, lines, parse

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from client_stub.wire import Format, Kind, LocalCode, SubmitFlag
+from client_stub.contract.wire import Format, Kind, LocalCode, SubmitFlag
 from sidecar.common.clock import ManualClock
 from sidecar.common.control import (
     Drained,

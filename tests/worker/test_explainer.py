@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.common.control import Explain, Explained
 from sidecar.common.control_codec import decode_message, encode_message
 from sidecar.common.explanation import EVERY_USER

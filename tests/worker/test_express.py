@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Format, LocalCode
+from client_stub.contract.wire import Format, LocalCode
 from sidecar.common.condition import HoldCause
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment

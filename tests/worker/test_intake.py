@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_stub.wire import Format, Kind
+from client_stub.contract.wire import Format, Kind
 from sidecar.kernel import Histogram, StickyPartitioner
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import Refusal

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.deadletter.letters import lines, parse
 from sidecar.shm import slots
 from sidecar.shm.client_table import ClientTable

@@ -76,7 +76,7 @@ def test_the_own_rack_is_preferred_while_it_leads_anything(scene: Scene) -> None
 
 
 def _murmur2(key: bytes) -> int:
-    from sidecar.kernel.reference import murmur2
+    from tests.kernel.oracle.reference import murmur2
 
     return murmur2(key)
 

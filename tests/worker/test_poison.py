@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.in_work import InWork, batch_word, entry_word
 from sidecar.shm.recovery import describe_undelivered

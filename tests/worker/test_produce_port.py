@@ -17,12 +17,12 @@ import msgpack
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
-from client_stub.wire import Format, Kind, LocalCode, OutcomeKind
+from client_stub.contract.wire import Format, Kind, LocalCode, OutcomeKind
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import PartitionUpdate, UpdateMetadata
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
-from sidecar.net.cluster_links import ClusterLinks
+from sidecar.net.kafka.cluster_links import ClusterLinks
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.messages import ApiKey
 from sidecar.worker.brokers import producer_id_port, request_encoder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm import layout, rate_words
 from sidecar.shm.rate_words import IDLE_MS, RateClock, find_clock

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from client_stub.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
-from client_stub.wire import (
+from client_stub.contract.wire import (
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     Format,
@@ -21,6 +20,7 @@ from client_stub.wire import (
     OutcomeKind,
     Persistence,
 )
+from client_stub.zmtp.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.segment import Segment

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from client_stub.wire import Format, Kind
+from client_stub.contract.wire import Format, Kind
 from sidecar.common.condition import SILENT_MS, BrokerRow, HoldRow, WaitRow
 from sidecar.common.control import Condition, PartitionUpdate, UpdateMetadata
 from sidecar.common.control_codec import decode_message, encode_message

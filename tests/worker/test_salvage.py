@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.deadletter.letters import Letter, parse
 from sidecar.deadletter.salvage import (
     Salvage,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.common.client_rules import digest_of
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
+from sidecar.config.client_rules import digest_of
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import SegmentError
 from sidecar.worker.streams.session import ClientSession, StreamState

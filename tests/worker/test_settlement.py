@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.effects import Completed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import Format, Kind
+from client_stub.contract.wire import Format, Kind
 from sidecar.common.condition import HoldCause
 from sidecar.kernel import Chain, Histogram, StickyPartitioner, fail_remaining, held_bytes, mark_failed_done
 from sidecar.producer.lanes import IDEMPOTENT_LANE

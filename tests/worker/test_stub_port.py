@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgpack
 import pytest
 
-from client_stub.wire import (
+from client_stub.contract.wire import (
     SUBMIT_HEAD_BYTES_MAX,
     Format,
     Kind,

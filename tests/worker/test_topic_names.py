@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.common.model import Node
 from sidecar.kernel import fail_remaining, load_acquire_u64, mark_failed_done, store_release_u64
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState

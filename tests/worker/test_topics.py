@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.wire import LocalCode, SubmitFlag
+from client_stub.contract.wire import LocalCode, SubmitFlag
 from sidecar.common.model import Node
 from sidecar.kernel import BatchRecords, Entry, index
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState

@@ -16,16 +16,18 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub import _native, attachment, pure, topic_lookup
-from client_stub.client_identity import ClientIdentity
-from client_stub.outbox import Outbox
-from client_stub.producer_core import full_record
-from client_stub.session import Session
-from client_stub.submission import Submission
-from client_stub.topic_lookup import TopicLookup
-from client_stub.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
+from client_stub.contract.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
+from client_stub.engine.producer_core import full_record
+from client_stub.io import topic_lookup
+from client_stub.io.topic_lookup import TopicLookup
+from client_stub.native import _native, pure
+from client_stub.outbox.outbox import Outbox
+from client_stub.outbox.submission import Submission
+from client_stub.session import attachment
+from client_stub.session.client_identity import ClientIdentity
+from client_stub.session.session import Session
 from sidecar.cli.orders import order_message
-from sidecar.controller.control_endpoint import ControlEndpoint
+from sidecar.controller.front.control_endpoint import ControlEndpoint
 from tests.worker.port_stage import ListedEndpoint, Peer, PortStage
 from tests.worker.scene import Scene
 

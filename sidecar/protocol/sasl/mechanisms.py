@@ -10,7 +10,7 @@ import json
 import re
 from typing import Final, Protocol
 
-from sidecar.common.sasl_settings import OAUTHBEARER
+from sidecar.config.sasl_settings import OAUTHBEARER
 from sidecar.protocol.sasl.credentials import (
     Credentials,
     LoginFailed,

@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
 from sidecar.common.wording import counted
 from sidecar.kernel import StickyPartitioner, index_run

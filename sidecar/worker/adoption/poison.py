@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
+from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, batch_word, entry_word, name_of
 from sidecar.worker.fates.completions import batch_undelivered, records_undelivered

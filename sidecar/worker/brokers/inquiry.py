@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.condition import WaitCause
 from sidecar.common.control import NeedTopics
 from sidecar.common.errors import Code, classify
-from sidecar.net.connector import LinkError
+from sidecar.net.kafka.connector import LinkError
 from sidecar.producer.lanes import IDEMPOTENT_LANE, SEQUENCE_MASK
 from sidecar.protocol.describe_producers import (
     ProducerState,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.common.model import Node
     from sidecar.metadata.cache import MetadataCache
-    from sidecar.net.broker_link import BrokerLink
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.broker_link import BrokerLink
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.producer.effects import AskBroker
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from sidecar.common.model import Node
     from sidecar.kernel import Histogram
     from sidecar.metadata.cache import MetadataCache
-    from sidecar.net.broker_link import BrokerLink
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.broker_link import BrokerLink
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.effects import SendProduce
     from sidecar.producer.in_flight import ProduceRequest

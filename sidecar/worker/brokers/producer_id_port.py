@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of
-from sidecar.net.connector import LinkError
+from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.init_producer_id import init_producer_id_request, parse_init_producer_id
 from sidecar.protocol.messages import ApiKey, ProtocolError
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.metadata.cache import MetadataCache
-    from sidecar.net.broker_link import BrokerLink
-    from sidecar.net.cluster_links import ClusterLinks
+    from sidecar.net.kafka.broker_link import BrokerLink
+    from sidecar.net.kafka.cluster_links import ClusterLinks
     from sidecar.producer.sender import Sender
     from sidecar.shm.slots import SlotView
     from sidecar.worker.turns import Turns

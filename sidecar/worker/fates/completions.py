@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from client_stub.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
+from client_stub.contract.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
 from sidecar.kernel import entry_payload, held_bytes, mark_failed_done
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from client_stub.wire import WORD_FAILED_MIN, LocalCode
+from client_stub.contract.wire import WORD_FAILED_MIN, LocalCode
 from sidecar.shm.in_work import KILLS_MAX
 
 if TYPE_CHECKING:

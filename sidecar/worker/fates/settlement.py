@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from client_stub.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, OutcomeKind, Persistence
+from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, OutcomeKind, Persistence
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import LocalCode
+from client_stub.contract.wire import LocalCode
 from sidecar.shm.rate_words import find_clock
 from sidecar.worker.streams.rate_limit import RateLimit
 from sidecar.worker.streams.refusal import Refusal
 
 if TYPE_CHECKING:
-    from sidecar.common.client_rules import ClientRules
+    from sidecar.config.client_rules import ClientRules
     from sidecar.shm.segment import Segment
     from sidecar.shm.slots import Counters
     from sidecar.worker.streams.session import ClientSession, StreamState

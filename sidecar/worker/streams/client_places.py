@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import Refused
-from sidecar.net.unattached import PLACES_PER_FREE
+from sidecar.net.stubs.unattached import PLACES_PER_FREE
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientTable

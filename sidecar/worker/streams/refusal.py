@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from client_stub.wire import LocalCode
+    from client_stub.contract.wire import LocalCode
 
 
 class Refusal(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from sidecar.common.client_rules import ANY_TOKEN, Caller
 from sidecar.common.condition import HoldCause
+from sidecar.config.client_rules import ANY_TOKEN, Caller
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow

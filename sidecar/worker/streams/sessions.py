@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from client_stub.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
+from client_stub.contract.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_BYTES, Kind
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
@@ -16,7 +16,7 @@ from sidecar.worker.streams.client_places import ClientPlaces, TableFull
 from sidecar.worker.streams.session import NOBODY, ClientSession
 
 if TYPE_CHECKING:
-    from sidecar.common.client_rules import Caller
+    from sidecar.config.client_rules import Caller
     from sidecar.shm.client_table import ClientRow, ClientTable
     from sidecar.shm.slots import Counters
     from sidecar.worker.streams.client_limits import ClientLimits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import Kind
+from client_stub.contract.wire import Kind
 from sidecar.common.condition import HoldCause
 from sidecar.worker.stubs.shares import RESUME_AT
 

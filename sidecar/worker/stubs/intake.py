@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.wire import (
+from client_stub.contract.wire import (
     SUBMISSION_RECORDS_MAX,
     Format,
     Kind,

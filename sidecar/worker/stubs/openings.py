@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.wire import TOPIC_BYTES_MAX, Kind
+from client_stub.contract.wire import TOPIC_BYTES_MAX, Kind
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.session import ClientSession, StreamState
 from sidecar.worker.stubs.malformed_frame import MalformedFrame

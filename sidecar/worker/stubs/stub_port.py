@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from client_stub.wire import (
+from client_stub.contract.wire import (
     PARTITIONERS,
     SUBMISSION_RECORDS_MAX,
     SUBMIT_HEAD_BYTES_MAX,
@@ -33,7 +33,7 @@ from sidecar.worker.stubs.malformed_frame import MalformedFrame
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
-    from sidecar.net.endpoint import Endpoint
+    from sidecar.net.stubs.endpoint import Endpoint
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.acker import Acker
     from sidecar.worker.streams.client_limits import ClientLimits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from client_stub.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
-from client_stub.wire import SUBMISSION_BYTES_MAX
+from client_stub.contract.wire import SUBMISSION_BYTES_MAX
+from client_stub.zmtp.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from sidecar.shm.buffer_pool import BufferPool

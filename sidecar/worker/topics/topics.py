@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from client_stub.wire import WORD_UNPARTITIONED, LocalCode
+from client_stub.contract.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import index
 from sidecar.shm.chain_table import EXPRESS
 from sidecar.worker.streams.topic_queue import TopicQueue

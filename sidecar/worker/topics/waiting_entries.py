@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from client_stub.wire import WORD_UNPARTITIONED, LocalCode, SubmitFlag
+from client_stub.contract.wire import WORD_UNPARTITIONED, LocalCode, SubmitFlag
 from sidecar.kernel import entry_words, fail_records, fail_remaining, index, index_run
 from sidecar.worker.streams.topic_queue import EntryLine
 

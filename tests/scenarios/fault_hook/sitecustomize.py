@@ -50,6 +50,6 @@ if "sidecar.worker" in sys.orig_argv:
     _raise_at(ProducePort, "send", "request")
     _raise_at(Gauges, "publish", "housekeeping")
 elif "sidecar" in sys.orig_argv and "run" in sys.orig_argv:
-    from sidecar.controller.metadata_fetcher import MetadataFetcher
+    from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher
 
     _raise_at(MetadataFetcher, "_take", "metadata")

@@ -1,0 +1,4 @@
+"""What all producers are built on.
+
+No socket, no thread: those are in ``io``.
+"""

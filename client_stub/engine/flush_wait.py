@@ -1,0 +1,68 @@
+"""FlushWait: the condition that one flush() or close() waits for. The caller itself waits, in a thread or on a loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_stub.outbox.wait_reasons import why_no_outcome, why_not_taken
+
+if TYPE_CHECKING:
+    from client_stub.outbox.outbox import Outbox
+    from client_stub.outbox.submission import Submission
+
+
+class FlushWait:
+    """Ends linger for all records sent so far, and reports when the last of them is over. For one waiting caller.
+
+    ``until``: ``"delivered"`` (every record has its outcome, and errors are noted) or ``"accepted"`` (the daemon has
+    taken each).
+    """
+
+    def __init__(self, outbox: Outbox, until: str = "delivered") -> None:
+        self.for_acceptance = until == "accepted"
+        self._outbox = outbox
+        self._pending = outbox.pending
+        self._snapshot = outbox.request_flush()
+        self._left: list[Submission] | None = None
+
+    def is_over(self) -> bool:
+        """Whether the wait is over. It checks from the oldest submission on; all calls together check each one once."""
+        left = self._left
+        if left is None:
+            if self._snapshot.submissions is None:
+                return False
+            left = self._left = self._snapshot.submissions[::-1]
+        while left and (left[-1].is_accepted if self.for_acceptance else left[-1] not in self._pending):
+            left.pop()
+        return not left
+
+    def oldest(self) -> Submission | None:
+        """The first submission that the caller waits for; None while its records are still queued in this process."""
+        left = list(self._pending) if self._left is None else self._left[::-1]
+        name = "is_accepted" if self.for_acceptance else "completed"
+        return next((each for each in left if not getattr(each, name)), None)
+
+    def timeout_error(self, timeout: float | None, said: str = "") -> TimeoutError:
+        """The error after ``timeout`` seconds. ``said`` is the daemon's answer about the topic of ``oldest``, if it
+        was asked.
+        """
+        left = list(self._pending) if self._left is None else self._left
+        count = self._outbox.queued_count if self._left is None else 0
+        if self.for_acceptance:
+            count += sum(each.count for each in left if not each.is_accepted)
+            which = "1 record is not accepted yet" if count == 1 else f"{count} records are not accepted yet"
+        else:
+            count += sum(each.undecided_count for each in left)
+            which = no_outcome_text(count)
+        oldest = self.oldest()
+        if oldest is None:
+            why = why_not_taken(self._outbox, "")
+        else:
+            whose = "" if count == 1 else " the oldest"
+            why = f",{whose} for topic {oldest.topic}{why_no_outcome(oldest, said)}"
+        return TimeoutError(f"flush() timed out after {timeout} s: {which}{why}.")
+
+
+def no_outcome_text(count: int) -> str:
+    """The reason for the timeout of a flush() that waits for outcomes; FakeProducer uses it, too."""
+    return "1 record has no outcome yet" if count == 1 else f"{count} records have no outcome yet"

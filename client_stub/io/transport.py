@@ -1,0 +1,459 @@
+"""Transport: the sockets of one client. Only this file of the stub has any, and only the io thread uses them.
+
+The name of the daemon's host is resolved for each connection, as the daemon may have moved. Only that connection waits
+for it.
+
+Every attachment is a new connection: the unsent rest of an earlier one never reaches a restarted peer in the middle of
+a message. Messages that arrived before a connection ended are passed on before its end is reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import select
+import socket
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from client_stub.io.host_lookup import HostLookup, look_up
+from client_stub.io.run_dir import NOBODY_LISTENS, not_permitted_text, worker_path
+from client_stub.native.hot import clear_wakes, encode, receive
+from client_stub.outbox.waker import Waker
+from client_stub.system.originals import Socket, monotonic, poll
+from client_stub.zmtp.connection import Buffers, KeyNotKnown, ZmtpConnection, ZmtpError, opening, unsent
+from client_stub.zmtp.frames import Buffer
+from client_stub.zmtp.keys import KeyFile, WatchedKeyFile, join_address, split_address
+
+BYE_LINGER_MS: Final = 500
+SEND_BUFFER_BYTES: Final = 1280 << 10
+"""The size requested; the kernel limits it to net.core.wmem_max. It fits a whole submission with the kernel's
+overhead, so a bulk client writes one in a single call instead of waking again for the rest.
+"""
+RECEIVE_BUFFER_BYTES: Final = 512 << 10
+"""More than the daemon's outcome ring of one client holds."""
+_POLLIN: Final = select.POLLIN
+_POLLOUT: Final = select.POLLOUT
+_CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
+_CLOSED_TEXT: Final = "the daemon closed it"
+_OPENING: Final = opening(b"DEALER")
+_PEER_TYPES: Final = frozenset({b"ROUTER"})
+_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
+"""The path does not exist, no process listens there, or the queue of waiting connections is full. All of these may
+pass.
+"""
+_IN_HANDSHAKE: Final = (
+    "the daemon closed it before the handshake of CURVE was over; is server-key its public key?"
+)
+KEEPALIVE_IDLE_S: Final = 15
+KEEPALIVE_INTERVAL_S: Final = 5
+LOOKUP_S: Final = 4.0
+"""How long a connection waits for the addresses of its host: shorter than the session waits for an answer, so that the
+error names this cause.
+"""
+UNACKED_MS: Final = 30_000
+"""TCP keep-alive: a daemon whose host is gone is noticed within half a minute. Behind a proxy that still answers, the
+pings notice it.
+"""
+_U32: Final = struct.Struct("=I")
+_U64: Final = struct.Struct("=Q")
+_ACKED_AT: Final = 120
+"""The position of tcpi_bytes_acked in struct tcp_info (Linux 4.1)."""
+_TCP_INFO_BYTES: Final = _ACKED_AT + 8
+
+Message: TypeAlias = tuple[str, list[bytes]]
+"""("control" | "worker", frames), ("lost", [reason]), or ("barred", [reason]): this user or key may not connect."""
+
+
+class _Link:
+    """A connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        first: Sequence[Any],
+        buffers: Buffers,
+        keys: KeyFile | None,
+        lookup: HostLookup | None = None,
+        turn: int = 0,
+    ) -> None:
+        """``lookup`` is the finished look-up of the host in ``address``, and ``turn`` selects one of its addresses.
+
+        Raises OSError and ValueError.
+        """
+        self.name = name
+        self.lost_reason = ""
+        """The reason why nothing more can be sent; data that has arrived is still read."""
+        self.is_barred = False
+        """Whether that is so because this user or key may not connect."""
+        self._path = address if keys is None else ""
+        self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
+        place: Any = address
+        family, begin = int(socket.AF_UNIX), _OPENING
+        if keys is None:
+            self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
+        else:
+            from client_stub.zmtp.curve import CurveClient, KeyPair
+
+            curve = CurveClient(_PEER_TYPES, buffers, KeyPair.of_secret(keys.secret_key), keys.server_key)
+            self.zmtp, self.encode, begin = curve, curve.encode, curve.opening
+            assert lookup is not None
+            found = lookup.addresses
+            if found:
+                family, place = found[turn % len(found)]
+            else:
+                family, self.lost_reason = int(socket.AF_INET), f"its host cannot be found ({lookup.why_not})"
+        self.socket = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.fd = self.socket.fileno()
+        if keys is None:
+            # Not over TCP, whose buffers grow automatically unless they are set.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        else:
+            _set_tcp_options(self.socket)
+        self.unsent: list[Buffer] = []
+        self._first: Sequence[Any] | None = first
+        """The first message. It waits for the peer's READY, as libzmq accepts no message before it has sent its own."""
+        self.watched = select.POLLIN
+        self.acked_bytes = 0
+        """The TCP counter when ``is_moving`` was last called."""
+        self.was_part_written = False
+        """Whether a message was only partly written at that time."""
+        self._is_broken = False
+        """The peer has broken the protocol; nothing after that is parsed."""
+        if not self.lost_reason:
+            try:
+                self.socket.connect(place)
+            except OSError as error:
+                if error.errno != errno.EINPROGRESS:
+                    self._failed(error)
+        self.write([begin])
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """Write as much as the socket takes; the rest stays in ``unsent``."""
+        if self.lost_reason:
+            return  # the connection is gone, and so is this message: the next WELCOME says what is missing
+        try:
+            sent = self.socket.sendmsg(buffers)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._failed(error)
+            self.unsent = []
+            return
+        # The common case of a short message first.
+        self.unsent = [] if len(buffers) == 1 and sent == len(buffers[0]) else unsent(buffers, sent)
+
+    def receive(self) -> list[list[bytes]]:
+        """The messages that have arrived. Sets ``lost_reason`` at the end of the connection."""
+        messages: list[list[bytes]] = []
+        if self._is_broken:
+            return messages
+        try:
+            count = 1
+            while count:
+                count = receive(self.fd, self.zmtp.space())
+                self.zmtp.received(count)
+                while (frames := self.zmtp.next_message()) is not None:
+                    messages.append(list(map(bytes, frames)))
+                if not self.lost_reason and count:
+                    break  # one read per turn; after a loss, all that had arrived
+            if not count:
+                self._failed(None)
+        except BlockingIOError:
+            pass
+        except ZmtpError as error:
+            self._is_broken = True
+            self.is_barred = isinstance(error, KeyNotKnown)
+            self._lost(str(error))
+        except OSError as error:
+            self._failed(error)
+        if self.zmtp.replies:
+            self._write_behind([b"".join(self.zmtp.replies)])
+            self.zmtp.replies.clear()
+        if self._first is not None and self.zmtp.is_ready:
+            self._write_behind(self.encode(self._first))
+            self._first = None
+        return messages
+
+    def _failed(self, error: OSError | None) -> None:
+        """Note the end of the connection, or the system error that ended it."""
+        if error is not None and error.errno in _NOBODY:
+            self._lost(NOBODY_LISTENS)
+        elif error is not None and error.errno == errno.EACCES and self._path:
+            self.is_barred = True
+            self._lost(not_permitted_text(self._path))
+        elif error is not None and error.errno not in _CLOSED:
+            self._lost(error.strerror or str(error))
+        else:
+            self._lost(
+                _IN_HANDSHAKE if self.encode is not encode and not self.zmtp.is_ready else _CLOSED_TEXT
+            )
+
+    def _lost(self, reason: str) -> None:
+        self.lost_reason = self.lost_reason or reason
+
+    def _write_behind(self, buffers: list[Buffer]) -> None:
+        if self.unsent:
+            self.unsent += buffers
+        else:
+            self.write(buffers)
+
+
+class _Unresolved(NamedTuple):
+    """A connection to make once its host is resolved."""
+
+    name: str
+    address: str
+    frames: Sequence[Any]
+    lookup: HostLookup
+    turn: int
+    until_s: float
+
+
+class Transport:
+    """Control and worker connections in one poll, with a waker for other threads."""
+
+    def __init__(self, control_path: str, keys: WatchedKeyFile | None = None, turn: int = 0) -> None:
+        """``keys`` is needed for ``tcp://host:port``; each connection reads the present keys of the file. ``turn``
+        selects the address to try first when the host's name has several.
+        """
+        self._control_path = control_path
+        self._keys = keys
+        self._used_keys: KeyFile | None = None
+        """Those of the last connection."""
+        self._links: dict[str, _Link] = {}
+        self._by_fd: dict[int, _Link] = {}
+        self._lost: list[_Link] = []
+        """Connections whose end the next ``poll`` reports, after their last messages."""
+        self._not_made = ""
+        """The reason why there is no connection at all; the next ``poll`` reports it."""
+        self._unresolved: _Unresolved | None = None
+        self._turn = turn
+        """The index of the address to use; it advances when one does not answer."""
+        self._buffers = Buffers(RECEIVE_BUFFER_BYTES, are_kept=True)
+        self.waker = Waker()
+        """Any thread may signal it, which ends the present or the next ``poll`` at once."""
+        self._waker_fd = self.waker.fd
+        self._poller = poll()
+        self._poller.register(self._waker_fd, select.POLLIN)
+
+    def open_control(self, frames: Sequence[Any]) -> None:
+        self._drop("control")
+        self._open("control", self._control_path, frames)
+        self._turn += 1  # unless it answers
+
+    def open_worker(self, endpoint: str, frames: Sequence[Any]) -> None:
+        self._turn -= 1
+        try:
+            path = worker_path(self._control_path, endpoint)
+        except ValueError as error:
+            self.close_sockets()
+            self._could_not("worker", error)
+            return
+        control = self._links.get("control")
+        if self._keys is not None and control is not None:
+            # Use the same address that answered, if the name has several.
+            with contextlib.suppress(OSError):
+                path = join_address(control.socket.getpeername()[0], split_address(path)[1])
+        self.close_sockets()
+        self._open("worker", path, frames)
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        """Write one message to the worker. Returns False while an earlier one is only partly written; ``poll`` notices
+        when that changes.
+        """
+        link = self._links.get("worker")
+        if link is None:
+            return True  # as if the connection had just been lost
+        if link.unsent:
+            return False
+        link.write(link.encode(frames))
+        if link.unsent or link.lost_reason or link.watched != _POLLIN:
+            self._watch(link)
+        return True
+
+    def is_moving(self) -> bool:
+        """Whether the connection to the worker can be relied on.
+
+        False over TCP when the peer has taken none of our bytes since the last call, or when it has taken all: a proxy
+        takes bytes even without a daemon. A message that was partly written at the last call is an exception: no PING
+        fitted behind it, so its rest still counts. The end of a local socket is always noticed.
+        """
+        link = self._links.get("worker")
+        if self._keys is None or link is None:
+            return True
+        unacked_bytes = _U32.unpack(fcntl.ioctl(link.fd, termios.TIOCOUTQ, bytes(_U32.size)))[0]
+        info = link.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        before, link.acked_bytes = link.acked_bytes, _U64.unpack_from(info, _ACKED_AT)[0]
+        was_part_written, link.was_part_written = link.was_part_written, bool(link.unsent)
+        return link.acked_bytes > before and (bool(unacked_bytes) or was_part_written)
+
+    def control_fileno(self) -> int | None:
+        """A descriptor that is readable when ``poll`` can read from the connection made by ``open_control``; None once
+        that is gone.
+        """
+        if self._unresolved is not None:
+            return self._unresolved.lookup.waker.fd
+        link = self._links.get("control")
+        return None if link is None else link.fd
+
+    def poll(self, timeout_ms: float | None) -> list[Message]:
+        """Wait for messages, broken connections, room to write, or the waker. At most one bounded turn."""
+        if self._unresolved is not None:
+            timeout_ms = self._look_at_host(timeout_ms)
+        wait_ms = None if timeout_ms is None else int(timeout_ms + 0.999) if timeout_ms > 0 else 0
+        messages: list[Message] = []
+        for fd, events in self._poller.poll(0 if self._lost or self._not_made else wait_ms):
+            if fd == self._waker_fd:
+                clear_wakes(fd)
+                continue
+            link = self._by_fd.get(fd)
+            if link is None:
+                continue  # the host is resolved: the next call connects
+            if events & _POLLOUT and link.unsent:
+                link.write(link.unsent)
+            if events & ~_POLLOUT:
+                for frames in link.receive():
+                    messages.append((link.name, frames))
+            if link.unsent or link.lost_reason or link.watched != _POLLIN:
+                self._watch(link)
+        while self._lost:
+            link = self._lost.pop()
+            messages += [(link.name, frames) for frames in link.receive()]
+            if link.is_barred and not self.key_is_replaced:
+                messages.append(("barred", [link.lost_reason.encode()]))
+            else:
+                messages.append(("lost", [f"{link.name} connection: {link.lost_reason}".encode()]))
+            self._drop(link.name)
+        if self._not_made:
+            messages.append(("lost", [self._not_made.encode()]))
+            self._not_made = ""
+        return messages
+
+    def close_sockets(self) -> None:
+        self._not_made = ""
+        self._end_lookup()
+        self._drop("control")
+        self._drop("worker")
+
+    def forked(self) -> None:
+        """In a forked child: close its copies of the descriptors, so that the daemon notices the end of the parent's
+        connection.
+        """
+        for link in self._links.values():
+            link.socket.close()
+        self._links.clear()
+        self._by_fd.clear()
+        self._unresolved = None
+        self._lost.clear()
+        self._give_up_waker()
+
+    @property
+    def key_is_replaced(self) -> bool:
+        """Over TCP: the key file has changed since the last connection was made."""
+        return self._keys is not None and self._keys.keys() != self._used_keys
+
+    def close(self, farewell: Sequence[Any] | None) -> None:
+        """Send ``farewell`` to the worker if it is connected, then close everything."""
+        link = self._links.get("worker")
+        if farewell is not None and link is not None and not link.lost_reason:
+            link.socket.settimeout(BYE_LINGER_MS / 1e3)
+            with contextlib.suppress(OSError):  # the worker is gone, or does not read
+                link.socket.sendall(b"".join([*link.unsent, *link.encode(farewell)]))
+        self.close_sockets()
+        self._give_up_waker()
+
+    def _give_up_waker(self) -> None:
+        """Drop the reference to the waker, which closes with its last reference. A second call does nothing, as in a
+        child that is forked after a close.
+        """
+        self.__dict__.pop("waker", None)
+
+    def _open(self, name: str, path: str, frames: Sequence[Any]) -> None:
+        if self._keys is None:
+            self._connect(name, path, frames)
+            return
+        try:
+            lookup = look_up(*split_address(path))
+        except (OSError, ValueError) as error:
+            self._could_not(name, error)
+            return
+        self._end_lookup()
+        if lookup.is_over:
+            self._connect(name, path, frames, lookup, self._turn)
+            return
+        self._unresolved = _Unresolved(name, path, frames, lookup, self._turn, monotonic() + LOOKUP_S)
+        self._poller.register(lookup.waker.fd, select.POLLIN)
+
+    def _look_at_host(self, timeout_ms: float | None) -> float | None:
+        """Connect if the host is resolved, or give up if its time is over. Returns how long ``poll`` may wait then."""
+        unresolved = self._unresolved
+        assert unresolved is not None
+        left_ms = (unresolved.until_s - monotonic()) * 1e3
+        if unresolved.lookup.is_over:
+            self._end_lookup()
+            self._connect(
+                unresolved.name, unresolved.address, unresolved.frames, unresolved.lookup, unresolved.turn
+            )
+        elif left_ms <= 0:
+            self._end_lookup()
+            self._not_made = f"{unresolved.name} connection: its host was not found within {LOOKUP_S:g} s"
+        elif timeout_ms is None or left_ms < timeout_ms:
+            return left_ms
+        return timeout_ms
+
+    def _end_lookup(self) -> None:
+        """Stop waiting for the look-up. It continues for the next connection to that host."""
+        if self._unresolved is not None:
+            self._poller.unregister(self._unresolved.lookup.waker.fd)
+            self._unresolved = None
+
+    def _connect(
+        self, name: str, path: str, frames: Sequence[Any], lookup: HostLookup | None = None, turn: int = 0
+    ) -> None:
+        try:
+            self._used_keys = None if self._keys is None else self._keys.keys()
+            link = _Link(name, path, frames, self._buffers, self._used_keys, lookup, turn)
+        except (OSError, ValueError, ImportError) as error:
+            # No file descriptor is free, for the socket or for the modules of CURVE; or the address is invalid.
+            self._could_not(name, error)
+            return
+        self._links[name] = link
+        self._by_fd[link.socket.fileno()] = link
+        self._poller.register(link.socket, link.watched)
+        self._watch(link)
+
+    def _could_not(self, name: str, error: OSError | ValueError | ImportError) -> None:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        self._not_made = f"{name} connection: it cannot be made ({why.rstrip('.')})"
+
+    def _watch(self, link: _Link) -> None:
+        """Update the poll set and the list of lost connections after reading from or writing to ``link``."""
+        if link.lost_reason and link not in self._lost:
+            self._lost.append(link)
+        wanted = select.POLLIN | (select.POLLOUT if link.unsent else 0)
+        if wanted != link.watched:
+            link.watched = wanted
+            self._poller.modify(link.socket, wanted)
+
+    def _drop(self, name: str) -> None:
+        link = self._links.pop(name, None)
+        if link is not None:
+            self._poller.unregister(link.socket)
+            del self._by_fd[link.socket.fileno()]
+            link.socket.close()
+            link.zmtp.close()
+            if link in self._lost:
+                self._lost.remove(link)
+
+
+def _set_tcp_options(connecting: Socket) -> None:
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)

@@ -1,0 +1,64 @@
+"""BulkCall: one call that queues many records, a step at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from client_stub.errors import SidecarError
+from client_stub.outbox.delivery import BulkDelivery
+
+if TYPE_CHECKING:
+    from client_stub.outbox.submission import BulkPart
+
+
+class BulkCall:
+    """Checks all records before it queues any, then queues one submission in each step. Not thread-safe."""
+
+    parts: list[BulkPart]
+    """The records queued so far. Each subclass sets it: a constructor here would cost each call one call more."""
+
+    def step(self) -> bool:
+        """Queue some more records. Returns True when all are queued. After an error for lack of room it may be called
+        again.
+        """
+        raise NotImplementedError
+
+    def run(self) -> BulkDelivery:
+        """Run all steps, each of which waits for room as Producer.send() does. Raises the errors of send_many(), with
+        the queued part.
+        """
+        try:
+            while not self.step():
+                pass
+        except SidecarError as error:
+            raise self.explain(error) from error.__cause__
+        return self.delivery
+
+    @property
+    def delivery(self) -> BulkDelivery:
+        return BulkDelivery(self.parts)
+
+    def explain(self, error: SidecarError) -> SidecarError:
+        """``error`` with the number of records that this call has queued in its text, and their future in
+        ``queued``.
+        """
+        return with_queued(error, self._queued_parts())
+
+    def _queued_parts(self) -> Sequence[BulkPart]:
+        return self.parts
+
+
+def with_queued(error: SidecarError, parts: Sequence[BulkPart]) -> SidecarError:
+    """``error`` with the number of the records of ``parts``, which the call has queued, in its text, and their future
+    in ``queued``.
+    """
+    if not parts:
+        return error
+    queued = BulkDelivery(parts)
+    # A copy, as one fatal error of the producer or topic is raised by many calls, each with its own number.
+    raised = copy.copy(error)
+    raised.args = (f"{error} (The first {queued.count} records of this call are queued.)",)
+    raised.queued = queued
+    return raised

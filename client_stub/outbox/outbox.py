@@ -1,0 +1,513 @@
+"""Outbox: callers put records into it, and the io thread takes submissions out.
+
+It has no lock. Callers change shared state in atomic steps (see ``_native.pyx``; in pure Python one append to a queue,
+see ``queued_outbox``). So no other thread, signal handler or exception finds a step half done, and an interrupted
+caller blocks no other: a signal handler may send, flush and fork.
+
+The io thread takes everything that was queued while it was busy. Batches therefore grow with the load, and an idle
+producer adds no delay. The buffer is bounded: when ``buffer_bytes`` are not yet accepted by the daemon, ``send()``
+waits up to max.block.ms.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from client_stub.contract.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
+from client_stub.errors import (
+    ENDED_TEXT,
+    FORKED_TEXT,
+    ForkedProducer,
+    ProducerClosed,
+    SidecarError,
+)
+from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
+from client_stub.outbox.callback_log import CallbackLog
+from client_stub.outbox.failures import Failures, OnError
+from client_stub.outbox.green_lock import locked_lock
+from client_stub.outbox.room_wait import wait_for_room
+from client_stub.outbox.submission import BulkPart, Snapshot, Submission
+from client_stub.outbox.waker import Waker
+from client_stub.records.packer import packed_bound, packed_size
+from client_stub.system.originals import get_ident, monotonic
+from client_stub.zmtp.frames import MESSAGE_BYTES_MAX
+
+BUFFER_BYTES: Final = 8 << 20
+STAY_OPEN_MS_MAX: Final = 1_000.0
+CONNECT_TIMEOUT_MS: Final = 5_000.0
+"""How long the first send of a process waits for a daemon: long enough for one that is just starting."""
+COPIED_BYTES_MAX: Final = 4096
+"""A payload up to this size is copied out of its packer, so that many small submissions do not hold many large
+buffers.
+"""
+STREAMS_KEPT_MAX: Final = 512
+"""Beyond this, topics without a record under way are forgotten: a producer may meet any number in its life."""
+PACKERS_KEPT_MAX: Final = 12
+PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
+
+
+class Outbox(OutboxCore):
+    """State shared by callers and the io thread. Every public method is thread-safe unless its docstring says
+    otherwise.
+    """
+
+    _streams_max = STREAMS_KEPT_MAX
+    """At how many streams it looks for idle ones again."""
+
+    placing = 0
+    """Bits of SUBMIT's flags that say how the daemon places these records, for a twin of another client."""
+
+    _left_open_ms = 0.0
+    """Since when the io thread has left submissions open (monotonic clock)."""
+
+    def __init__(
+        self, *, max_block_ms: float, connect_timeout_ms: float, path: str, on_error: OnError | None = None
+    ) -> None:
+        super().__init__()
+        self.max_block_ms = max_block_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        self.path = path
+        self.buffer_bytes = BUFFER_BYTES
+        self.max_request_bytes: int | None = None
+        """max.request.size of the daemon, known after the first WELCOME."""
+        self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
+        """The largest payload in bytes of one submission that the daemon reads, from its last WELCOME."""
+        self.submission_bytes = SUBMISSION_BYTES_MAX
+        """The bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before the
+        first.
+        """
+        self.columns_readable = False
+        self.attached_once = False
+        self.last_word = ""
+        """The reason why the io thread is not attached, for error texts; empty while it is."""
+        self.is_turned_away = False
+        """Whether that reason is a refusal by the daemon, which took this producer before and may take it again."""
+        self.hold_reasons: dict[str, str] = {}
+        """Topic → the reason why the daemon takes none of its records now. Written by the io thread."""
+        self.why_no_topic: Callable[[str, int], str] = lambda topic, partition: ""
+        """Asks the daemon why no record can go to a topic and partition; empty when records can."""
+        self.io_thread_id = 0
+        self.flush_requested = False
+        self.waker: Waker | None = None
+        self.io: dict[str, Any] = {}
+        """The only io thread, once it exists. In a dict, because its setdefault() is atomic."""
+        self.listeners: dict[Callable[[], bool], None] = {}
+        """Callbacks of event loops, called by the io thread and close() after each change. They must neither wait nor
+        raise, and return False when their loop is gone. Single operations on the dict are atomic.
+        """
+        self._waiters: deque[Any] = deque()
+        """A locked lock per waiting thread; a change of room, attachment or outcomes releases them all."""
+        self._acceptance_awaited = False
+        """Whether some of them wait for ACCEPTED and not for room or outcomes."""
+        self._room_awaited = False
+        """Whether some of them wait for room. Waiters for an outcome are not woken by the acceptance before it."""
+        self.room_warning_at = 0.0
+        """From when on a caller that waits for room may log it (monotonic clock, s)."""
+        self.callback_log = CallbackLog()
+        self.failures = Failures(on_error)
+        self.accepted_count = 0
+        """Records that the daemon has accepted."""
+        self.completed_count = 0
+        """Records of submissions whose outcomes are complete."""
+        self.connection_count = 0
+        """How many times a worker has accepted this producer."""
+        self._released_bytes = 0
+        self._gathering: list[Submission] = []
+        """Submissions that the io thread knows and has left open, oldest first."""
+        self._spare_packers: list[RecordPacker] = []
+        """Empty packers for reuse. Single operations on the list are atomic."""
+
+    # --- callers: records -----------------------------------------------------------------------------
+
+    def add(
+        self,
+        stream: OpenStream,
+        record: tuple[Any, ...],
+        size: int,
+        on_delivery: OnDelivery | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        """Put a checked record of at most ``size`` bytes into the stream's open submission.
+
+        Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon refused the
+        topic.
+        """
+        if size > self.payload_bytes_max:
+            size = packed_size(record)
+        while True:
+            submission = stream.open
+            if submission is None or submission.room < size:
+                self.roll(stream, size)
+                continue
+            index = submission.append(record, size, on_delivery, timestamp_ms)
+            if index >= 0:
+                return Delivery(self, submission, index)
+
+    def add_plain(
+        self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
+    ) -> BulkPart | None:
+        """Append all records of a call unchecked to the open submission. None if that is not possible; nothing is done
+        then.
+        """
+        submission = stream.open
+        if submission is None:
+            return None
+        part = BulkPart(self)
+        return part if submission.append_plain(rows, on_delivery, part) > 0 else None
+
+    def add_rows(
+        self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
+    ) -> BulkPart:
+        """Append checked records from ``rows[start]`` on to one submission, as many as it has room for.
+
+        The submission may already hold records of other calls, so many small calls share a submission. Raises as
+        ``add``; then nothing of this call was queued.
+        """
+        part = BulkPart(self)
+        while True:
+            submission = stream.open
+            added = submission.append_rows(rows, start, on_delivery, part) if submission is not None else 0
+            if submission is not None and added > 0:
+                return part
+            if submission is not None and added < 0:
+                self.close_open(stream, submission)  # it has records with other callbacks
+            size = packed_bound(rows[start])
+            # Never more room than one message has: other records would fill it.
+            self.roll(stream, size if size <= self.payload_bytes_max else packed_size(rows[start]))
+
+    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
+        """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
+        submission, part = self._block(stream, payload, count, format_)
+        while not self.publish(stream, stream.open, submission):
+            self.check_usable(stream)
+        return part
+
+    def _block(
+        self, stream: OpenStream, payload: bytes, count: int, format_: int
+    ) -> tuple[Submission, BulkPart]:
+        submission = Submission(self, stream.topic, None, 0, time.time_ns() // 1_000_000)
+        submission.count = count
+        submission.format = format_
+        submission.seal(payload)
+        part = BulkPart(self)
+        part.count = count
+        part.submission = submission
+        submission.parts.append(part)
+        return submission, part
+
+    def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> None:
+        """Open a submission with room for ``size`` bytes, unless another caller does so first. ``waits``: it first
+        waits for room in the buffer, and raises as ``wait_for_room``.
+        """
+        if waits and not (
+            self.attached_once
+            and not (self.closed or self.forked)
+            and self.fatal is None
+            and stream.refusal is None
+            and self.closed_bytes - self._released_bytes < self.buffer_bytes
+        ):
+            self.wait_for_room(stream)
+        opened = stream.open
+        if opened is not None and opened.room >= size:
+            return
+        try:
+            packer = self._spare_packers.pop()
+        except IndexError:
+            packer = RecordPacker()
+        # A larger record is sent in a submission of its own.
+        made = Submission(
+            self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
+        )
+        made.flags = SubmitFlag.WANT_INDEXES | self.placing
+        if not self.publish(stream, opened, made):
+            self._keep(packer)
+
+    def _keep(self, packer: RecordPacker) -> None:
+        """Keep a packer for reuse, whose records are no longer needed."""
+        if len(self._spare_packers) >= PACKERS_KEPT_MAX or len(packer) > PACKER_KEPT_BYTES_MAX:
+            return
+        try:
+            packer.reset()
+        except BufferError:
+            return  # a view of its bytes exists: leave it to the garbage collector
+        self._spare_packers.append(packer)
+
+    # --- callers: waiting -----------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of closed submissions that the daemon has not accepted yet."""
+        return self.closed_bytes - self._released_bytes
+
+    @property
+    def has_room(self) -> bool:
+        return self.closed_bytes - self._released_bytes < self.buffer_bytes
+
+    def wait_for_room(self, stream: OpenStream) -> None:
+        """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error that refused the
+        topic.
+        """
+        wait_for_room(self, stream)
+
+    def may_take(self, topic: str) -> bool:
+        """False: a record of ``topic`` would have to wait now. True: a send finds room or raises its error."""
+        stream = self.streams.get(topic)
+        if stream is None or self.closed or self.fatal is not None or stream.refusal is not None:
+            return True
+        return self.attached_once and (self.has_room or stream.open is not None)
+
+    def check_usable(self, stream: OpenStream) -> None:
+        """Raises the error of a call that can never add a record to ``stream``."""
+        if self.forked:
+            raise ForkedProducer(FORKED_TEXT)
+        if self.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+        if self.fatal is not None:
+            raise self.fatal
+        if stream.refusal is not None:
+            raise stream.refusal
+
+    def wait_until(
+        self,
+        ready: Callable[[], Any],
+        timeout: float | None,
+        *,
+        for_outcome: bool = False,
+        for_acceptance: bool = False,
+        for_room: bool = False,
+    ) -> Any:
+        """Wait until ``ready()``, which the io thread makes true, and return its value: a false one after ``timeout``
+        seconds, which ``checked_wait`` has seen.
+
+        ``for_outcome``, as for result(): it first ends linger, as a caller that waits adds nothing to the batch. A
+        timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child. Where the
+        interpreter is being taken down, every wait raises SidecarError.
+
+        Otherwise it returns True at once in a forked child, as nothing arrives there for the parent's records. It holds
+        nothing: a lock that an exception leaves behind is released once, without effect.
+        """
+        if for_outcome:
+            if get_ident() == self.io_thread_id:
+                self.refuse_wait_in_callback("result()")
+            if timeout is None or timeout > 0:
+                self.flush_requested = True  # as expedite()
+                self.wake()
+        deadline = None if timeout is None else monotonic() + timeout
+        lock = locked_lock()
+        try:
+            while True:
+                # Before ``ready()`` is called, so that any later change releases the lock.
+                self._waiters.append(lock)
+                if for_acceptance:
+                    self._acceptance_awaited = True
+                if for_room:
+                    self._room_awaited = True
+                found = ready()
+                if found or self.forked:
+                    break
+                left = -1.0 if deadline is None else min(deadline - monotonic(), threading.TIMEOUT_MAX)
+                if deadline is not None and left <= 0:
+                    break
+                if sys.is_finalizing():
+                    raise SidecarError(ENDED_TEXT)  # the io thread runs no more
+                if not lock.acquire(timeout=left):
+                    found = ready()
+                    break
+        finally:
+            try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
+                self._waiters.remove(lock)
+            except ValueError:
+                pass  # released
+        if not self.forked:
+            return found
+        if for_outcome:
+            raise ForkedProducer(FORKED_TEXT)
+        return True
+
+    def refuse_wait_in_callback(self, what: str) -> None:
+        """Raises SidecarError in the io thread, which would wait for itself."""
+        if get_ident() == self.io_thread_id:
+            raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
+
+    # --- callers: the rest ----------------------------------------------------------------------------
+
+    def open_stream(self, topic: str) -> OpenStream:
+        return self.streams.setdefault(topic, OpenStream(topic, self))
+
+    def when_taken_in(self, call: Callable[[], object]) -> None:
+        """Run ``call`` once all records that callers have queued are in submissions. Here they always are."""
+        call()
+
+    @property
+    def queued_count(self) -> int:
+        """Queued records that are in no submission yet."""
+        return 0
+
+    def queued_topic(self, delivery: Delivery) -> str:
+        """The topic of a queued record that is in no submission yet; empty when it is in one."""
+        return ""
+
+    def expedite(self) -> None:
+        """Request that open submissions are sent, and that the daemon does not linger."""
+        self.flush_requested = True
+        self.wake()
+
+    def request_flush(self) -> Snapshot:
+        """As ``expedite``. Returns all submissions that are undecided now."""
+        self.expedite()
+        return Snapshot(list(self.pending))
+
+    def close(self) -> bool:
+        """Stop taking records. Returns False if the outbox was closed already."""
+        was_closed, self.closed = self.closed, True
+        self.close_all_open()  # otherwise a later send() would find room in an open submission
+        self.notify()
+        return not was_closed
+
+    # --- io thread ------------------------------------------------------------------------------------
+
+    def set_waker(self, waker: Waker | None) -> None:
+        """Set the waker of the io thread; None when the thread ends and need not be woken any more."""
+        self.set_wake_fd(-1 if waker is None else waker.fd)
+        self.waker = waker
+
+    def end(self) -> None:
+        """Close all submissions: the io thread gathers once more and then ends, and nothing may be added after that."""
+        self.close_all_open()
+
+    def take_in(self) -> None:
+        """Move queued records into submissions. Here callers do that themselves."""
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something may be ready to be sent. ``sleep_ms`` finds anything that this misses."""
+        return bool(self.opened or self._gathering or self.flush_requested)
+
+    def gather(self, wants: Callable[[str], bool]) -> tuple[deque[Submission], bool]:
+        """(submissions, flush): the submissions that are ready to be sent, and whether a flush was requested since the
+        last call.
+
+        An open submission whose topic cannot be sent now (``wants(topic)`` is false) stays open and fills up, but not
+        for long: its records share one base timestamp.
+        """
+        flush = self.flush_requested
+        if flush:
+            self.flush_requested = False  # before looking at open submissions: a later request counts as new
+        if len(self.streams) > self._streams_max:
+            self.forget_idle()
+            self._streams_max = max(STREAMS_KEPT_MAX, 2 * len(self.streams))
+        fresh, self.opened = self.opened, []
+        sealed: deque[Submission] = deque()
+        left: list[Submission] = []
+        now_ms = time.time_ns() // 1_000_000
+        # The application may stop or set the clock of timestamps, which delays no record.
+        is_late = bool(self._gathering) and monotonic() * 1e3 - self._left_open_ms > STAY_OPEN_MS_MAX
+        for submission in [*self._gathering, *fresh]:
+            if not submission.is_closed:
+                # In both directions: after the clock was set back, records must not get timestamps in the future for
+                # an hour.
+                if not submission.count or not (
+                    flush
+                    or is_late
+                    or wants(submission.topic)
+                    or abs(now_ms - submission.base_timestamp_ms) > STAY_OPEN_MS_MAX
+                ):
+                    left.append(submission)
+                    continue
+                self.close_open(self.streams[submission.topic], submission)
+            if submission.count:
+                packer = submission.packer
+                if packer is not None and not submission.sealed:
+                    payload = packer.view()
+                    if len(payload) > COPIED_BYTES_MAX:
+                        submission.seal(payload)
+                    else:
+                        submission.seal(bytes(payload))
+                        submission.packer = None
+                        del payload  # a view, which forbids the reset
+                        packer.reset()
+                        if len(self._spare_packers) < PACKERS_KEPT_MAX:
+                            self._spare_packers.append(packer)
+                sealed.append(submission)
+            else:
+                self.pending.pop(submission, None)  # opened for a large record, but nothing was added
+        if left and (is_late or not self._gathering):
+            self._left_open_ms = monotonic() * 1e3
+        self._gathering = left
+        return sealed, flush
+
+    def sleep_ms(self, wants: Callable[[str], bool], most_ms: float | None) -> float | None:
+        """The time in ms that the io thread may sleep (None: no limit); callers wake it from now on.
+
+        0 when a submission is ready that can be sent now.
+        """
+        if self.failures.has_lines:
+            next_ms = self.failures.tick(monotonic() * 1e3)
+            if next_ms is not None:
+                most_ms = next_ms if most_ms is None else min(most_ms, next_ms)
+        self.fall_asleep()  # before looking, so that anything later wakes the thread
+        if self.flush_requested:
+            return 0.0
+        for submission in [*self._gathering, *self.opened]:
+            if submission.is_closed:
+                return 0.0
+            if submission.count:
+                if wants(submission.topic):
+                    return 0.0
+                most_ms = STAY_OPEN_MS_MAX if most_ms is None else min(most_ms, STAY_OPEN_MS_MAX)
+        return most_ms
+
+    def settle(
+        self, accepted: Iterable[Submission], completed: Iterable[Submission], *, is_news: bool
+    ) -> None:
+        """Release the bytes of submissions that the daemon has accepted or that have failed, and note those of which
+        every record has its outcome. ``is_news``: callers may wait for this, or for other changes.
+        """
+        for submission in accepted:
+            if submission.was_accepted:
+                self.accepted_count += submission.count
+            if submission.payload is not None:
+                self._released_bytes += submission.payload_bytes
+                submission.payload = None
+            packer = submission.packer
+            if packer is not None:
+                submission.packer = None
+                self._keep(packer)
+        for submission in completed:
+            if submission not in self.pending:
+                continue
+            if submission.first_error is not None:
+                self.failures.add(submission, monotonic() * 1e3)
+            if submission.listeners:
+                submission.tell_listeners(None)
+            self.completed_count += submission.count
+            del self.pending[submission]  # last: flush() waits for this, and then reports the noted failures
+        # At half, not at the first free byte: a caller that is woken for one record would sleep again at once.
+        if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
+            self._acceptance_awaited = self._room_awaited = False
+            is_news = True
+        if is_news:
+            self.notify()
+        elif self.listeners:
+            self.tell_listeners()
+
+    def notify(self) -> None:
+        """Wake the callers: something changed that they may wait for."""
+        waiters = self._waiters
+        for _ in range(len(waiters)):
+            try:
+                waiters.popleft().release()
+            except (IndexError, RuntimeError):
+                continue  # its owner has released it already
+        if self.listeners:
+            self.tell_listeners()
+
+    def tell_listeners(self) -> None:
+        for listener in tuple(self.listeners):
+            if not listener():
+                self.listeners.pop(listener, None)

@@ -1,0 +1,119 @@
+"""ReceiveRoom: the receive buffers of attached clients, and the connections that wait for one.
+
+Buffers are limited in total and per user. A message without a buffer waits in the kernel. If half a message waits too
+long for its rest, its connection is closed and others get the buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from client_stub.zmtp.connection import Buffers
+
+if TYPE_CHECKING:
+    import select
+
+    from sidecar.net.stubs.stub_connection import StubConnection
+
+RECEIVE_BUFFER_BYTES: Final = 1280 << 10
+"""Holds a complete submission of the usual size, so a bulk client's bytes are not moved while they arrive."""
+UNFINISHED_BYTES_MAX: Final = 64 << 20
+"""Limit of all buffers of attached clients that hold half a message; more if one submission needs more."""
+USER_UNFINISHED_BYTES_MAX: Final = 20 << 20
+"""The same limit for the clients of one user."""
+STALLED_S: Final = 1.0
+"""Time in seconds that half a message may wait for its rest while buffers are scarce."""
+RELIEF_S: Final = 0.1
+"""Interval in seconds at which waiting connections are examined."""
+
+
+class ReceiveRoom:
+    """Receive buffers of an endpoint; belongs to its loop. ``connections`` returns all its connections, ``spare``
+    closes one, and ``on_relieved`` runs after the waiting ones were examined.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        epoll: select.epoll,
+        message_bytes_max: int,
+        *,
+        connections: Callable[[], Iterable[StubConnection]],
+        spare: Callable[[StubConnection, str], None],
+        on_relieved: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._epoll = epoll
+        self._connections = connections
+        self._spare = spare
+        self._on_relieved = on_relieved
+        # Four times the size: a buffer doubles until its message fits, and is copied from the previous one.
+        self.user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
+        self.buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 2 * self.user_bytes_max))
+        self.by_user: dict[int, Buffers] = {}
+        """By uid: the share of the buffers for the user's attached clients."""
+        self.paused: dict[StubConnection, None] = {}
+        """Waiting connections, longest waiting first. Their sockets are not watched."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def of_user(self, uid: int) -> Buffers:
+        """Buffers of a user's clients."""
+        buffers = self.by_user.get(uid)
+        if buffers is None:
+            buffers = self.by_user[uid] = Buffers.share_of(self.buffers, self.user_bytes_max)
+        return buffers
+
+    def close(self) -> None:
+        """Stop the timer and forget all waiting connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.paused.clear()
+
+    def pause(self, connection: StubConnection) -> None:
+        """Stop reading a connection whose message finds no buffer."""
+        if not connection.is_paused:
+            connection.is_paused = True
+            self.paused[connection] = None
+            # Unregister it: the peer's hang-up would wake the loop again and again.
+            self._epoll.unregister(connection.socket)
+        if self._timer is None:
+            self._timer = self._loop.call_later(RELIEF_S, self._relieve)
+
+    def resume(self) -> None:
+        """Resume waiting connections as far as there are buffers, those of each user in order of waiting."""
+        full: set[int] = set()
+        for connection in list(self.paused):
+            if connection.peer.uid in full:
+                continue
+            if not connection.zmtp.space():
+                full.add(connection.peer.uid)
+                continue
+            connection.is_paused = False
+            del self.paused[connection]
+            self._epoll.register(connection.socket, connection.wanted_events)
+
+    def _relieve(self) -> None:
+        """Make room for waiting connections by closing those that have held a buffer for half a message too long."""
+        self._timer = None
+        self.resume()
+        now = self._loop.time()
+        late = [
+            each
+            for each in self._connections()
+            if each.has_attached and each.part_since and now - each.part_since > STALLED_S
+        ]
+        # Begin with connections that were not waiting themselves. If all wait for each other, close one of them.
+        late.sort(key=lambda each: (each.is_paused, each.part_since))
+        has_room = self.buffers.held_bytes + self.user_bytes_max <= self.buffers.limit_bytes
+        for connection in late:
+            if not self.paused or (connection.is_paused and len(self.paused) == 1):
+                break
+            if has_room and all(each.peer.uid != connection.peer.uid for each in self.paused):
+                continue  # the waiting ones need buffers of their own user
+            self._spare(connection, "half of a message was all that came, and others wait for its buffer")
+            self.resume()
+        if self.paused:
+            self._timer = self._loop.call_later(RELIEF_S, self._relieve)
+        self._on_relieved()

@@ -1,0 +1,126 @@
+"""One calling process of the bench: ``python -m sidecar.tools.bench.caller '{"mode": …}'``.
+
+It connects, delivers one record, prints ``ready`` and waits for a line on its stdin, so that several callers start at
+once. Then it runs and prints one line of JSON. CPU time is that of the whole process, so it includes a library's own
+threads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sidecar.tools.bench.open_loop import Rhythm, run_one_by_one, run_open_loop
+from sidecar.tools.bench.peers import Peer, make_peer, make_timed_peer
+from sidecar.tools.bench.workload import Workload
+from sidecar.tools.testing.process_stats import own_rss_mb
+
+FLOOD_VALUE_BYTES = 1_000
+FLOOD_CALL_RECORDS = 500
+FLOOD_BLOCK_MS = 100
+"""How long a call waits before it continues with the next topic."""
+
+
+@dataclass(frozen=True)
+class CallerResult:
+    """Times are seconds of the monotonic clock, which all processes of a host share."""
+
+    records: int
+    acked: int
+    started_s: float
+    ended_s: float
+    cpu_s: float
+    rss_mb: float
+
+
+def main() -> int:
+    words: dict[str, Any] = json.loads(sys.argv[1])
+    modes: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "throughput": _throughput,
+        "open_loop": _open_loop,
+        "one_by_one": _one_by_one,
+        "flood": _flood,
+    }
+    print(json.dumps(modes[words["mode"]](words)), flush=True)
+    return 0
+
+
+def _await_go() -> None:
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("the bench is gone")
+
+
+def _throughput(words: dict[str, Any]) -> dict[str, Any]:
+    workload = Workload(**words["workload"])
+    peers = [make_peer(words["kind"], words["target"]) for _ in range(words["producers"])]
+    for peer in peers:
+        peer.warm(workload.topic)
+        peer.prepare(workload)
+    _await_go()
+    started_s, cpu_s = time.monotonic(), time.process_time()
+    acked = send_by_all(peers, workload)
+    ended_s = time.monotonic()
+    result = CallerResult(acked[0], acked[1], started_s, ended_s, time.process_time() - cpu_s, own_rss_mb())
+    for peer in peers:
+        peer.close()
+    return asdict(result)
+
+
+def send_by_all(peers: Sequence[Peer], workload: Workload) -> tuple[int, int]:
+    """(records sent, records acknowledged) by all peers together, a thread each if there are several."""
+    if len(peers) == 1:
+        return workload.records, peers[0].send_all(workload)
+    share = replace(workload, records=max(1, workload.records // len(peers)))
+    with ThreadPoolExecutor(len(peers)) as threads:
+        acked = sum(threads.map(lambda peer: peer.send_all(share), peers))
+    return share.records * len(peers), acked
+
+
+def _open_loop(words: dict[str, Any]) -> dict[str, Any]:
+    workload = Workload(**words["workload"])
+    peer = make_timed_peer(words["kind"], words["target"], words["linger_ms"])
+    peer.warm(workload.topic)
+    _await_go()
+    latencies_us, sent_per_s = run_open_loop(peer, workload, Rhythm(words["records_per_s"], words["seconds"]))
+    peer.close()
+    return {"latencies_us": latencies_us, "sent_per_s": sent_per_s, "rss_mb": own_rss_mb()}
+
+
+def _one_by_one(words: dict[str, Any]) -> dict[str, Any]:
+    workload = Workload(**words["workload"])
+    peer = make_timed_peer(words["kind"], words["target"], words["linger_ms"])
+    peer.warm(workload.topic)
+    _await_go()
+    found = run_one_by_one(peer, workload)
+    peer.close()
+    return {"latencies_us": found, "rss_mb": own_rss_mb()}
+
+
+def _flood(words: dict[str, Any]) -> dict[str, Any]:
+    """Send records to topics that do not exist, as many as the daemon takes, until the time is over."""
+    from client_stub import Producer, errors
+
+    records = [(None, b"x" * FLOOD_VALUE_BYTES)] * FLOOD_CALL_RECORDS
+    sent = 0
+    with Producer(run_dir=words["target"], max_block_ms=FLOOD_BLOCK_MS) as producer:
+        _await_go()
+        until_s = time.monotonic() + words["seconds"]
+        while time.monotonic() < until_s:
+            for topic in words["topics"]:
+                try:
+                    producer.send_many(topic, records)
+                    sent += len(records)
+                except errors.BufferExhausted:
+                    continue
+        producer.close(timeout=0)
+    return {"sent": sent}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

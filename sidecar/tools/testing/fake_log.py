@@ -1,0 +1,119 @@
+"""One partition of the fake broker: its batches, and its state of idempotent producers.
+
+Sequence rules are those of Kafka's ProducerStateManager, as measured on Kafka 4.1. A batch is recognised by epoch,
+first and last sequence among the last five. Any other sequence that is not the next one is OUT_OF_ORDER (45), and an
+older epoch is INVALID_PRODUCER_EPOCH (47). An unknown or forgotten id is taken at any sequence, and a new epoch only
+at 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sidecar.tools.testing.record_batches import BatchHeader, BatchRecord
+
+BATCHES_REMEMBERED: Final = 5
+_SEQUENCE_MASK: Final = 0x7FFF_FFFF
+OUT_OF_ORDER_SEQUENCE: Final = 45
+INVALID_PRODUCER_EPOCH: Final = 47
+
+
+class StoredBatch(NamedTuple):
+    """A batch in the log; ``header.base_offset`` is the producer's value, not its offset in the log."""
+
+    base_offset: int
+    header: BatchHeader
+    records: tuple[BatchRecord, ...]
+
+
+class StoredRecord(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+class Appended(NamedTuple):
+    code: int
+    base_offset: int = -1
+
+
+@dataclass
+class ProducerEntry:
+    """The partition's state of one producer id."""
+
+    epoch: int
+    last_timestamp_ms: int = -1
+    """The newest timestamp of the last batch's records, by which the id expires."""
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
+    """(first sequence, last sequence, base offset)."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][1] if self.batches else -1
+
+
+class PartitionLog:
+    """The log of one partition. Not thread-safe: the broker's lock guards it. It survives leader moves, as a
+    replicated log does.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[StoredBatch] = []
+        self.producers: dict[int, ProducerEntry] = {}
+        self.start_offset = 0
+        self.end_offset = 0
+        self.leader = -1
+        self.leader_epoch = 0
+        self.duplicates = 0
+        """The number of batches recognised as sent again."""
+
+    def append(self, header: BatchHeader, records: list[BatchRecord]) -> Appended:
+        if header.producer_id < 0:
+            return Appended(0, self._store(header, records))
+        entry = self.producers.get(header.producer_id)
+        if entry is not None and header.epoch < entry.epoch:
+            return Appended(INVALID_PRODUCER_EPOCH)
+        if entry is not None and header.epoch == entry.epoch:
+            for first, last, base_offset in entry.batches:
+                if (first, last) == (header.base_sequence, header.last_sequence):
+                    self.duplicates += 1
+                    return Appended(0, base_offset)
+            if header.base_sequence != (entry.last_sequence + 1) & _SEQUENCE_MASK:
+                return Appended(OUT_OF_ORDER_SEQUENCE)
+        elif entry is not None:
+            if header.base_sequence != 0:
+                return Appended(OUT_OF_ORDER_SEQUENCE)
+            entry = None
+        if entry is None:
+            entry = self.producers[header.producer_id] = ProducerEntry(header.epoch)
+        base_offset = self._store(header, records)
+        entry.batches.append((header.base_sequence, header.last_sequence, base_offset))
+        entry.last_timestamp_ms = header.max_timestamp_ms
+        return Appended(0, base_offset)
+
+    def expire_producers(self, oldest_ms: float) -> None:
+        """Forget the ids whose last batch has this timestamp or an older one (``ProducerStateManager``)."""
+        for producer_id in [
+            pid for pid, each in self.producers.items() if each.last_timestamp_ms <= oldest_ms
+        ]:
+            del self.producers[producer_id]
+
+    def _store(self, header: BatchHeader, records: list[BatchRecord]) -> int:
+        base_offset = self.end_offset
+        self.batches.append(StoredBatch(base_offset, header, tuple(records)))
+        self.end_offset += len(records)
+        return base_offset
+
+    def records(self, partition: int) -> list[StoredRecord]:
+        """Every record from the start of the log on."""
+        return [
+            StoredRecord(partition, batch.base_offset + index, *record)
+            for batch in self.batches
+            for index, record in enumerate(batch.records)
+            if batch.base_offset + index >= self.start_offset
+        ]

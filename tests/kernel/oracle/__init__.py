@@ -1,0 +1,1 @@
+"""The kernel in plain Python: what the compiled one is compared with."""

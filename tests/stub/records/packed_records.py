@@ -1,0 +1,59 @@
+"""Records of every kind as hypothesis draws them, and both packers' bytes of them."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import msgpack
+from hypothesis import strategies as st
+
+from client_stub.engine.producer_core import full_record
+from client_stub.native import _native, pure
+from client_stub.records.packer import packed_bound
+
+RECORDS_MAX = 200
+sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536])
+contents = st.none() | st.binary(max_size=40) | sizes.map(bytes)
+names = st.text(max_size=20) | sizes.map(lambda size: "n" * size)
+numbers = st.sampled_from([0, 127, 128, 255, 256, 65_535, 65_536])
+records = st.builds(
+    lambda *fields: full_record(*fields)[0],
+    contents,
+    contents,
+    st.none() | st.lists(st.tuples(names, contents), max_size=20),
+    st.none() | numbers | st.just((1 << 31) - 1),
+    st.none() | numbers | st.sampled_from([(1 << 32) - 1, 1 << 32, (1 << 63) - 1]),
+)
+
+
+def core_of(path: ModuleType, room: int) -> Any:
+    core = path.SubmissionCore()
+    core.packer, core.room = path.RecordPacker(), room
+    return core
+
+
+def rows_agree(some: list[Any], start: int, room: int) -> None:
+    """Both take a run of the rows that fits, the same bytes as far as both go, and count what they took."""
+    taken = []
+    for path in (_native, pure):
+        core = core_of(path, room)
+        count = core.append_rows(some, start, print)
+        packed = bytes(core.packer.view())
+        unpacker = msgpack.Unpacker(max_buffer_size=1 << 30)
+        unpacker.feed(packed)
+        assert list(unpacker) == [as_packed(record) for record in some[start : start + count]]
+        assert core.count == count and 0 <= core.room <= room - len(packed) - count
+        assert core.callback is (print if count else None)
+        if start + count < len(some):  # the next one had no room
+            assert packed_bound(some[start + count]) > core.room
+        taken.append(packed)
+    shorter, longer = sorted(taken, key=len)
+    assert longer.startswith(shorter)
+
+
+def as_packed(record: Any) -> Any:
+    if len(record) == 2:
+        return list(record)
+    key, value, headers, partition, timestamp_ms = record
+    return [key, value, None if headers is None else [list(h) for h in headers], partition, timestamp_ms]

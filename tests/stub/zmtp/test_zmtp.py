@@ -1,0 +1,329 @@
+"""Goal: messages come out as they went in, however the bytes are cut; who speaks something else is refused.
+
+Method: connections fed by hand, and libzmq at the other end of a real socket. (The fake daemon of this folder and the
+tests of hostile frames talk through libzmq as well.)
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client_stub.native.hot import encode
+from client_stub.zmtp.connection import (
+    COMMAND_BYTES_MAX,
+    GREETING_BYTES,
+    SHORT_BUFFER_BYTES,
+    SKIPPED_BYTES_MAX,
+    Buffers,
+    ZmtpConnection,
+    ZmtpError,
+    opening,
+    unsent,
+)
+from client_stub.zmtp.frames import COMMAND, FRAMES_MAX, HEADER_BYTES_MAX, LONG, MESSAGE_BYTES_MAX, MORE
+
+ROUTER = frozenset({b"ROUTER"})
+BUFFER_BYTES = 16 << 10
+
+
+def connection(buffers: Buffers | None = None) -> ZmtpConnection:
+    return ZmtpConnection(ROUTER, buffers or Buffers(BUFFER_BYTES))
+
+
+def feed(peer: ZmtpConnection, data: bytes) -> list[list[bytes]]:
+    """Events of ``data``, given as the peer has space for it."""
+    messages: list[list[bytes]] = []
+    while data:
+        space = peer.space()
+        count = min(len(space), len(data))
+        assert count, "no space was given"
+        space[:count] = data[:count]
+        peer.received(count)
+        data = data[count:]
+        while (frames := peer.next_message()) is not None:
+            messages.append([bytes(frame) for frame in frames])
+    return messages
+
+
+def as_bytes(frames: list[bytes]) -> bytes:
+    return b"".join(encode(frames))
+
+
+def frames_of(size_max: int) -> st.SearchStrategy[bytes]:
+    return st.one_of(st.binary(max_size=300), st.integers(0, size_max).map(lambda size: b"x" * size))
+
+
+frames_lists = st.lists(
+    st.tuples(frames_of(HEADER_BYTES_MAX), st.lists(frames_of(70_000), max_size=3)).map(
+        lambda frames: [frames[0], *frames[1]]
+    ),
+    max_size=8,
+)
+
+
+@given(messages=frames_lists, cuts=st.lists(st.integers(1, 40_000), max_size=12), are_kept=st.booleans())
+def test_whatever_the_cuts_the_messages_are_the_same(
+    messages: list[list[bytes]], cuts: list[int], are_kept: bool
+) -> None:
+    data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
+    peer = connection(Buffers(BUFFER_BYTES, are_kept=are_kept))
+    found: list[list[bytes]] = []
+    for cut in cuts:
+        found += feed(peer, data[:cut])
+        data = data[cut:]
+    found += feed(peer, data)
+    assert found == messages
+    assert peer.is_ready
+
+
+@given(frames=st.lists(st.binary(max_size=9_000), min_size=1, max_size=4), sent=st.integers(0, 40_000))
+def test_what_is_left_after_a_short_write_is_the_rest(frames: list[bytes], sent: int) -> None:
+    buffers = encode(frames)
+    whole = b"".join(buffers)
+    assert b"".join(unsent(buffers, sent)) == whole[sent:]
+
+
+def test_a_large_frame_is_not_copied() -> None:
+    payload = memoryview(bytes(100_000))
+    buffers = encode([b"header", payload])
+    assert buffers[-1] is payload
+    assert buffers[0] == b"\x01\x06header\x02" + struct.pack(">Q", 100_000)
+
+
+def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
+    buffers = Buffers(BUFFER_BYTES)
+    one, two = connection(buffers), connection(buffers)
+    feed(one, opening(b"ROUTER") + as_bytes([b"whole"]))
+    lent = buffers.first()
+    buffers.give(lent)
+    feed(two, opening(b"ROUTER"))
+    assert buffers.first() is lent
+    assert feed(one, as_bytes([b"again"])) == [[b"again"]]
+
+
+def test_a_kept_buffer_stays_until_it_has_grown_or_its_connection_closes() -> None:
+    buffers = Buffers(BUFFER_BYTES, are_kept=True)
+    peer = connection(buffers)
+    feed(peer, opening(b"ROUTER") + as_bytes([b"short"]))
+    assert buffers.held_bytes == len(peer.space()) == BUFFER_BYTES, "all of it is free again"
+    assert feed(peer, as_bytes([b"head", b"x" * 3 * BUFFER_BYTES]))
+    assert buffers.held_bytes == 0, "the grown one is not kept"
+    feed(peer, as_bytes([b"short"]))
+    peer.close()
+    assert buffers.held_bytes == 0
+
+
+def test_memory_follows_what_came_not_what_was_announced() -> None:
+    peer = connection()
+    announced = bytes([MORE, 1]) + b"h" + bytes([LONG]) + struct.pack(">Q", MESSAGE_BYTES_MAX - 12)
+    feed(peer, opening(b"ROUTER") + announced + b"x" * 100)
+    assert len(peer.space()) < BUFFER_BYTES
+
+
+def test_a_first_frame_has_64_kib_and_not_a_byte_more() -> None:
+    at_it = b"x" * HEADER_BYTES_MAX
+    assert feed(connection(), opening(b"ROUTER") + as_bytes([at_it, b"y"])) == [[at_it, b"y"]]
+    peer = connection()
+    with pytest.raises(ZmtpError, match="first frame of more than 65536"):
+        # It is refused by its length: none of it need come.
+        feed(peer, opening(b"ROUTER") + bytes([LONG]) + struct.pack(">Q", HEADER_BYTES_MAX + 1))
+
+
+def skipping(message_bytes_max: int) -> ZmtpConnection:
+    peer = connection()
+    peer.skip_long_messages(Buffers(BUFFER_BYTES), message_bytes_max)
+    return peer
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5_000), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(1, 900), max_size=40),
+)
+def test_a_message_over_the_limit_is_told_by_its_size_and_the_next_one_is_whole(
+    sizes: list[int], cuts: list[int]
+) -> None:
+    limit = 1_000
+    messages = [[b"h%d" % size, b"x" * size] for size in sizes]
+    data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
+    peer = skipping(limit)
+    found: list[tuple[list[bytes], int]] = []
+    for cut in [*cuts, len(data)]:
+        piece, data = data[:cut], data[cut:]
+        while piece:
+            space = peer.space()
+            count = min(len(space), len(piece))
+            space[:count] = piece[:count]
+            peer.received(count)
+            piece = piece[count:]
+            while (frames := peer.next_message()) is not None:
+                found.append(([bytes(frame) for frame in frames], peer.skipped_bytes))
+    expected = [
+        ([head], len(body)) if len(as_bytes([head, body])) > limit else ([head, body], 0)
+        for head, body in messages
+    ]
+    assert found == expected
+    assert not peer.has_part
+
+
+def test_frames_behind_one_that_is_too_long_are_skipped_with_it() -> None:
+    peer = skipping(1_000)
+    data = as_bytes([b"head", b"kept", b"x" * 2_000, b"y" * 300, b""])
+    assert feed(peer, opening(b"ROUTER") + data) == [[b"head", b"kept"]]
+    assert peer.skipped_bytes == 0  # of what was looked for behind it
+    assert feed(peer, as_bytes([b"next"])) == [[b"next"]]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        bytes([LONG]) + struct.pack(">Q", SKIPPED_BYTES_MAX + 1),
+        bytes([LONG | MORE]) + struct.pack(">Q", 5_000) + bytes(5_000) + b"\x05\x00",
+        bytes([LONG | MORE]) + struct.pack(">Q", 5_000) + bytes(5_000) + b"\x01\x00" * FRAMES_MAX,
+    ],
+    ids=["endless", "a command inside", "too many frames"],
+)
+def test_what_is_skipped_has_its_bounds(behind: bytes) -> None:
+    with pytest.raises(ZmtpError):
+        feed(skipping(1_000), opening(b"ROUTER") + b"\x01\x01h" + behind)
+
+
+def test_a_command_has_one_kibibyte_and_before_ready_that_is_all() -> None:
+    greeting, ready = opening(b"ROUTER")[:GREETING_BYTES], opening(b"ROUTER")[GREETING_BYTES:]
+    announced = bytes([COMMAND | LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1)
+    for before in (greeting, greeting + ready):
+        with pytest.raises(ZmtpError, match=f"a command of more than {COMMAND_BYTES_MAX} bytes"):
+            feed(connection(), before + announced)
+    with pytest.raises(ZmtpError, match="a command of more than"):
+        feed(connection(), greeting + bytes([LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
+    padding = b"\x01x" + struct.pack(">I", 900) + bytes(900)
+    body = ready[2:] + padding
+    longest = bytes([COMMAND | LONG]) + struct.pack(">Q", len(body)) + body
+    assert len(longest) <= COMMAND_BYTES_MAX
+    peer = connection()
+    assert feed(peer, greeting + longest + as_bytes([b"hello"])) == [[b"hello"]]
+
+
+def test_a_share_of_the_buffers_has_a_limit_of_its_own_and_counts_for_the_whole() -> None:
+    size = 4 * SHORT_BUFFER_BYTES
+    whole = Buffers(size, limit_bytes=5 * size)
+    greedy, other = Buffers.share_of(whole, 2 * size), Buffers.share_of(whole, 4 * size)
+    lent = [greedy.first() for _ in range(4)]
+    assert [len(view) for view in lent] == [size, size, SHORT_BUFFER_BYTES, SHORT_BUFFER_BYTES]
+    assert greedy.larger(size) is None, "its limit is reached"
+    assert whole.held_bytes == greedy.held_bytes == 2 * (size + SHORT_BUFFER_BYTES)
+    mine = other.first()
+    assert len(mine) == size, "another share is not touched"
+    assert other.larger(size) is None, "the whole has no room for it"
+    greedy.give(lent[0])
+    larger = other.larger(size)
+    assert larger is not None and len(larger) == 2 * size
+    for share, views in ((greedy, lent[1:]), (other, [mine, larger])):
+        for view in views:
+            share.give(view)
+    assert (whole.held_bytes, greedy.held_bytes, other.held_bytes) == (0, 0, 0)
+
+
+def test_half_messages_take_no_more_than_their_room_and_go_on_when_there_is_some() -> None:
+    buffers = Buffers(BUFFER_BYTES, limit_bytes=4 * BUFFER_BYTES)
+    half = opening(b"ROUTER") + b"\x01\x01h" + bytes([LONG]) + struct.pack(">Q", 100_000) + b"x" * 10_000
+    many = [connection(buffers) for _ in range(8)]
+    for peer in many[:4]:
+        feed(peer, half)
+    assert buffers.held_bytes >= buffers.limit_bytes
+    quick = connection(buffers)
+    assert feed(quick, opening(b"ROUTER") + as_bytes([b"small", b"one"])) == [[b"small", b"one"]]
+    for peer in many[4:]:
+        feed(peer, half)
+    assert buffers.held_bytes == 4 * (BUFFER_BYTES + SHORT_BUFFER_BYTES)
+    stuck = many[0]
+    while len(space := stuck.space()):
+        stuck.received(len(space))
+        assert stuck.next_message() is None
+    for peer in many[1:]:
+        peer.close()
+    assert buffers.held_bytes == BUFFER_BYTES
+    assert len(stuck.space())
+    stuck.close()
+    assert buffers.held_bytes == 0
+
+
+GREETING = opening(b"ROUTER")[:GREETING_BYTES]
+READY = opening(b"ROUTER")[GREETING_BYTES:]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"GET / HTTP/1.1\r\n", "does not speak ZMTP"),
+        (b"\xff" + bytes(8) + b"\x00", "does not speak ZMTP"),
+        (b"\xff" + bytes(8) + b"\x7f\x02", "version 2"),
+        (GREETING[:12] + b"PLAIN".ljust(20, b"\0") + GREETING[32:], "PLAIN"),
+        (opening(b"PUB"), "'PUB'"),
+        (GREETING + as_bytes([b"too early"]), "flags 0x0"),
+        (GREETING + b"\x04\x06\x05HELLO", "before READY"),
+        (GREETING + b"\x04\x07\x05ERROR\x00", "refuses"),
+        (GREETING + b"\x04\x03\x09REA", "ends in the middle"),
+        (GREETING + b"\x04\x0c\x05READY\x01a\x00\x00\x00\x09", "ends in the middle"),
+        (GREETING + READY + bytes([LONG]) + struct.pack(">Q", 1 << 63), "bytes"),
+        (GREETING + READY + b"\x08\x00", "flags 0x8"),
+        (GREETING + READY + bytes([COMMAND | MORE, 0]), "flags 0x5"),
+        (GREETING + READY + b"\x01\x00" + b"\x04\x06\x04PING\x00", "flags 0x4"),
+        (GREETING + READY + b"\x01\x00" * (FRAMES_MAX + 1), "frames"),
+    ],
+)
+def test_who_breaks_the_rules_is_refused(data: bytes, sentence: str) -> None:
+    with pytest.raises(ZmtpError, match=sentence):
+        feed(connection(), data)
+
+
+@given(data=st.binary(min_size=1, max_size=400))
+def test_noise_is_refused_or_waited_for_never_more(data: bytes) -> None:
+    for begin in (b"", GREETING, GREETING + READY):
+        try:
+            feed(connection(), begin + data)
+        except ZmtpError as error:
+            assert str(error)
+
+
+def test_a_ping_is_answered() -> None:
+    peer = connection()
+    feed(peer, opening(b"ROUTER") + b"\x04\x0a\x04PING\x00\x10abc")
+    assert peer.replies == [b"\x04\x08\x04PONGabc"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000, 3_000_000])
+def test_libzmq_understands_us_and_we_it(tmp_path: Path, size: int) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.linger = 0
+    router.rcvtimeo = router.sndtimeo = 10_000
+    path = f"{tmp_path}/router.sock"
+    router.bind(f"ipc://{path}")
+    payload = bytes(size)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ours:
+            ours.settimeout(10)
+            ours.connect(path)
+            ours.sendall(opening(b"DEALER"))
+            peer = connection()
+            while not peer.is_ready:
+                peer.received(ours.recv_into(peer.space()))
+                assert peer.next_message() is None
+            ours.sendall(as_bytes([b"hello", payload]))
+            routing_id, *frames = router.recv_multipart()
+            assert frames == [b"hello", payload]
+            router.send_multipart([routing_id, b"answer", payload, b""])
+            answer = None
+            while answer is None:
+                peer.received(ours.recv_into(peer.space()))
+                answer = peer.next_message()
+            assert [bytes(frame) for frame in answer] == [b"answer", payload, b""]
+    finally:
+        context.destroy(linger=0)
