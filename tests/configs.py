@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.config.config_rules import conclude, config_of
+from sidecar.config.rules import conclude, config_of
 from sidecar.config.settings import SETTINGS, SidecarConfig
 from sidecar.net.kafka.link_security import LinkSecurity
 from sidecar.producer.config import ProducerConfig

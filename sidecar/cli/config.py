@@ -87,7 +87,7 @@ def _load(
     file: Path | None, overrides: tuple[str, ...], *, need_servers: bool, faults: list[str] | None = None
 ) -> SidecarConfig:
     """The configuration. Ends with 2 for a wrong one; ``faults`` gets a sentence for each fault."""
-    from sidecar.config.config_loader import load_config
+    from sidecar.config.loader import load_config
 
     try:
         return load_config(file, overrides, need_servers=need_servers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from sidecar.config.client_settings import CLIENT_KEYS
-from sidecar.config.live_settings import SETTLED_TOPIC_KEYS, is_live
+from sidecar.config.live import SETTLED_TOPIC_KEYS, is_live
 from sidecar.config.refused_settings import REFUSED, REFUSED_PREFIXES
 from sidecar.config.setting import Setting
 from sidecar.config.settings import SETTINGS, TOPIC_KEYS

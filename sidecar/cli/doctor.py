@@ -61,7 +61,7 @@ def doctor(
     kafka-sidecar doctor -X bootstrap.servers=kafka1:9092
     kafka-sidecar doctor --json | jq '.findings[] | select(.result == "fail")'
     """
-    from sidecar.config.config_loader import load_config
+    from sidecar.config.loader import load_config
 
     findings: list[Finding] = []
     if as_json:

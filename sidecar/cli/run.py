@@ -44,7 +44,7 @@ def run(
     kafka-sidecar run -c /etc/kafka-sidecar/sidecar.toml
     kafka-sidecar run -c sidecar.toml -X linger.ms=20 -X daemon.workers=4
     """
-    from sidecar.config.config_loader import load_config
+    from sidecar.config.loader import load_config
     from sidecar.controller.main import run as run_daemon
 
     words = (*overrides, "log.level=debug") if verbose else overrides

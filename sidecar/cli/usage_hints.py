@@ -57,7 +57,7 @@ def option_hint(error: click.NoSuchOption, words: Sequence[str]) -> str | None:
 
 def _setting(option: str) -> str | None:
     """The setting that an option's name stands for."""
-    from sidecar.config.setting_hints import OTHER_NAMES
+    from sidecar.config.hints import OTHER_NAMES
     from sidecar.config.settings import BY_NAME
 
     name = option.replace("-", ".").replace("_", ".")

@@ -189,4 +189,18 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         "/livez and the page need none; the page asks its reader for it.",
         is_path=True,
     ),
+    # [log]
+    choice(
+        "log.level",
+        "info",
+        ("debug", "info", "warning", "error"),
+        "The least severe lines that the daemon and its workers log. `run -v` is debug.",
+    ),
+    choice(
+        "log.format",
+        "text",
+        ("text", "json", "journald"),
+        "Lines of the log on stderr. json: an object in each. journald: each begins with its priority, as in <4>, and "
+        "the journal adds the time; the systemd unit sets it.",
+    ),
 )

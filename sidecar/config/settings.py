@@ -2,7 +2,7 @@
 it.
 
 Kafka's settings keep Kafka's names and are in ``[kafka]``. The daemon's own are in
-:mod:`sidecar.config.daemon_settings`, the rules between settings in :mod:`sidecar.config.config_rules`.
+:mod:`sidecar.config.daemon_settings`, the rules between settings in :mod:`sidecar.config.rules`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final
 
 from sidecar.config.client_rules import ClientRule
 from sidecar.config.daemon_settings import DAEMON_SETTINGS
-from sidecar.config.log_settings import LOG_SETTINGS
 from sidecar.config.sasl_settings import SASL_SETTINGS
 from sidecar.config.setting import INT_MAX, LONG_MAX, Setting, Value, ValueKind, choice, integer
 from sidecar.config.tls_settings import SECURITY_PROTOCOLS, TLS_SETTINGS
@@ -211,7 +210,6 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "records are sent; -1: only on failures; 0: after each send (costly).",
     ),
     *DAEMON_SETTINGS,
-    *LOG_SETTINGS,
 )
 
 BY_NAME: Final[Mapping[str, Setting]] = {row.name: row for row in SETTINGS}

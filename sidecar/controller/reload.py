@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sidecar.config.live_settings import difference
+from sidecar.config.live import difference
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.net.daemon_thread import in_daemon_thread
 

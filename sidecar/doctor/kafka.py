@@ -10,7 +10,7 @@ from client_stub.contract.error_codes import code_row
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.wording import counted
-from sidecar.config.config_rules import parse_address
+from sidecar.config.rules import parse_address
 from sidecar.config.settings import SidecarConfig
 from sidecar.doctor.brokers import BrokerWalk
 from sidecar.doctor.findings import Finding

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidecar.common.own_process import hide_memory
-from sidecar.config.config_rules import config_of
+from sidecar.config.rules import config_of
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.worker.settings import WorkerSettings
 from sidecar.worker.streams.rate_limit import RateLimits

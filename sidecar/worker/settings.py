@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.config.client_rules import ClientRules
-from sidecar.config.config_rules import config_of
+from sidecar.config.rules import config_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.topic_settings import TopicRules
 

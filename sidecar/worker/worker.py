@@ -32,7 +32,7 @@ from sidecar.common.control import (
 )
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import PLEASE_REPORT
-from sidecar.config.config_rules import config_of
+from sidecar.config.rules import config_of
 from sidecar.deadletter.letters import Undelivered
 from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import close_leftovers, writer_of, writers_of

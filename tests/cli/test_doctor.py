@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.doctor import _limits, _memory, _run_dir, doctor
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.doctor.clock import clock_findings, judge_clock

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sidecar.cli.config import to_toml
 from sidecar.config.client_rules import Caller, ClientRule, ClientRules, digest_of
 from sidecar.config.client_tables import TOKENS_MAX
-from sidecar.config.config_loader import load_config
-from sidecar.config.live_settings import difference
+from sidecar.config.live import difference
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 
 SERVERS = "bootstrap.servers=localhost:9092"

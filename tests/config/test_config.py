@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.hints import OTHER_NAMES
+from sidecar.config.loader import load_config
 from sidecar.config.setting import ValueKind
-from sidecar.config.setting_hints import OTHER_NAMES
 from sidecar.config.settings import BY_NAME, SETTINGS, ConfigError, SidecarConfig, nearest
 
 SERVERS = "bootstrap.servers=localhost:9092"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.refused_settings import REFUSED, refusal
 from sidecar.config.settings import BY_NAME, ConfigError, SidecarConfig
 

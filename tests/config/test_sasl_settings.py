@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config.config_loader import load_config
 from sidecar.config.jaas import JAAS_CHARACTERS_MAX, JaasError, read_jaas
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 
 BASE = ("bootstrap.servers=localhost:9092", "security.protocol=SASL_PLAINTEXT")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from sidecar.cli.main import cli
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.secret_sources import SECRET_FILE_BYTES_MAX, SecretError, expand_path, read_secret
 from sidecar.config.settings import SETTINGS, ConfigError, SidecarConfig
 

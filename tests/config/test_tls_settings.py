@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 
 SERVERS = "bootstrap.servers=localhost:9092"

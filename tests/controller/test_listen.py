@@ -11,8 +11,8 @@ import pytest
 from client_stub.zmtp.curve import KeyPair
 from client_stub.zmtp.keys import read_key_file
 from sidecar.config.client_rules import Caller, ClientRule, ClientRules
-from sidecar.config.config_loader import load_config
-from sidecar.config.live_settings import difference
+from sidecar.config.live import difference
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.tools.testing.daemon import cli
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.log_lines import JournalLines, JsonLines, LogLines
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.controller.status.banner import start_line
 from sidecar.tools.testing.private_text import write_private
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.controller.reload import Reload
 from tests.patience import PATIENCE_S

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from sidecar.common.control import LoginToken
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.controller.cluster.token_keeper import TokenKeeper
 from sidecar.protocol.sasl.credentials import OAuthToken
 from tests.net.links import until

@@ -16,7 +16,7 @@ import pytest
 
 from sidecar.common.control import LoginToken
 from sidecar.common.control_codec import decode_message, encode_message
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.controller.cluster.cluster import Cluster
 from sidecar.controller.cluster.token_endpoint import TOKEN_ANSWER_BYTES_MAX, TokenError

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sidecar.common.errors import Refused
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.cluster import TOPICS_WAITED_MAX, Cluster
 

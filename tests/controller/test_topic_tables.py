@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.cli.config import to_toml
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError, SidecarConfig
 from sidecar.config.topic_patterns import overlap
 

@@ -20,7 +20,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "pyspark_kafka_sidecar": ("client_stub", "pyspark_kafka_sidecar"),
     "sidecar.common": ("sidecar.common", WIRE, "client_stub.contract.error_codes"),
     # The loader checks the files that settings name, TLS files by the parts that use them.
-    "sidecar.config.config_loader": (
+    "sidecar.config.loader": (
         "sidecar.config",
         "sidecar.net.tls",
         "client_stub.zmtp.keys",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.tools.testing.kafka_jars import kafka_version
 
 yaml = pytest.importorskip("yaml")  # of the [dev] extra; an older environment of a clone lacks it

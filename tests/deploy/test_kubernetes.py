@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.telemetry.exporter import OPEN_PATHS
 from tests.tools import needs
 

@@ -10,7 +10,7 @@ from client_stub.contract.error_codes import ERROR_CODES
 from client_stub.contract.wire import Persistence
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code, classify
-from sidecar.config.config_rules import config_of
+from sidecar.config.rules import config_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests
 from sidecar.producer.request_room import RequestBuffer, RequestBufferPool

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.kafka import BROKERS_MAX, kafka_findings
 from sidecar.tools.testing.daemon import StartDaemon

@@ -34,7 +34,7 @@ from sidecar.common.control import (
 from sidecar.common.control_codec import ControlDecoder, encode_message
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.controller.workers.standby_worker import StandbyWorker
 from sidecar.metadata.snapshot import LEADER_DURING_DELETE, WHOLE_TOPIC
 from sidecar.shm.segment import Segment

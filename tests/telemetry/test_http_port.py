@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 from sidecar.controller.front.http_port import HttpPort
 from sidecar.controller.rundir.run_dir import RunDirError

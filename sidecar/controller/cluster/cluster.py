@@ -14,7 +14,7 @@ from sidecar.common.condition import SILENT_MS, BrokerRow, BrokerState
 from sidecar.common.control import LoginToken, NeedTopics, TopicError, TopicErrors, UpdateMetadataReply
 from sidecar.common.errors import Refused
 from sidecar.common.wording import counted
-from sidecar.config.config_rules import config_of, parse_address
+from sidecar.config.rules import config_of, parse_address
 from sidecar.config.sasl_settings import OAUTHBEARER
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.control import LoginToken
 from sidecar.common.wording import PLEASE_REPORT
-from sidecar.config.config_rules import config_of
+from sidecar.config.rules import config_of
 from sidecar.controller.cluster.token_endpoint import TokenError
 from sidecar.controller.cluster.token_sources import FetchToken, token_source
 from sidecar.controller.event_wait import happens_within

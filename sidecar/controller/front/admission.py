@@ -13,7 +13,7 @@ from client_stub.contract.wire import (
 )
 from sidecar.common.errors import Refused
 from sidecar.config.client_rules import Caller, ClientRules
-from sidecar.config.config_rules import tcp_address
+from sidecar.config.rules import tcp_address
 from sidecar.config.settings import SidecarConfig
 
 

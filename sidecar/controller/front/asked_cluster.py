@@ -13,7 +13,7 @@ from typing import Any, Final
 from sidecar.common.errors import Refused
 from sidecar.common.model import Node
 from sidecar.common.wording import masked
-from sidecar.config.config_rules import parse_address
+from sidecar.config.rules import parse_address
 from sidecar.config.settings import SidecarConfig
 
 SERVERS_MAX: Final = 32

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sidecar.config.config_rules import parse_address, unix_path
+from sidecar.config.rules import parse_address, unix_path
 from sidecar.config.secret_sources import read_secret
 from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.net.current_secret import CurrentSecret

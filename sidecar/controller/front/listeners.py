@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sidecar.config.config_rules import parse_address, tcp_address
+from sidecar.config.rules import parse_address, tcp_address
 from sidecar.controller.front.http_port import HttpPort, PlaceTaken, unix_place
 from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.net.stubs.tcp_listen import Listening, listen_on

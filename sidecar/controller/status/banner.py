@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.own_process import own_version
 from sidecar.common.wording import counted
-from sidecar.config.live_settings import shown_value
+from sidecar.config.live import shown_value
 from sidecar.config.settings import BY_NAME, SidecarConfig
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Final, NamedTuple
 
-from sidecar.config.config_rules import tcp_address
+from sidecar.config.rules import tcp_address
 
 BACKLOG: Final = 1_024
 

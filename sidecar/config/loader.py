@@ -17,14 +17,13 @@ from typing import Any
 from client_stub.zmtp.keys import MISSING_TEXT, KeyFileError, read_key_file
 from sidecar.config.client_settings import CLIENT_KEYS
 from sidecar.config.client_tables import client_rules
-from sidecar.config.config_mode import mode_fault, open_secret_files
-from sidecar.config.config_rules import conclude
+from sidecar.config.file_mode import mode_fault, open_secret_files
+from sidecar.config.hints import ENVIRONMENT_PREFIX, misspelt_variables, other_client_hint
 from sidecar.config.properties_file import parse_properties
 from sidecar.config.refused_settings import refusal
+from sidecar.config.rules import conclude
 from sidecar.config.secret_sources import HIDDEN, SecretError, expand_path, secret_faults
 from sidecar.config.setting import OWN_TABLES, Setting, Value
-from sidecar.config.setting_hints import ENVIRONMENT_PREFIX, misspelt_variables, other_client_hint
-from sidecar.config.setting_values import value_of
 from sidecar.config.settings import (
     BY_NAME,
     SETTINGS,
@@ -35,6 +34,7 @@ from sidecar.config.settings import (
 )
 from sidecar.config.tls_settings import has_tls
 from sidecar.config.topic_patterns import is_glob, overlap
+from sidecar.config.values import value_of
 from sidecar.net.tls.tls_context import tls_fault_of
 
 _NAMED_TABLES = ("clients", "topics")

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.config.config_loader import load_config
-from sidecar.config.live_settings import LIVE, SETTLED_TOPIC_KEYS, difference
+from sidecar.config.live import LIVE, SETTLED_TOPIC_KEYS, difference
+from sidecar.config.loader import load_config
 from sidecar.config.setting import Value
 from sidecar.config.settings import BY_NAME, SidecarConfig
 

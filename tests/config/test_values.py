@@ -8,8 +8,8 @@ import pytest
 
 from sidecar.config.client_settings import CLIENT_KEYS
 from sidecar.config.setting import LONG_MAX, Value
-from sidecar.config.setting_values import value_of
 from sidecar.config.settings import BY_NAME
+from sidecar.config.values import value_of
 
 ROWS = {**BY_NAME, **{f"clients.{key}": row for key, row in CLIENT_KEYS.items()}}
 

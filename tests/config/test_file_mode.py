@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.config.config_loader import load_config
+from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 from tests.tools import ROOT_USER, needs
 
