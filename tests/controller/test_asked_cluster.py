@@ -32,7 +32,7 @@ HOSTS = {
 NODES = {1: Node(1, "broker-1", 9092), 2: Node(2, "broker-2", 9093)}
 
 
-class Stage:
+class Harness:
     """``names`` hang while they are in ``hanging``; all others are known or not by HOSTS."""
 
     def __init__(self, servers: str = "ours-1:9092", acks: str = "all") -> None:
@@ -95,7 +95,7 @@ def test_the_daemons_own_cluster_by_any_name_is_taken(servers: str) -> None:
     HOSTS["10.0.0.1"] = "10.0.0.1"
 
     async def act() -> None:
-        assert await Stage().verdict({"bootstrap.servers": servers})
+        assert await Harness().verdict({"bootstrap.servers": servers})
 
     run(act)
 
@@ -106,7 +106,7 @@ def test_the_daemons_own_cluster_by_any_name_is_taken(servers: str) -> None:
 def test_another_cluster_is_refused_and_both_are_named(servers: str) -> None:
     async def act() -> None:
         with pytest.raises(Refused, match='Client "billing" asks for the cluster at') as refused:
-            await Stage().verdict({"bootstrap.servers": servers})
+            await Harness().verdict({"bootstrap.servers": servers})
         assert refused.value.code == "OTHER_CLUSTER"
         assert (
             f"bootstrap.servers={servers}, and this daemon sends to ours-1:9092, whose brokers are "
@@ -121,15 +121,15 @@ def test_before_the_first_metadata_nobody_is_refused() -> None:
     """The servers may be brokers of the cluster by their advertised names."""
 
     async def act() -> None:
-        stage = Stage()
-        stage.nodes = {}
-        assert await stage.verdict({"bootstrap.servers": "ours-1:9092"}) is True
-        assert await stage.verdict({"bootstrap.servers": "b1:9092"}) is False
+        harness = Harness()
+        harness.nodes = {}
+        assert await harness.verdict({"bootstrap.servers": "ours-1:9092"}) is True
+        assert await harness.verdict({"bootstrap.servers": "b1:9092"}) is False
         with pytest.raises(Refused) as refused:
-            await stage.asked.wait({"bootstrap.servers": "b1:9092"})
+            await harness.asked.wait({"bootstrap.servers": "b1:9092"})
         assert refused.value.code == "NOT_READY"
-        stage.nodes = dict(NODES)
-        assert await stage.verdict({"bootstrap.servers": "b1:9092"}) is True
+        harness.nodes = dict(NODES)
+        assert await harness.verdict({"bootstrap.servers": "b1:9092"}) is True
 
     run(act)
 
@@ -138,29 +138,29 @@ def test_a_name_server_that_hangs_refuses_nobody(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sidecar.controller.front.asked_cluster.LOOKUP_S", 0.01)
 
     async def act() -> None:
-        stage = Stage()
-        assert stage.asked.check({"bootstrap.servers": "hangs:9092"}) is False
-        await stage.looked()
-        assert stage.asked.check({"bootstrap.servers": "hangs:9092"}) is False, "asked again"
-        stage.asked.close()
+        harness = Harness()
+        assert harness.asked.check({"bootstrap.servers": "hangs:9092"}) is False
+        await harness.looked()
+        assert harness.asked.check({"bootstrap.servers": "hangs:9092"}) is False, "asked again"
+        harness.asked.close()
 
     run(act)
 
 
 def test_look_ups_are_kept_and_bounded() -> None:
     async def act() -> None:
-        stage = Stage()
+        harness = Harness()
         for _ in range(3):
-            assert await stage.verdict({"bootstrap.servers": "alias:9092"})
-        assert stage.looked_up.count("alias") == 1
+            assert await harness.verdict({"bootstrap.servers": "alias:9092"})
+        assert harness.looked_up.count("alias") == 1
         for number in range(LOOKUPS_MAX + 1):
-            stage.asked.check({"bootstrap.servers": f"hangs-{number}:9092"})
-        assert len(stage.asked._lookups) == LOOKUPS_MAX
-        stage.hanging.set()
-        await stage.looked()
+            harness.asked.check({"bootstrap.servers": f"hangs-{number}:9092"})
+        assert len(harness.asked._lookups) == LOOKUPS_MAX
+        harness.hanging.set()
+        await harness.looked()
         for number in range(FOUND_MAX + 1):
-            await stage.asked._look_up(frozenset({(f"host-{number}", 1)}))
-        assert len(stage.asked._found) == FOUND_MAX
+            await harness.asked._look_up(frozenset({(f"host-{number}", 1)}))
+        assert len(harness.asked._found) == FOUND_MAX
 
     run(act)
 
@@ -187,14 +187,14 @@ def test_so_many_servers_are_compared() -> None:
 )
 def test_weaker_acks_than_asked_are_refused(own: str, asked: object, is_taken: bool) -> None:
     async def act() -> None:
-        stage = Stage(acks=own)
+        harness = Harness(acks=own)
         if is_taken:
-            assert stage.asked.check({"acks": asked})
+            assert harness.asked.check({"acks": asked})
             return
         with pytest.raises(
             Refused, match=f"asks for acks={asked}, and this daemon sends with acks={own}"
         ) as refused:
-            stage.asked.check({"acks": asked})
+            harness.asked.check({"acks": asked})
         assert refused.value.code == "WEAKER_ACKS"
 
     run(act)
@@ -205,18 +205,18 @@ def test_weaker_acks_than_asked_are_refused(own: str, asked: object, is_taken: b
 )
 def test_who_asks_for_nothing_is_taken(asked: object) -> None:
     async def act() -> None:
-        assert Stage(acks="0").asked.check(asked)
+        assert Harness(acks="0").asked.check(asked)
 
     run(act)
 
 
 def test_a_refusal_names_so_much() -> None:
     async def act() -> None:
-        stage = Stage()
-        stage.nodes = {number: Node(number, f"node-{number}", 9092) for number in range(100)}
+        harness = Harness()
+        harness.nodes = {number: Node(number, f"node-{number}", 9092) for number in range(100)}
         servers = ",".join(f"host-{number}:9092" for number in range(100))
         with pytest.raises(Refused) as refused:
-            await stage.verdict({"bootstrap.servers": servers})
+            await harness.verdict({"bootstrap.servers": servers})
         said = str(refused.value)
         assert servers[:SHOWN_MAX] in said and servers[: SHOWN_MAX + 1] not in said
         assert len(said) < 2 * SHOWN_MAX + 300

@@ -23,7 +23,7 @@ NODES = {1: Node(1, "kafka1", 9092), 2: Node(2, "kafka2", 9092)}
 NOW_MS = 1_000_000.0
 
 
-class Stage:
+class Harness:
     """Two workers, two brokers, and a clock that is moved by hand."""
 
     def __init__(self) -> None:
@@ -60,60 +60,60 @@ def up(broker: int = 1) -> BrokerRow:
 def test_a_broker_is_down_for_all_once_a_worker_with_records_for_it_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage()
+    harness = Harness()
     with caplog.at_level(logging.INFO):
-        stage.hear(0, up())
-        stage.hear(1, up(), up(2))
+        harness.hear(0, up())
+        harness.hear(1, up(), up(2))
         assert not caplog.records, "that they are up is no news"
-        stage.hear(0, stage.down())
-        stage.hear(1, stage.down(), up(2))
-        assert (stage.state(1), stage.state(2)) == ("down", "up")
-        assert stage.book.trouble(stage.now_ms) is None, "it may be back at once"
-        stage.tick(5_000.0)
+        harness.hear(0, harness.down())
+        harness.hear(1, harness.down(), up(2))
+        assert (harness.state(1), harness.state(2)) == ("down", "up")
+        assert harness.book.trouble(harness.now_ms) is None, "it may be back at once"
+        harness.tick(5_000.0)
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
     assert "Broker 1 (kafka1:9092) is down: refused; 5 records wait for it." in line.getMessage()
-    trouble = stage.book.trouble(stage.now_ms)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert "Broker 1 (kafka1:9092) has been down for 5 s and 10 records wait for it" in trouble.sentence
 
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        stage.hear(0, up(), after_ms=LINE_INTERVAL_MS)
-        stage.hear(1, up(), up(2))
+        harness.hear(0, up(), after_ms=LINE_INTERVAL_MS)
+        harness.hear(1, up(), up(2))
     assert [line.getMessage() for line in caplog.records] == [
         "Broker 1 (kafka1:9092) is up again after 10 s."
     ]
-    assert stage.book.trouble(stage.now_ms) is None
+    assert harness.book.trouble(harness.now_ms) is None
 
 
 def test_a_silent_broker_is_in_trouble_at_once_and_its_age_counts_from_the_oldest_request() -> None:
-    stage = Stage()
+    harness = Harness()
     since_ms = NOW_MS - 7_000.0
     row = BrokerRow(2, "silent", since_ms, in_flight=3, held_records=9, oldest_held_ms=since_ms)
     wait = WaitRow("orders", 1, 2, since_ms, "broker")
-    stage.hear(0, row, waits=(wait,))
-    trouble = stage.book.trouble(stage.now_ms)
+    harness.hear(0, row, waits=(wait,))
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == (
         "Broker 2 (kafka2:9092) has been silent for 7 s and 9 records wait for it; "
         "oldest held record 7 s, orders-1."
     )
-    shown = stage.book.status(0, 5, stage.now_ms)
+    shown = harness.book.status(0, 5, harness.now_ms)
     assert shown["oldest_held"]["reason"] == "broker 2 silent"
     assert [each["state"] for each in shown["brokers"]] == ["known", "silent"]
 
 
 def test_a_worker_that_needs_a_broker_no_more_is_overruled(caplog: pytest.LogCaptureFixture) -> None:
     """Its last word is from when it lost the broker: another worker is connected, or metadata names it long after."""
-    stage = Stage()
-    stage.hear(0, stage.down(held=0))
-    assert stage.state() == "down"
-    assert stage.book.brokers.wants_metadata
-    stage.hear(1, up())
-    assert stage.state() == "up"
+    harness = Harness()
+    harness.hear(0, harness.down(held=0))
+    assert harness.state() == "down"
+    assert harness.book.brokers.wants_metadata
+    harness.hear(1, up())
+    assert harness.state() == "up"
 
-    alone = Stage()
+    alone = Harness()
     alone.hear(0, alone.down(held=0))
     alone.answered_ms = alone.now_ms + VOUCHED_MS
     alone.tick(VOUCHED_MS)
@@ -127,28 +127,28 @@ def test_a_worker_that_needs_a_broker_no_more_is_overruled(caplog: pytest.LogCap
 
 def test_a_broker_is_up_only_while_somebody_is_connected_to_it(caplog: pytest.LogCaptureFixture) -> None:
     """Kafka names a broker also while its port is closed to this host."""
-    stage = Stage()
-    stage.hear(0, up())
-    assert (stage.state(1), stage.state(2)) == ("up", "known")
+    harness = Harness()
+    harness.hear(0, up())
+    assert (harness.state(1), harness.state(2)) == ("up", "known")
     lost = BrokerRow(1, "known", NOW_MS, "kafka1:9092 closed the connection.")
-    stage.hear(0, lost, after_ms=1_000.0)
-    stage.tick(60_000.0)
-    first, _ = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    harness.hear(0, lost, after_ms=1_000.0)
+    harness.tick(60_000.0)
+    first, _ = harness.book.status(0, 5, harness.now_ms)["brokers"]
     assert (first["state"], first["since_seconds"]) == ("known", 60.0)
     assert first["last_error"] == "kafka1:9092 closed the connection."
-    assert not stage.book.is_eventful and stage.book.trouble(stage.now_ms) is None
-    stage.hear(1, up())
-    assert (stage.state(), caplog.messages) == ("up", []), "nobody missed it"
+    assert not harness.book.is_eventful and harness.book.trouble(harness.now_ms) is None
+    harness.hear(1, up())
+    assert (harness.state(), caplog.messages) == ("up", []), "nobody missed it"
 
 
 def test_a_broker_that_may_be_back_is_up_again_when_it_is_connected_to(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage()
-    stage.hear(0, stage.down(held=0))
-    stage.answered_ms = stage.now_ms + VOUCHED_MS
-    stage.tick(VOUCHED_MS)
-    stage.hear(0, up(), after_ms=8_000.0)
+    harness = Harness()
+    harness.hear(0, harness.down(held=0))
+    harness.answered_ms = harness.now_ms + VOUCHED_MS
+    harness.tick(VOUCHED_MS)
+    harness.hear(0, up(), after_ms=8_000.0)
     assert [line.split(") ")[1].split(":")[0] for line in caplog.messages] == [
         "is down",
         "may be back after 12 s",
@@ -157,41 +157,41 @@ def test_a_broker_that_may_be_back_is_up_again_when_it_is_connected_to(
 
 
 def test_one_record_that_waits_is_one() -> None:
-    stage = Stage()
-    stage.hear(0, stage.down(held=1))
-    stage.tick(5_000.0)
-    trouble = stage.book.trouble(stage.now_ms)
+    harness = Harness()
+    harness.hear(0, harness.down(held=1))
+    harness.tick(5_000.0)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert "has been down for 5 s and 1 record waits for it" in trouble.sentence
 
 
 def test_a_broker_that_comes_and_goes_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     for _ in range(10):
-        stage.hear(0, stage.down(), after_ms=500.0)
-        stage.hear(0, up(), after_ms=500.0)
+        harness.hear(0, harness.down(), after_ms=500.0)
+        harness.hear(0, up(), after_ms=500.0)
     assert len(caplog.records) <= 3, "one line in LINE_INTERVAL_MS"
 
 
 def test_a_broker_that_metadata_no_longer_names_is_shown_for_a_while() -> None:
-    stage = Stage()
-    stage.tick()
-    stage.nodes = {1: NODES[1]}
-    stage.tick(1_000.0)
-    assert stage.state(2) == "down"
-    stage.tick(DEPARTED_MS)
-    assert stage.state(2) == "down"
-    stage.tick(1.0)
-    assert stage.state(2) == ""
+    harness = Harness()
+    harness.tick()
+    harness.nodes = {1: NODES[1]}
+    harness.tick(1_000.0)
+    assert harness.state(2) == "down"
+    harness.tick(DEPARTED_MS)
+    assert harness.state(2) == "down"
+    harness.tick(1.0)
+    assert harness.state(2) == ""
 
 
 def test_while_all_is_well_each_change_is_seen_at_the_next_look() -> None:
-    def calm() -> Stage:
-        stage = Stage()
-        stage.hear(0, up(), up(2))
-        stage.tick(1_000.0)
-        assert stage.book.brokers.is_calm and not stage.book.is_eventful
-        return stage
+    def calm() -> Harness:
+        harness = Harness()
+        harness.hear(0, up(), up(2))
+        harness.tick(1_000.0)
+        assert harness.book.brokers.is_calm and not harness.book.is_eventful
+        return harness
 
     unreachable = calm()
     unreachable.book.worker_left(0)
@@ -212,29 +212,29 @@ def test_while_all_is_well_each_change_is_seen_at_the_next_look() -> None:
 
 
 def test_a_worker_that_is_gone_says_nothing_any_more() -> None:
-    stage = Stage()
-    stage.hear(0, stage.down(held=0))
-    stage.book.worker_left(0)
-    stage.tick()
-    assert stage.state() == "known"
+    harness = Harness()
+    harness.hear(0, harness.down(held=0))
+    harness.book.worker_left(0)
+    harness.tick()
+    assert harness.state() == "known"
 
 
 def test_what_the_records_of_a_dead_worker_wait_for_is_known_until_its_successor_reports(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log said that the broker may be back and that no record waits for it, and status that it had just gone."""
-    stage = Stage()
+    harness = Harness()
     wait = WaitRow("orders", 1, 1, NOW_MS, "broker", "refused")
-    stage.hear(0, stage.down(), up(2), waits=(wait,))
-    stage.tick(10_000.0)
-    before = stage.book.trouble(stage.now_ms)
-    stage.book.worker_left(0)
-    stage.tick()
-    assert stage.book.trouble(stage.now_ms) == before is not None
-    connecting = BrokerRow(1, "connecting", stage.now_ms, held_records=5, oldest_held_ms=NOW_MS)
-    stage.hear(0, connecting, waits=(wait,), after_ms=500.0)
-    stage.hear(0, stage.down(), waits=(wait,), after_ms=500.0)
-    first, second = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    harness.hear(0, harness.down(), up(2), waits=(wait,))
+    harness.tick(10_000.0)
+    before = harness.book.trouble(harness.now_ms)
+    harness.book.worker_left(0)
+    harness.tick()
+    assert harness.book.trouble(harness.now_ms) == before is not None
+    connecting = BrokerRow(1, "connecting", harness.now_ms, held_records=5, oldest_held_ms=NOW_MS)
+    harness.hear(0, connecting, waits=(wait,), after_ms=500.0)
+    harness.hear(0, harness.down(), waits=(wait,), after_ms=500.0)
+    first, second = harness.book.status(0, 5, harness.now_ms)["brokers"]
     assert (first["state"], first["since_seconds"], second["state"]) == ("down", 11.0, "known")
     (line,) = caplog.messages
     assert line.startswith("Broker 1 (kafka1:9092) is down")
@@ -242,111 +242,113 @@ def test_what_the_records_of_a_dead_worker_wait_for_is_known_until_its_successor
 
 def test_causes_that_pass_at_once_have_no_line(caplog: pytest.LogCaptureFixture) -> None:
     """Kafka is back and is being connected to, or a worker that has just begun waits for its metadata."""
-    stage = Stage()
+    harness = Harness()
     for cause in ("broker", "metadata"):
-        stage.hear(0, waits=(WaitRow("orders", 1, 1, NOW_MS - 16_000.0, cause),))
-        stage.hear(0, up(), after_ms=1_000.0)
+        harness.hear(0, waits=(WaitRow("orders", 1, 1, NOW_MS - 16_000.0, cause),))
+        harness.hear(0, up(), after_ms=1_000.0)
     assert not caplog.messages
-    stage.hear(0, waits=(WaitRow("orders", 1, -1, NOW_MS - 16_000.0, "metadata"),))
-    stage.tick(3_000.0)
+    harness.hear(0, waits=(WaitRow("orders", 1, -1, NOW_MS - 16_000.0, "metadata"),))
+    harness.tick(3_000.0)
     (line,) = caplog.messages
     assert line.startswith("Oldest held record 21 s, orders-1, the cluster's metadata has not come since")
-    stage.error = "Kafka is not reachable."
-    stage.tick(60_000.0)
+    harness.error = "Kafka is not reachable."
+    harness.tick(60_000.0)
     assert len(caplog.messages) == 1, "the line about the cluster says it"
 
 
 def test_the_oldest_record_of_all_workers_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     young = WaitRow("Orders", 0, 1, NOW_MS - 1_000.0, "no_leader")
     old = WaitRow("Orders", 3, -1, NOW_MS - 6_000.0, "no_leader")
     with caplog.at_level(logging.INFO):
-        stage.hear(0, waits=(young,))
+        harness.hear(0, waits=(young,))
         assert not caplog.records
-        stage.hear(1, waits=(old,))
+        harness.hear(1, waits=(old,))
         for _ in range(59):
-            stage.tick(1_000.0)
+            harness.tick(1_000.0)
         assert [line.getMessage().split(". ")[0] for line in caplog.records] == [
             "Oldest held record 6 s, Orders-3, no leader"
         ]
-        stage.tick(1_000.0)
+        harness.tick(1_000.0)
         assert len(caplog.records) == 2
-        stage.hear(0)
-        stage.hear(1)
+        harness.hear(0)
+        harness.hear(1)
     assert caplog.records[-1].getMessage() == "No record waits for long any more."
 
 
 def test_a_broker_that_is_down_has_one_line_and_its_oldest_record_one_a_minute_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage()
-    stage.hear(0, stage.down(), waits=(WaitRow("orders", 1, 1, NOW_MS, "broker", "refused"),))
+    harness = Harness()
+    harness.hear(0, harness.down(), waits=(WaitRow("orders", 1, 1, NOW_MS, "broker", "refused"),))
     for _ in range(60):
-        stage.tick(1_000.0)
+        harness.tick(1_000.0)
     (line,) = caplog.messages
     assert line.startswith("Broker 1 (kafka1:9092) is down: refused")
-    stage.tick(5_000.0)
+    harness.tick(5_000.0)
     assert caplog.messages[1].startswith("Oldest held record 1 min 5 s, orders-1, broker 1 down: refused.")
 
 
 def test_a_broker_that_falls_silent_is_no_line_about_an_answer_first(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stage = Stage()
+    harness = Harness()
     row = WaitRow("orders", 1, 2, NOW_MS - 5_500.0, "unanswered")
-    stage.hear(0, up(2), waits=(row,))
+    harness.hear(0, up(2), waits=(row,))
     silent = BrokerRow(2, "silent", NOW_MS - 5_400.0, in_flight=1, held_records=1, oldest_held_ms=NOW_MS)
-    stage.hear(0, silent, waits=(row._replace(cause="broker"),), after_ms=600.0)
+    harness.hear(0, silent, waits=(row._replace(cause="broker"),), after_ms=600.0)
     (line,) = caplog.messages
     assert line.startswith("Broker 2 (kafka2:9092) is silent")
-    slow = Stage()
+    slow = Harness()
     slow.hear(0, up(2), waits=(row,))
     slow.tick(2_000.0)
     assert caplog.messages[-1].startswith("Oldest held record 7 s, orders-1, broker 2 has not answered yet.")
 
 
 def test_records_that_linger_are_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
-    stage.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 20_000.0, "linger"),))
-    assert stage.book.trouble(stage.now_ms) is None
+    harness = Harness()
+    harness.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 20_000.0, "linger"),))
+    assert harness.book.trouble(harness.now_ms) is None
     assert not caplog.records
 
 
 def test_a_paused_topic_has_no_second_note_and_no_line(caplog: pytest.LogCaptureFixture) -> None:
     """The order to pause has its own note and its own line."""
-    stage = Stage()
-    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 20_000.0, "paused"),))
-    assert stage.book.notices(0, stage.now_ms) == []
-    assert stage.book.trouble(stage.now_ms) is None
-    oldest = stage.book.status(0, 5, stage.now_ms)["oldest_held"]
+    harness = Harness()
+    harness.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 20_000.0, "paused"),))
+    assert harness.book.notices(0, harness.now_ms) == []
+    assert harness.book.trouble(harness.now_ms) is None
+    oldest = harness.book.status(0, 5, harness.now_ms)["oldest_held"]
     assert (oldest["seconds"], oldest["reason"]) == (20.0, "paused by an operator")
     assert not caplog.records
 
 
 def test_a_client_that_waits_for_a_paused_topic_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     hold = HoldRow("bulk", "share", "orders", NOW_MS - 6_000.0, 1)
-    stage.paused.add("orders")
-    stage.hear(0, holds=(hold,), topics=(ShareRow("orders", 1.0, 50, is_full=True),))
+    harness.paused.add("orders")
+    harness.hear(0, holds=(hold,), topics=(ShareRow("orders", 1.0, 50, is_full=True),))
     advice = "Topic orders is paused: `kafka-sidecar resume` lets it go on."
-    (notice,) = stage.book.notices(50, stage.now_ms)
+    (notice,) = harness.book.notices(50, harness.now_ms)
     assert notice == f"pool 50 %, topic orders at its share, client bulk waits for 6 s. {advice}"
     assert caplog.messages[-1].endswith(f"topic orders holds its share of the buffer pool. {advice}")
-    stage.paused.clear()
-    (notice,) = stage.book.notices(50, stage.now_ms)
+    harness.paused.clear()
+    (notice,) = harness.book.notices(50, harness.now_ms)
     assert "paused" not in notice
 
 
 @pytest.mark.parametrize("deliberate", ["paused", "linger"])
 def test_a_deliberate_wait_hides_no_trouble(deliberate: str, caplog: pytest.LogCaptureFixture) -> None:
     """The paused record was the oldest one, so that nobody saw the refusal of another topic."""
-    stage = Stage()
+    harness = Harness()
     paused = WaitRow("paused", 0, 1, NOW_MS - 60_000.0, deliberate)
     refused = WaitRow("orders", 1, 2, NOW_MS - 6_000.0, "refused", "NOT_ENOUGH_REPLICAS")
-    stage.hear(0, waits=(paused, WaitRow("orders", 0, 1, NOW_MS - 100.0, "unanswered")))
-    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["topic"] == "paused", "the other one is young"
-    stage.hear(1, waits=(paused, refused))
-    trouble = stage.book.trouble(stage.now_ms)
+    harness.hear(0, waits=(paused, WaitRow("orders", 0, 1, NOW_MS - 100.0, "unanswered")))
+    assert harness.book.status(0, 5, harness.now_ms)["oldest_held"]["topic"] == "paused", (
+        "the other one is young"
+    )
+    harness.hear(1, waits=(paused, refused))
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == "Oldest held record 6 s, orders-1, broker 2 refuses: NOT_ENOUGH_REPLICAS."
     assert caplog.messages == [f"{trouble.sentence} {trouble.advice}"]
@@ -354,31 +356,33 @@ def test_a_deliberate_wait_hides_no_trouble(deliberate: str, caplog: pytest.LogC
 
 def test_a_worker_without_metadata_says_who_waits_and_leaves_the_rest_to_its_predecessor() -> None:
     """For 5 s nothing of it was shown: neither its held clients nor what they hold of the pool."""
-    stage = Stage()
+    harness = Harness()
     wait = WaitRow("orders", 1, 1, NOW_MS - 8_000.0, "broker")
-    stage.hear(0, stage.down(), waits=(wait,))
-    stage.book.worker_left(0)
-    hold = HoldRow("bulk", "pool", "orders", stage.now_ms - 2_000.0, 1)
-    stage.hear(0, holds=(hold,), topics=(ShareRow("orders", 0.5, 50),), knows_cluster=False, after_ms=6_000.0)
-    shown = stage.book.status(50, 5, stage.now_ms)
+    harness.hear(0, harness.down(), waits=(wait,))
+    harness.book.worker_left(0)
+    hold = HoldRow("bulk", "pool", "orders", harness.now_ms - 2_000.0, 1)
+    harness.hear(
+        0, holds=(hold,), topics=(ShareRow("orders", 0.5, 50),), knows_cluster=False, after_ms=6_000.0
+    )
+    shown = harness.book.status(50, 5, harness.now_ms)
     assert [each["client"] for each in shown["holds"]] == ["bulk"]
     assert [each["topic"] for each in shown["pool"]["by_topic"]] == ["orders"]
-    trouble = stage.book.trouble(stage.now_ms)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence.startswith(
         "Broker 1 (kafka1:9092) has been down for 6 s and 5 records wait for it"
     )
-    stage.hear(0, up())
-    assert stage.book.trouble(stage.now_ms) is None
-    fresh = Stage()
+    harness.hear(0, up())
+    assert harness.book.trouble(harness.now_ms) is None
+    fresh = Harness()
     fresh.hear(0, knows_cluster=False)
     assert fresh.book.trouble(fresh.now_ms) is None
 
 
 def test_a_partition_that_the_topic_lacks_is_not_an_unknown_topic() -> None:
-    stage = Stage()
-    stage.hear(0, waits=(WaitRow("orders", -1, -1, NOW_MS - 6_000.0, "out_of_range"),))
-    (notice,) = stage.book.notices(0, stage.now_ms)
+    harness = Harness()
+    harness.hear(0, waits=(WaitRow("orders", -1, -1, NOW_MS - 6_000.0, "out_of_range"),))
+    (notice,) = harness.book.notices(0, harness.now_ms)
     assert notice == (
         "oldest held record 6 s, topic orders, it names a partition that the topic does not have. "
         "Send to a partition that the topic has, or give it more of them."
@@ -387,41 +391,41 @@ def test_a_partition_that_the_topic_lacks_is_not_an_unknown_topic() -> None:
 
 def test_with_nothing_held_no_oldest_record_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     """The worker's report is up to a second old, the count of held records is of now."""
-    stage = Stage()
-    stage.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 8_000.0, "queued"),))
-    (notice,) = stage.book.notices(0, stage.now_ms)
+    harness = Harness()
+    harness.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 8_000.0, "queued"),))
+    (notice,) = harness.book.notices(0, harness.now_ms)
     assert notice.startswith("oldest held record 8 s, orders-2, in line for broker 1.")
-    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"]["seconds"] == 8.0
-    stage.held = 0
-    assert stage.book.notices(0, stage.now_ms) == []
-    assert stage.book.status(0, 5, stage.now_ms)["oldest_held"] is None
+    assert harness.book.status(0, 5, harness.now_ms)["oldest_held"]["seconds"] == 8.0
+    harness.held = 0
+    assert harness.book.notices(0, harness.now_ms) == []
+    assert harness.book.status(0, 5, harness.now_ms)["oldest_held"] is None
     with caplog.at_level(logging.INFO):
-        stage.tick(1_000.0)
+        harness.tick(1_000.0)
     assert caplog.messages[-1] == "No record waits for long any more."
 
 
 def test_reports_from_before_a_stop_are_not_judged_after_it(caplog: pytest.LogCaptureFixture) -> None:
     """After SIGCONT the log named a record that the workers had delivered long ago."""
-    stage = Stage()
+    harness = Harness()
     with caplog.at_level(logging.INFO):
-        stage.hear(0, up(), waits=(WaitRow("orders", 1, 1, NOW_MS - 100.0, "unanswered"),))
-        stage.now_ms += 40_000.0
-        stage.book.distrust(stage.now_ms + 2_000.0)
-        stage.tick()
-        assert stage.book.notices(0, stage.now_ms) == []
-        stage.hear(0, up(), waits=(WaitRow("orders", 1, 1, stage.now_ms - 100.0, "unanswered"),))
-        stage.tick(2_000.0)
+        harness.hear(0, up(), waits=(WaitRow("orders", 1, 1, NOW_MS - 100.0, "unanswered"),))
+        harness.now_ms += 40_000.0
+        harness.book.distrust(harness.now_ms + 2_000.0)
+        harness.tick()
+        assert harness.book.notices(0, harness.now_ms) == []
+        harness.hear(0, up(), waits=(WaitRow("orders", 1, 1, harness.now_ms - 100.0, "unanswered"),))
+        harness.tick(2_000.0)
         assert caplog.messages == []
-        stage.tick(5_000.0)
+        harness.tick(5_000.0)
     assert caplog.messages[0].startswith("Oldest held record 7 s, orders-1, broker 1 has not answered yet.")
 
 
 def test_the_trouble_of_a_broker_names_it_once() -> None:
-    stage = Stage()
+    harness = Harness()
     error = "Cannot connect to kafka1:9092 (id 1): Connection refused."
     row = BrokerRow(1, "down", NOW_MS - 7_000.0, error, held_records=9, oldest_held_ms=NOW_MS - 8_000.0)
-    stage.hear(0, row, waits=(WaitRow("orders", 1, 1, NOW_MS - 8_000.0, "broker", error),))
-    trouble = stage.book.trouble(stage.now_ms)
+    harness.hear(0, row, waits=(WaitRow("orders", 1, 1, NOW_MS - 8_000.0, "broker", error),))
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == (
         "Broker 1 (kafka1:9092) has been down for 7 s and 9 records wait for it; oldest held record 8 s, orders-1: "
@@ -434,25 +438,25 @@ def test_the_trouble_of_a_broker_names_it_once() -> None:
 
 
 def test_letters_that_the_spool_does_not_take_are_a_notice_with_the_cause() -> None:
-    stage = Stage()
+    harness = Harness()
     reason = "the dead letter spool /letters cannot be written (No space left on device)"
-    stage.hear(0, letters=(LettersRow(2, NOW_MS - 9_000.0, reason),))
-    stage.hear(1, letters=(LettersRow(1, NOW_MS - 4_000.0, reason),))
-    assert stage.book.notices(0, stage.now_ms) == [
+    harness.hear(0, letters=(LettersRow(2, NOW_MS - 9_000.0, reason),))
+    harness.hear(1, letters=(LettersRow(1, NOW_MS - 4_000.0, reason),))
+    assert harness.book.notices(0, harness.now_ms) == [
         f"dead letters of 3 submissions wait for 9 s: {reason}. "
         "Make room there or mend its rights, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
     ]
-    assert stage.book.is_eventful, "its age grows"
-    assert stage.book.trouble(stage.now_ms) is None, "records are accepted and delivered"
+    assert harness.book.is_eventful, "its age grows"
+    assert harness.book.trouble(harness.now_ms) is None, "records are accepted and delivered"
 
 
 def test_a_throttle_is_said_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     for _ in range(30):
-        stage.hear(0, BrokerRow(1, "up", NOW_MS, throttle_ms=700), after_ms=1_000.0)
+        harness.hear(0, BrokerRow(1, "up", NOW_MS, throttle_ms=700), after_ms=1_000.0)
     (line,) = caplog.records
     assert "Broker 1 throttles this daemon: it asked for 700 ms" in line.getMessage()
-    assert "broker 1 throttles: 700 ms" in stage.book.notices(0, stage.now_ms)[0]
+    assert "broker 1 throttles: 700 ms" in harness.book.notices(0, harness.now_ms)[0]
 
 
 def test_without_reports_a_broker_is_known_and_one_of_a_cluster_out_of_reach_is_down(
@@ -468,16 +472,16 @@ def test_without_reports_a_broker_is_known_and_one_of_a_cluster_out_of_reach_is_
 
 
 def test_status_shows_so_many_of_each() -> None:
-    stage = Stage()
+    harness = Harness()
     names = [f"n{number}" for number in range(SHOWN_MAX + 1)]
     for worker in (0, 1):
-        stage.hear(
+        harness.hear(
             worker,
             topics=tuple(ShareRow(name, 0.01, 1) for name in names),
             clients=tuple(ShareRow(name, 0.01, 1) for name in names),
             holds=tuple(HoldRow(name, "pool", "orders", NOW_MS + worker, 1) for name in names),
         )
-    shown = stage.book.status(0, 5, stage.now_ms)
+    shown = harness.book.status(0, 5, harness.now_ms)
     rows = (shown["pool"]["by_topic"], shown["pool"]["by_client"], shown["holds"])
     assert [len(each) for each in rows] == [SHOWN_MAX] * 3
     assert rows[0][0]["pages"] == 2, "both workers' part"
@@ -485,40 +489,40 @@ def test_status_shows_so_many_of_each() -> None:
 
 def test_a_topic_is_not_called_unknown_before_the_cluster_has_said_so() -> None:
     """The broker that was asked hangs: the topic may well be there."""
-    stage = Stage()
+    harness = Harness()
     waits = (WaitRow("orders", -1, -1, NOW_MS - 6_000.0, "unknown_topic"),)
-    stage.answered_ms = NOW_MS - 7_000.0
-    stage.hear(-1, BrokerRow(2, "silent", NOW_MS - 6_000.0, in_flight=1))
-    stage.hear(0, waits=waits)
-    trouble = stage.book.trouble(stage.now_ms)
+    harness.answered_ms = NOW_MS - 7_000.0
+    harness.hear(-1, BrokerRow(2, "silent", NOW_MS - 6_000.0, in_flight=1))
+    harness.hear(0, waits=waits)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == (
         "Oldest held record 6 s, topic orders, the cluster's metadata has not come since: broker 2 silent."
     )
-    assert stage.book.notices(0, stage.now_ms) == []
-    stage.answered_ms = NOW_MS
-    stage.tick()
-    assert stage.book.trouble(stage.now_ms) is None
-    assert "not in the cluster's metadata. Create the topic" in stage.book.notices(0, stage.now_ms)[0]
+    assert harness.book.notices(0, harness.now_ms) == []
+    harness.answered_ms = NOW_MS
+    harness.tick()
+    assert harness.book.trouble(harness.now_ms) is None
+    assert "not in the cluster's metadata. Create the topic" in harness.book.notices(0, harness.now_ms)[0]
 
 
 def test_a_broker_that_waits_for_a_dead_one_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
     """With acks = all the living ones answer when the dead one has left the replicas in sync. All three were silent,
     each with advice for itself.
     """
-    stage = Stage()
-    stage.nodes[3] = Node(3, "kafka3", 9092)
+    harness = Harness()
+    harness.nodes[3] = Node(3, "kafka3", 9092)
     rows = [
         BrokerRow(each, "silent", NOW_MS, in_flight=3, held_records=9, oldest_held_ms=NOW_MS)
         for each in (2, 3)
     ]
     wait = WaitRow("orders", 1, 2, NOW_MS, "broker")
-    stage.hear(0, stage.down(), *rows, waits=(wait,))
-    stage.tick(6_000.0)
+    harness.hear(0, harness.down(), *rows, waits=(wait,))
+    harness.tick(6_000.0)
     assert [line.split(". ")[-1] for line in caplog.messages[1:]] == 2 * [
         "It may wait for broker 1, which is down."
     ]
-    trouble = stage.book.trouble(stage.now_ms)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence.startswith(
         "Broker 1 (kafka1:9092) has been down for 6 s and 5 records wait for it; "
@@ -526,12 +530,12 @@ def test_a_broker_that_waits_for_a_dead_one_is_not_blamed(caplog: pytest.LogCapt
         "down; Broker 3"
     )
     assert trouble.advice == "Look at broker 1."
-    shown = stage.book.status(0, 5, stage.now_ms)["brokers"]
+    shown = harness.book.status(0, 5, harness.now_ms)["brokers"]
     assert [each["last_error"].split(". ")[-1] for each in shown[1:]] == 2 * [
         "It may wait for broker 1, which is down."
     ]
 
-    hangs = Stage()
+    hangs = Harness()
     hangs.hear(0, hangs.down())
     late_ms = NOW_MS + IN_SYNC_MS
     hangs.hear(0, hangs.down(), BrokerRow(2, "silent", late_ms, in_flight=1), after_ms=IN_SYNC_MS + 6_000.0)
@@ -540,11 +544,11 @@ def test_a_broker_that_waits_for_a_dead_one_is_not_blamed(caplog: pytest.LogCapt
 
 
 def test_what_a_dead_worker_had_sent_is_not_refused_by_its_broker(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     died = "the death of the worker that had sent it"
-    stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "adopted", died),))
-    assert stage.book.trouble(stage.now_ms) is None, "Kafka is well"
-    (notice,) = stage.book.notices(0, stage.now_ms)
+    harness.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "adopted", died),))
+    assert harness.book.trouble(harness.now_ms) is None, "Kafka is well"
+    (notice,) = harness.book.notices(0, harness.now_ms)
     assert notice == (
         "oldest held record 6 s, orders-0, to be sent again to broker 1 after the death of the worker that had sent "
         "it. Nothing need be done: they are sent again once the broker has said what it has of them."
@@ -554,31 +558,31 @@ def test_what_a_dead_worker_had_sent_is_not_refused_by_its_broker(caplog: pytest
 
 def test_a_broker_that_is_up_for_others_is_being_connected_to() -> None:
     """It said "broker 3 up", and to look at that broker."""
-    stage = Stage()
-    stage.hear(1, up())
-    stage.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "broker"),))
-    trouble = stage.book.trouble(stage.now_ms)
+    harness = Harness()
+    harness.hear(1, up())
+    harness.hear(0, waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "broker"),))
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == "Oldest held record 6 s, orders-0, a worker is connecting to broker 1."
     assert trouble.advice == "If that lasts, look at the network to it."
 
 
 def test_an_answer_that_was_lost_is_no_refusal() -> None:
-    stage = Stage()
+    harness = Harness()
     error = "The connection to broker 1 ended before it answered: no answer within request.timeout.ms=30000"
-    stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 31_000.0, "lost", error),))
-    trouble = stage.book.trouble(stage.now_ms)
+    harness.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 31_000.0, "lost", error),))
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert trouble.sentence == f"Oldest held record 31 s, orders-0, to be sent again: {error}."
 
 
 def test_a_name_that_no_dns_knows_is_corrected_where_it_comes_from(caplog: pytest.LogCaptureFixture) -> None:
-    stage = Stage()
+    harness = Harness()
     error = "The name kafka1 cannot be resolved (No such name): correct advertised.listeners of broker 1."
-    row = stage.down()._replace(last_error=error)
-    stage.hear(0, row, waits=(WaitRow("orders", 0, 1, NOW_MS, "broker", error),))
-    stage.tick(6_000.0)
-    trouble = stage.book.trouble(stage.now_ms)
+    row = harness.down()._replace(last_error=error)
+    harness.hear(0, row, waits=(WaitRow("orders", 0, 1, NOW_MS, "broker", error),))
+    harness.tick(6_000.0)
+    trouble = harness.book.trouble(harness.now_ms)
     assert trouble is not None
     assert "correct advertised.listeners of broker 1" in trouble.sentence
     assert trouble.advice == "What waits is delivered once the broker can be connected to."
@@ -587,20 +591,22 @@ def test_a_name_that_no_dns_knows_is_corrected_where_it_comes_from(caplog: pytes
 
 def test_each_cause_of_waiting_has_words_and_advice() -> None:
     for cause in WaitCause:
-        stage = Stage()
-        stage.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 9_000.0, str(cause), "An error."),))
-        shown = stage.book.status(0, 5, stage.now_ms)["oldest_held"]
+        harness = Harness()
+        harness.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 9_000.0, str(cause), "An error."),))
+        shown = harness.book.status(0, 5, harness.now_ms)["oldest_held"]
         assert shown["reason"] and wait_advice(cause, "").endswith(".")
 
 
 def test_a_program_hears_for_what_its_topic_waits() -> None:
-    stage = Stage()
-    stage.hear(0, stage.down(), up(2))
-    assert stage.book.why_waits("orders", [2, 2]) == ""
-    assert stage.book.why_waits("orders", [2, 1]) == "broker 1 (kafka1:9092) is down: refused"
-    assert stage.book.why_waits("orders", [2, -1]) == "partitions without a leader: 1 of 2"
-    stage.hear(0, up(2), waits=(WaitRow("orders", 0, 2, NOW_MS - 9_000.0, "refused", "NOT_ENOUGH_REPLICAS"),))
-    assert stage.book.why_waits("orders", [2]) == (
+    harness = Harness()
+    harness.hear(0, harness.down(), up(2))
+    assert harness.book.why_waits("orders", [2, 2]) == ""
+    assert harness.book.why_waits("orders", [2, 1]) == "broker 1 (kafka1:9092) is down: refused"
+    assert harness.book.why_waits("orders", [2, -1]) == "partitions without a leader: 1 of 2"
+    harness.hear(
+        0, up(2), waits=(WaitRow("orders", 0, 2, NOW_MS - 9_000.0, "refused", "NOT_ENOUGH_REPLICAS"),)
+    )
+    assert harness.book.why_waits("orders", [2]) == (
         "oldest held record 9 s, orders-0, broker 2 refuses: NOT_ENOUGH_REPLICAS"
     )
-    assert stage.book.why_waits("billing", [2]) == ""
+    assert harness.book.why_waits("billing", [2]) == ""

@@ -24,21 +24,21 @@ from sidecar.controller.workers.worker_process import WorkerProcess
 from sidecar.controller.workers.worker_states import WorkerState
 from sidecar.tools.testing.waiting import wait_until
 
-from .stage import Stage, on_stage
+from .harness import Harness, with_harness
 
 pytestmark = pytest.mark.process
 
 
-@on_stage(workers=2)
-async def test_all_workers_become_ready(it: Stage) -> None:
+@with_harness(workers=2)
+async def test_all_workers_become_ready(it: Harness) -> None:
     await it.supervisor.wait_all_ready()
     assert {identity.index for identity in it.joined} == {0, 1}
     assert {worker.identity.slot for worker in it.supervisor.ready} == {0, 1}
     assert len({worker.pid for worker in it.supervisor.ready}) == 2
 
 
-@on_stage()
-async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> None:
+@with_harness()
+async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Harness) -> None:
     await it.supervisor.wait_all_ready()
     before = it.worker().identity
     it.worker().signal(signal.SIGKILL)
@@ -56,8 +56,8 @@ async def test_a_killed_worker_is_replaced_under_a_new_identity(it: Stage) -> No
     assert row["last_death"] == it.supervisor.last_death
 
 
-@on_stage(worker_slots=[5, 9], heartbeat_timeout_s=0.3)
-async def test_more_slots_than_workers(it: Stage) -> None:
+@with_harness(worker_slots=[5, 9], heartbeat_timeout_s=0.3)
+async def test_more_slots_than_workers(it: Harness) -> None:
     """A dead daemon left two slots and one worker is wanted: a second one finishes its slot, then ends."""
     await it.supervisor.wait_all_ready()
     assert {worker.identity.slot for worker in it.supervisor.ready} == {5, 9}
@@ -74,23 +74,23 @@ async def test_more_slots_than_workers(it: Stage) -> None:
     assert it.supervisor.held_slots == set()
 
 
-@on_stage("crash first")
-async def test_a_crash_at_start_is_tried_again(it: Stage) -> None:
+@with_harness("crash first")
+async def test_a_crash_at_start_is_tried_again(it: Harness) -> None:
     await it.until(lambda: it.joined)
     assert it.joined[0].incarnation == 2
     assert "status 1" in it.supervisor.last_death
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["exited"] == 1
 
 
-@on_stage("bad config")
-async def test_a_fatal_exit_stops_the_daemon(it: Stage) -> None:
+@with_harness("bad config")
+async def test_a_fatal_exit_stops_the_daemon(it: Harness) -> None:
     await it.until(lambda: it.fatal)
     assert "cannot use its configuration" in it.fatal[0]
     assert it.supervisor.deaths.total == 0
 
 
-@on_stage(heartbeat_timeout_s=0.6)
-async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
+@with_harness(heartbeat_timeout_s=0.6)
+async def test_a_silent_worker_is_ended_and_replaced(it: Harness) -> None:
     """It hangs: SIGABRT, so that it can say where; the first misses alone do nothing."""
     await it.supervisor.wait_all_ready()
     it.slots.silent.add(0)
@@ -102,8 +102,8 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Stage) -> None:
     assert it.slots.spared == [(0, 1)]
 
 
-@on_stage(workers=2, heartbeat_timeout_s=0.6)
-async def test_a_look_at_one_worker_that_fails_leaves_the_others_watched(it: Stage) -> None:
+@with_harness(workers=2, heartbeat_timeout_s=0.6)
+async def test_a_look_at_one_worker_that_fails_leaves_the_others_watched(it: Harness) -> None:
     """The task that looks had ended without a word, and a worker that hung was never replaced."""
     await it.supervisor.wait_all_ready()
     look = it.supervisor._heartbeats.look_at
@@ -131,8 +131,8 @@ def test_a_silent_worker_has_one_line_of_the_log(caplog: pytest.LogCaptureFixtur
     )
 
 
-@on_stage(heartbeat_timeout_s=0.6)
-async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Stage) -> None:
+@with_harness(heartbeat_timeout_s=0.6)
+async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Harness) -> None:
     """No signal reaches a process that waits for a dead disk, so the log must say why there is no successor."""
     await it.supervisor.wait_all_ready()
     worker = it.worker()
@@ -150,8 +150,8 @@ async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Stage) -> N
     assert "does not die by SIGKILL" in error.call_args.args[0]
 
 
-@on_stage(heartbeat_timeout_s=0.6)
-async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
+@with_harness(heartbeat_timeout_s=0.6)
+async def test_a_stopped_worker_is_killed_at_once(it: Harness) -> None:
     """It obeys SIGKILL only: no time is given to it for last words."""
     await it.supervisor.wait_all_ready()
     with mock.patch("sidecar.controller.workers.heartbeats.ABORT_GRACE_S", 3_600.0):
@@ -163,8 +163,8 @@ async def test_a_stopped_worker_is_killed_at_once(it: Stage) -> None:
     assert "killed by SIGKILL" in it.supervisor.last_death
 
 
-@on_stage("adopts for long", heartbeat_timeout_s=0.15)
-async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> None:
+@with_harness("adopts for long", heartbeat_timeout_s=0.15)
+async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Harness) -> None:
     """Looked at for many times as long as a start may be silent: its heartbeat moves, so it lives."""
     with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 200.0):
         worker = it.worker()
@@ -176,8 +176,8 @@ async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Stage) -> 
     assert it.slots.spared == []
 
 
-@on_stage("hangs at first", heartbeat_timeout_s=0.15)
-async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> None:
+@with_harness("hangs at first", heartbeat_timeout_s=0.15)
+async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Harness) -> None:
     it.slots.silent.add(0)
     with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 200.0):
         await it.until(lambda: it.left)
@@ -187,8 +187,8 @@ async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Stage) -> N
     assert it.slots.spared == [(0, 1)], "its slot says that we did it, and nobody's submission"
 
 
-@on_stage("asks")
-async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Stage) -> None:
+@with_harness("asks")
+async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Harness) -> None:
     """And a message that no worker says is logged, and costs nothing."""
     with mock.patch.object(supervisor.log, "warning") as warning:
         await it.supervisor.wait_all_ready()
@@ -199,8 +199,8 @@ async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Stage) -> 
 
 
 @pytest.mark.rule("S2")
-@on_stage("leaves 7", workers=2)
-async def test_drain_hears_every_worker(it: Stage) -> None:
+@with_harness("leaves 7", workers=2)
+async def test_drain_hears_every_worker(it: Harness) -> None:
     await it.supervisor.wait_all_ready()
     assert await it.supervisor.drain(5.0) == 14
     assert all(worker.state is WorkerState.DRAINING for worker in it.supervisor.alive)
@@ -210,8 +210,8 @@ async def test_drain_hears_every_worker(it: Stage) -> None:
 
 
 @pytest.mark.rule("S2")
-@on_stage("hang in drain")
-async def test_a_drain_that_hangs_is_ended(it: Stage) -> None:
+@with_harness("hang in drain")
+async def test_a_drain_that_hangs_is_ended(it: Harness) -> None:
     await it.supervisor.wait_all_ready()
     with mock.patch("sidecar.controller.workers.supervisor.STOP_GRACE_S", 0.3):
         await it.supervisor.drain(0.0)
@@ -228,8 +228,8 @@ def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None
     assert choose_cpus(3, [0]) == [0]
 
 
-@on_stage(workers=2, with_standby=True)
-async def test_a_standby_replaces_the_dead(it: Stage) -> None:
+@with_harness(workers=2, with_standby=True)
+async def test_a_standby_replaces_the_dead(it: Harness) -> None:
     await it.until(lambda: it.supervisor.standbys.pid)
     standby = it.supervisor.standbys.pid
     it.worker(1).signal(signal.SIGKILL)
@@ -243,8 +243,8 @@ async def test_a_standby_replaces_the_dead(it: Stage) -> None:
     assert process_state(pid) is None, "killed and reaped with the rest"
 
 
-@on_stage(with_standby=True)
-async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> None:
+@with_harness(with_standby=True)
+async def test_a_standby_that_died_or_stands_still_is_not_used(it: Harness) -> None:
     with mock.patch("sidecar.controller.workers.standby_worker.STANDBY_RETRY_S", 0.05):
         await it.until(lambda: it.supervisor.standbys.pid)
         first = it.supervisor.standbys.pid
@@ -261,8 +261,10 @@ async def test_a_standby_that_died_or_stands_still_is_not_used(it: Stage) -> Non
     assert process_state(second) is None
 
 
-@on_stage(heartbeat_timeout_s=0.15, worker_command=(sys.executable, "-c", "import time; time.sleep(3600)"))
-async def test_workers_that_are_too_slow_to_load_do_not_end_the_daemon(it: Stage) -> None:
+@with_harness(
+    heartbeat_timeout_s=0.15, worker_command=(sys.executable, "-c", "import time; time.sleep(3600)")
+)
+async def test_workers_that_are_too_slow_to_load_do_not_end_the_daemon(it: Harness) -> None:
     """Found by chaos on a host of twenty busy processes a CPU: three were ended by us while they were loaded."""
     it.slots.silent.add(0)
     with mock.patch("sidecar.controller.workers.heartbeats.START_SILENCE_MS", 100.0):
@@ -271,8 +273,8 @@ async def test_workers_that_are_too_slow_to_load_do_not_end_the_daemon(it: Stage
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] > FAILED_STARTS_MAX
 
 
-@on_stage(worker_command=(sys.executable, "-c", "import no_such_module"))
-async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(it: Stage) -> None:
+@with_harness(worker_command=(sys.executable, "-c", "import no_such_module"))
+async def test_workers_that_cannot_be_loaded_end_the_daemon_with_what_they_said(it: Harness) -> None:
     await it.until(lambda: it.fatal)
     (sentence,) = it.fatal
     assert f"{FAILED_STARTS_MAX} ended one after the other" in sentence
@@ -287,20 +289,22 @@ def test_workers_that_cannot_be_loaded_any_more_leave_those_that_serve_alone(tmp
     program.write_text(whole)
 
     async def play() -> None:
-        stage = Stage("", 2, 60.0, (), False, (sys.executable, "-c", f"exec(open({str(program)!r}).read())"))
-        stage.supervisor.start()
+        harness = Harness(
+            "", 2, 60.0, (), False, (sys.executable, "-c", f"exec(open({str(program)!r}).read())")
+        )
+        harness.supervisor.start()
         try:
-            await stage.supervisor.wait_all_ready()
+            await harness.supervisor.wait_all_ready()
             program.write_text(half)
-            stage.worker(0).signal(signal.SIGKILL)
-            await stage.until(lambda: stage.supervisor.deaths.total > FAILED_STARTS_MAX + 1)
-            assert not stage.fatal
-            assert [worker.identity.index for worker in stage.supervisor.ready] == [1]
-            assert stage.supervisor.last_death.endswith("exited with status 1: ImportError: half.")
+            harness.worker(0).signal(signal.SIGKILL)
+            await harness.until(lambda: harness.supervisor.deaths.total > FAILED_STARTS_MAX + 1)
+            assert not harness.fatal
+            assert [worker.identity.index for worker in harness.supervisor.ready] == [1]
+            assert harness.supervisor.last_death.endswith("exited with status 1: ImportError: half.")
             program.write_text(whole)
-            await stage.supervisor.wait_all_ready()
+            await harness.supervisor.wait_all_ready()
         finally:
-            await stage.supervisor.stop()
+            await harness.supervisor.stop()
 
     asyncio.run(asyncio.wait_for(play(), 40.0))
 
@@ -325,12 +329,12 @@ def pauses_of(caplog: pytest.LogCaptureFixture) -> list[object]:
     """Words of the log for the pauses after the first five deaths of a worker that never becomes ready."""
 
     async def play() -> None:
-        stage = Stage("crashes", 1, 60.0, (), False, restart_backoff_max_ms=300.0)
-        stage.supervisor.start()
+        harness = Harness("crashes", 1, 60.0, (), False, restart_backoff_max_ms=300.0)
+        harness.supervisor.start()
         try:
-            await stage.until(lambda: stage.supervisor.deaths.total >= 5)
+            await harness.until(lambda: harness.supervisor.deaths.total >= 5)
         finally:
-            await stage.supervisor.stop()
+            await harness.supervisor.stop()
 
     with caplog.at_level("WARNING"):
         asyncio.run(asyncio.wait_for(play(), 40.0))
@@ -343,14 +347,14 @@ def test_a_cpu_that_has_left_the_cpuset_is_a_warning_and_no_obstacle(
     no_cpu = 1_000
 
     async def play() -> None:
-        stage = Stage("", 1, 60.0, (), False, cpus=[no_cpu])
-        stage.supervisor.start()
+        harness = Harness("", 1, 60.0, (), False, cpus=[no_cpu])
+        harness.supervisor.start()
         try:
-            await stage.supervisor.wait_all_ready()
-            assert stage.worker().cpu is None
-            assert stage.supervisor.deaths.total == 0
+            await harness.supervisor.wait_all_ready()
+            assert harness.worker().cpu is None
+            assert harness.supervisor.deaths.total == 0
         finally:
-            await stage.supervisor.stop()
+            await harness.supervisor.stop()
 
     asyncio.run(asyncio.wait_for(play(), 40.0))
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -365,14 +369,14 @@ def test_a_worker_that_cannot_be_given_its_work_leaves_nothing(monkeypatch: pyte
     held: list[int] = []
 
     async def play() -> None:
-        stage = Stage("", 1, 60.0, (), False, restart_backoff_max_ms=1.0)
-        stage.supervisor.start()
+        harness = Harness("", 1, 60.0, (), False, restart_backoff_max_ms=1.0)
+        harness.supervisor.start()
         try:
             for count in (1, 4):
-                await stage.until(lambda count=count: stage.supervisor.deaths.total >= count)
+                await harness.until(lambda count=count: harness.supervisor.deaths.total >= count)
                 held.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - no wait, whatever Path is
         finally:
-            await stage.supervisor.stop()
+            await harness.supervisor.stop()
 
     asyncio.run(asyncio.wait_for(play(), 40.0))
     assert held[0] == held[1]
@@ -382,12 +386,12 @@ def test_first_words_that_nobody_can_take_are_no_obstacle(monkeypatch: pytest.Mo
     """The log's disk is full, or its reader is gone."""
 
     async def play() -> None:
-        stage = Stage("crash first", 1, 60.0, (), False)
-        stage.supervisor.start()
+        harness = Harness("crash first", 1, 60.0, (), False)
+        harness.supervisor.start()
         try:
-            await stage.until(lambda: stage.joined)
+            await harness.until(lambda: harness.joined)
         finally:
-            await stage.supervisor.stop()
+            await harness.supervisor.stop()
 
     class Full(io.StringIO):
         def write(self, text: str) -> int:

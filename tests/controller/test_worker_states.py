@@ -16,10 +16,10 @@ from sidecar.controller.workers.worker_process import WorkerProcess
 from sidecar.controller.workers.worker_states import TRANSITIONS, WorkerEvent, WorkerState
 from tests.patience import PATIENCE_S
 
-from .stage import Stage, on_stage
+from .harness import Harness, with_harness
 
 
-async def _say_ready(it: Stage, worker: WorkerProcess) -> None:
+async def _say_ready(it: Harness, worker: WorkerProcess) -> None:
     if worker.state is WorkerState.STARTING:
         await it.supervisor.wait_all_ready()
     else:
@@ -27,16 +27,16 @@ async def _say_ready(it: Stage, worker: WorkerProcess) -> None:
         it.supervisor.heard(worker, Ready(worker.pid, worker.identity.epoch))
 
 
-async def _drain(it: Stage, worker: WorkerProcess) -> None:
+async def _drain(it: Harness, worker: WorkerProcess) -> None:
     await it.supervisor.drain(-60.0)  # sent, and its end not waited for
 
 
-async def _exit(it: Stage, worker: WorkerProcess) -> None:
+async def _exit(it: Harness, worker: WorkerProcess) -> None:
     worker.signal(signal.SIGKILL)
     await it.until(lambda: it.left)
 
 
-EVENTS: dict[WorkerEvent, Callable[[Stage, WorkerProcess], Awaitable[None]]] = {
+EVENTS: dict[WorkerEvent, Callable[[Harness, WorkerProcess], Awaitable[None]]] = {
     WorkerEvent.READY: _say_ready,
     WorkerEvent.DRAIN: _drain,
     WorkerEvent.EXIT: _exit,
@@ -55,8 +55,8 @@ WAYS = {
 def test_a_worker_takes_the_step_of_the_table(state: WorkerState, event: WorkerEvent) -> None:
     """A pair that the table lacks does not reach the worker: it stays as it is."""
 
-    @on_stage()
-    async def play(it: Stage) -> None:
+    @with_harness()
+    async def play(it: Harness) -> None:
         worker = it.worker()
         for step in WAYS[state]:
             await EVENTS[step](it, worker)

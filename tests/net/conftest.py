@@ -14,7 +14,7 @@ from tests.patience import TEST_S
 
 from .fake_broker import FakeBroker
 from .links import NotingLinks
-from .tls_bed import TlsBed
+from .tls_harness import TlsHarness
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -39,17 +39,17 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture(scope="session")
-def tls_bed(tmp_path_factory: pytest.TempPathFactory) -> TlsBed:
+def tls_harness(tmp_path_factory: pytest.TempPathFactory) -> TlsHarness:
     """A CA, and contexts of brokers that it vouches for."""
-    return TlsBed(CertificateAuthority(), tmp_path_factory.mktemp("tls"))
+    return TlsHarness(CertificateAuthority(), tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["plaintext", "TLSv1.2", "TLSv1.3"])
-def spoken(request: pytest.FixtureRequest, tls_bed: TlsBed, monkeypatch: pytest.MonkeyPatch) -> str:
+def spoken(request: pytest.FixtureRequest, tls_harness: TlsHarness, monkeypatch: pytest.MonkeyPatch) -> str:
     """Fake brokers and links speak this, unless a test says otherwise."""
     if request.param != "plaintext":
-        monkeypatch.setattr(FakeBroker, "usual_tls", tls_bed.server())
+        monkeypatch.setattr(FakeBroker, "usual_tls", tls_harness.server())
         monkeypatch.setattr(
-            NotingLinks, "usual", security(**tls_bed.settings, ssl_enabled_protocols=[request.param])
+            NotingLinks, "usual", security(**tls_harness.settings, ssl_enabled_protocols=[request.param])
         )
     return str(request.param)

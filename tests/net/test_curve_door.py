@@ -20,7 +20,7 @@ from tests.stub.zmtp.test_curve import joined
 OLD, NEW, CLIENT = KeyPair.new(), KeyPair.new(), KeyPair.new()
 
 
-class Bed:
+class Harness:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "daemon.key"
         self.file.touch(0o600)
@@ -49,36 +49,36 @@ class Bed:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Iterator[Bed]:
-    made = Bed(tmp_path)
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path)
     yield made
     made.socket.close()
 
 
-def test_the_next_connection_finds_the_key_that_the_file_has_by_then(bed: Bed) -> None:
-    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (True, False, 0)
-    bed.write(NEW, OLD)
-    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (True, True, 1)
-    assert bed.door.public_keys == [NEW.public.hex(), OLD.public.hex()]
-    bed.write(NEW)
-    assert (bed.lets_in(OLD.public), bed.lets_in(NEW.public), bed.changes) == (False, True, 2)
-    assert bed.door.public_keys == [NEW.public.hex()]
+def test_the_next_connection_finds_the_key_that_the_file_has_by_then(harness: Harness) -> None:
+    assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (True, False, 0)
+    harness.write(NEW, OLD)
+    assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (True, True, 1)
+    assert harness.door.public_keys == [NEW.public.hex(), OLD.public.hex()]
+    harness.write(NEW)
+    assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (False, True, 2)
+    assert harness.door.public_keys == [NEW.public.hex()]
 
 
 def test_a_file_that_is_broken_meanwhile_is_said_once_and_the_earlier_key_stays(
-    bed: Bed, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        bed.file.write_text(key_file_text(NEW.secret, NEW.public)[:100])
-        assert [bed.lets_in(OLD.public) for _ in range(3)] == [True] * 3
-        bed.file.chmod(0o644)
-        assert bed.lets_in(OLD.public)
-        bed.file.unlink()
-        assert bed.lets_in(OLD.public)
+        harness.file.write_text(key_file_text(NEW.secret, NEW.public)[:100])
+        assert [harness.lets_in(OLD.public) for _ in range(3)] == [True] * 3
+        harness.file.chmod(0o644)
+        assert harness.lets_in(OLD.public)
+        harness.file.unlink()
+        assert harness.lets_in(OLD.public)
     words = [record.getMessage() for record in caplog.records]
     assert len(words) == 3, words
     assert all(each.endswith("The earlier keys stay in use.") for each in words)
-    assert NEW.secret.hex() not in "".join(words) and bed.changes == 0
-    bed.file.touch(0o600)
-    bed.write(NEW)
-    assert bed.lets_in(NEW.public)
+    assert NEW.secret.hex() not in "".join(words) and harness.changes == 0
+    harness.file.touch(0o600)
+    harness.write(NEW)
+    assert harness.lets_in(NEW.public)

@@ -29,7 +29,7 @@ from sidecar.net.stubs.penalties import (
     USERS_FREE_POINTS,
     Penalties,
 )
-from tests.net.desk import desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.net.harness import dial, greet, harness_at, is_closed, run, stub_at, until
 
 NEIGHBOUR = """
 import socket, sys
@@ -52,24 +52,24 @@ def test_a_process_that_only_costs_waits_and_its_neighbour_does_not(
     monkeypatch.setattr(penalties_module, "POINTS_BACK_A_SECOND", 1.0)  # however slow this machine is
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
+        async with harness_at(tmp_path) as harness:
             for _ in range(FREE_POINTS // BROKEN_POINTS + 1):
-                with dial(desk) as noisy:
+                with dial(harness) as noisy:
                     noisy.sendall(b"GET / HTTP/1.1\r\n\r\n")
                     await until(partial(is_closed, noisy))
             hello = opening(b"DEALER") + b"".join(encode([b"neighbour"]))
-            with stub_at(desk) as again:
+            with stub_at(harness) as again:
                 again.sendall(b"".join(encode([b"again"])))
-                await until(lambda: desk.endpoint._listener._parked)
+                await until(lambda: harness.endpoint._listener._parked)
                 neighbour = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", NEIGHBOUR, desk.path, hello.hex(), stdin=asyncio.subprocess.PIPE
+                    sys.executable, "-c", NEIGHBOUR, harness.path, hello.hex(), stdin=asyncio.subprocess.PIPE
                 )
                 try:
-                    await until(lambda: len(desk.messages) == 2)
+                    await until(lambda: len(harness.messages) == 2)
                 finally:
                     neighbour.kill()
                     await neighbour.wait()
-                assert [frames for _, frames in desk.messages] == [[b"neighbour"], [b"again"]]
+                assert [frames for _, frames in harness.messages] == [[b"neighbour"], [b"again"]]
 
     run(test)
 
@@ -80,15 +80,17 @@ def test_of_a_process_that_has_to_wait_four_connections_do_and_the_next_is_close
     penalise(monkeypatch, 0.3)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(PARKED_PER_PROCESS_MAX + 1)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(harness)) for _ in range(PARKED_PER_PROCESS_MAX + 1)]
             await until(lambda: is_closed(peers[-1]))
             assert not any(map(is_closed, peers[:-1]))
-            assert not desk.endpoint._by_id
+            assert not harness.endpoint._by_id
             for peer in peers[:-1]:
                 peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == PARKED_PER_PROCESS_MAX)
-            assert not desk.endpoint._listener._parked_of and not desk.endpoint._listener._parked_of_user
+            await until(lambda: len(harness.messages) == PARKED_PER_PROCESS_MAX)
+            assert (
+                not harness.endpoint._listener._parked_of and not harness.endpoint._listener._parked_of_user
+            )
 
     run(test)
 
@@ -100,10 +102,10 @@ def test_connections_that_wait_have_a_bound_over_all_processes(
     monkeypatch.setattr(listener_module, "PARKED_MAX", 2)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(3)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(harness)) for _ in range(3)]
             await until(lambda: is_closed(peers[2]))
-            desk.endpoint.close()
+            harness.endpoint.close()
             assert all(map(is_closed, peers)), "who waits is not forgotten at the end"
 
     run(test)
@@ -130,22 +132,22 @@ def test_processes_that_offend_and_begin_again_wait_as_their_user_and_another_us
     monkeypatch.setattr(penalties_module, "USERS_WAIT_MAX_S", 3_600.0)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
+        async with harness_at(tmp_path) as harness:
             for _ in range(offences):
-                with dial(desk) as noisy:
+                with dial(harness) as noisy:
                     noisy.sendall(b"GET / HTTP/1.1\r\n\r\n")
                     await until(partial(is_closed, noisy))
-            listener = desk.endpoint._listener
-            with stub_at(desk) as sibling, stub_at(desk) as neighbour:
+            listener = harness.endpoint._listener
+            with stub_at(harness) as sibling, stub_at(harness) as neighbour:
                 sibling.sendall(b"".join(encode([b"sibling"])))
                 neighbour.sendall(b"".join(encode([b"neighbour"])))
-                await until(lambda: len(desk.messages) == 1)
-                assert [frames for _, frames in desk.messages] == [[b"neighbour"]]
+                await until(lambda: len(harness.messages) == 1)
+                assert [frames for _, frames in harness.messages] == [[b"neighbour"]]
                 ((parked, (peer, _, timer)),) = listener._parked.items()
                 assert peer.uid == 1_000
                 timer.cancel()
                 listener._let_in(parked)
-                await until(lambda: len(desk.messages) == 2)
+                await until(lambda: len(harness.messages) == 2)
             assert not listener._parked_of and not listener._parked_of_user
 
     run(test)
@@ -160,11 +162,11 @@ def test_of_a_user_that_has_to_wait_so_many_connections_do_and_another_user_find
     each_a_process(monkeypatch, [*[1_000] * (PARKED_PER_USER_MAX + 5), 2_000], pid=0)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(dial(desk)) for _ in range(PARKED_PER_USER_MAX + 5)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            peers = [stack.enter_context(dial(harness)) for _ in range(PARKED_PER_USER_MAX + 5)]
             await until(lambda: all(map(is_closed, peers[PARKED_PER_USER_MAX:])))
-            other = stack.enter_context(dial(desk))
-            await until(lambda: len(desk.endpoint._listener._parked) == PARKED_PER_USER_MAX + 1)
+            other = stack.enter_context(dial(harness))
+            await until(lambda: len(harness.endpoint._listener._parked) == PARKED_PER_USER_MAX + 1)
             assert not any(map(is_closed, [*peers[:PARKED_PER_USER_MAX], other]))
 
     with caplog.at_level("WARNING"):
@@ -177,26 +179,26 @@ def test_a_storm_of_connections_shuts_the_door_for_moments_and_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            good = stack.enter_context(stub_at(desk))
-            await greet(desk, good)
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            good = stack.enter_context(stub_at(harness))
+            await greet(harness, good)
             with monkeypatch.context() as patched:
                 patched.setattr(listener_module, "SHUT_S", 3_600.0)
                 penalise(patched, 60.0)
-                storm = [stack.enter_context(dial(desk)) for _ in range(UNWELCOME_MAX)]
-                await until(lambda: desk.endpoint._listener._shut)
-                storm.append(stack.enter_context(dial(desk)))
+                storm = [stack.enter_context(dial(harness)) for _ in range(UNWELCOME_MAX)]
+                await until(lambda: harness.endpoint._listener._shut)
+                storm.append(stack.enter_context(dial(harness)))
                 good.sendall(b"".join(encode([b"meanwhile"])))
-                await until(lambda: len(desk.messages) == 2)
+                await until(lambda: len(harness.messages) == 2)
                 assert [is_closed(peer) for peer in storm] == [
                     *[False] * PARKED_PER_PROCESS_MAX,
                     *[True] * (UNWELCOME_MAX - PARKED_PER_PROCESS_MAX),
                     False,
                 ]
-            for fd in list(desk.endpoint._listener._shut):
-                desk.endpoint._listener._reopen(fd)
-            late = stack.enter_context(stub_at(desk))
+            for fd in list(harness.endpoint._listener._shut):
+                harness.endpoint._listener._reopen(fd)
+            late = stack.enter_context(stub_at(harness))
             late.sendall(b"".join(encode([b"late"])))
-            await until(lambda: len(desk.messages) == 3)
+            await until(lambda: len(harness.messages) == 3)
 
     run(test)

@@ -30,7 +30,7 @@ from sidecar.net.stubs.penalties import (
 )
 from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
-from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, greet, is_closed, run, stub_at, until
+from tests.net.harness import MESSAGE_BYTES_MAX, dial, greet, harness_at, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 
 
@@ -38,11 +38,11 @@ def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with dial(desk) as mute, stub_at(desk) as peer:
+        async with harness_at(tmp_path) as harness:
+            with dial(harness) as mute, stub_at(harness) as peer:
                 peer.sendall(b"".join(encode([b"hello"])))
                 await until(lambda: is_closed(mute))
-                await until(lambda: desk.messages)
+                await until(lambda: harness.messages)
                 assert not is_closed(peer)
 
     run(test)
@@ -54,9 +54,9 @@ def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_second
     monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.3)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            desk.lets_in = False
-            with stub_at(desk) as greedy, stub_at(desk) as slow, stub_at(desk) as one_frame:
+        async with harness_at(tmp_path) as harness:
+            harness.lets_in = False
+            with stub_at(harness) as greedy, stub_at(harness) as slow, stub_at(harness) as one_frame:
                 small = b"".join(encode([b"x" * 1_000]))
                 with pytest.raises(OSError):
                     async with asyncio.timeout(PATIENCE_S):
@@ -65,13 +65,13 @@ def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_second
                             with suppress(BlockingIOError):
                                 greedy.send(small)
                             await asyncio.sleep(0)
-                heard = len(desk.messages)
+                heard = len(harness.messages)
                 assert heard <= UNATTACHED_BYTES_MAX // len(small)
                 one_frame.sendall(b"\x02" + (UNATTACHED_BYTES_MAX + 1).to_bytes(8, "big"))
                 await until(lambda: is_closed(one_frame))
                 slow.sendall(small)  # it speaks, and does not attach
                 await until(lambda: is_closed(slow))
-                assert len(desk.messages) == heard + 1
+                assert len(harness.messages) == heard + 1
 
     run(test)
 
@@ -82,13 +82,13 @@ def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
     monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with stub_at(desk) as peer:
-                await until(lambda: desk.endpoint._by_id)
+        async with harness_at(tmp_path) as harness:
+            with stub_at(harness) as peer:
+                await until(lambda: harness.endpoint._by_id)
                 peer.sendall(b"".join(encode([b"hello"])))
                 time.sleep(0.3)  # noqa: ASYNC251 (the loop is busy with something else)
-                desk.endpoint._newcomers.unattached.look()
-                await until(lambda: desk.messages)
+                harness.endpoint._newcomers.unattached.look()
+                await until(lambda: harness.messages)
                 assert not is_closed(peer)
 
     run(test)
@@ -100,14 +100,14 @@ def test_half_messages_of_connections_that_did_not_attach_share_a_little_room(
     monkeypatch.setattr(endpoint_module, "UNATTACHED_UNFINISHED_BYTES_MAX", 4 * UNATTACHED_BUFFER_BYTES)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            half = [stack.enter_context(stub_at(desk)) for _ in range(12)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            half = [stack.enter_context(stub_at(harness)) for _ in range(12)]
             for peer in half:
                 peer.sendall(b"\x01\x05he")
             await until(lambda: sum(map(is_closed, half)) == 8)
             assert not any(map(is_closed, half[8:])), "the oldest give way"
-            with stub_at(desk) as peer:
-                await greet(desk, peer)
+            with stub_at(harness) as peer:
+                await greet(harness, peer)
 
     run(test)
 
@@ -120,25 +120,25 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
     monkeypatch.setattr(receive_room, "STALLED_S", 0.2)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
             bound = 4 * MESSAGE_BYTES_MAX
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(40)]
+            peers = [stack.enter_context(stub_at(harness)) for _ in range(40)]
             for peer in peers:
                 peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == len(peers))
+            await until(lambda: len(harness.messages) == len(peers))
             for peer in peers:  # more than a short buffer holds, of a message that goes on
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            heard = len(desk.messages)
-            with stub_at(desk) as quick, stub_at(desk) as bulk:
+            heard = len(harness.messages)
+            with stub_at(harness) as quick, stub_at(harness) as bulk:
                 for peer in (quick, bulk):
                     peer.sendall(b"".join(encode([b"hello"])))
-                await until(lambda: len(desk.messages) == heard + 2)
-                highest = desk.endpoint._room.buffers.held_bytes
+                await until(lambda: len(harness.messages) == heard + 2)
+                highest = harness.endpoint._room.buffers.held_bytes
                 for number in range(20):
                     quick.sendall(b"".join(encode([b"small", b"%d" % number])))
-                    await until(lambda: desk.messages[-1][1][0] == b"small")
-                    desk.messages.append((b"", [b""]))
-                    highest = max(highest, desk.endpoint._room.buffers.held_bytes)
+                    await until(lambda: harness.messages[-1][1][0] == b"small")
+                    harness.messages.append((b"", [b""]))
+                    highest = max(highest, harness.endpoint._room.buffers.held_bytes)
                 large = b"".join(encode([b"large", bytes(2 << 20)]))
                 bulk.setblocking(False)
                 async with asyncio.timeout(PATIENCE_S):
@@ -146,9 +146,9 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
                         with suppress(BlockingIOError):
                             large = large[bulk.send(large) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, desk.endpoint._room.buffers.held_bytes)
-                await until(lambda: desk.messages[-1][1][0] == b"large")
-                assert len(desk.messages[-1][1][1]) == 2 << 20
+                        highest = max(highest, harness.endpoint._room.buffers.held_bytes)
+                await until(lambda: harness.messages[-1][1][0] == b"large")
+                assert len(harness.messages[-1][1][1]) == 2 << 20
                 assert not is_closed(quick) and not is_closed(bulk)
             assert highest <= bound + 42 * SHORT_BUFFER_BYTES
             assert any(map(is_closed, peers)), "whoever holds half a message gives way"
@@ -158,9 +158,9 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
 
 def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_on(tmp_path: Path) -> None:
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with stub_at(desk) as peer:
-                await greet(desk, peer)
+        async with harness_at(tmp_path) as harness:
+            with stub_at(harness) as peer:
+                await greet(harness, peer)
                 too_long = b"".join(encode([b"head", bytes(MESSAGE_BYTES_MAX)])) + b"".join(encode([b"next"]))
                 peer.setblocking(False)
                 highest = 0
@@ -169,10 +169,10 @@ def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_
                         with suppress(BlockingIOError):
                             too_long = too_long[peer.send(too_long) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, desk.endpoint._room.buffers.held_bytes)
-                await until(lambda: len(desk.messages) == 3)
-                assert [frames for _, frames in desk.messages[1:]] == [[b"head"], [b"next"]]
-                assert desk.skipped[1:] == [MESSAGE_BYTES_MAX, 0]
+                        highest = max(highest, harness.endpoint._room.buffers.held_bytes)
+                await until(lambda: len(harness.messages) == 3)
+                assert [frames for _, frames in harness.messages[1:]] == [[b"head"], [b"next"]]
+                assert harness.skipped[1:] == [MESSAGE_BYTES_MAX, 0]
                 assert highest <= RECEIVE_BUFFER_BYTES
 
     run(test)
@@ -184,17 +184,17 @@ def test_at_the_most_connections_who_did_not_attach_makes_room(
     monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 3)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            first = stack.enter_context(stub_at(desk))
-            await greet(desk, first)
-            mute = [stack.enter_context(dial(desk)) for _ in range(2)]
-            await until(lambda: len(desk.endpoint._by_id) == 3)
-            late = [stack.enter_context(stub_at(desk)) for _ in range(2)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            first = stack.enter_context(stub_at(harness))
+            await greet(harness, first)
+            mute = [stack.enter_context(dial(harness)) for _ in range(2)]
+            await until(lambda: len(harness.endpoint._by_id) == 3)
+            late = [stack.enter_context(stub_at(harness)) for _ in range(2)]
             for peer in late:
                 peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == 3)
+            await until(lambda: len(harness.messages) == 3)
             assert all(map(is_closed, mute))
-            last = stack.enter_context(stub_at(desk))
+            last = stack.enter_context(stub_at(harness))
             await until(lambda: is_closed(last))
             assert not any(map(is_closed, [first, *late]))
 
@@ -220,32 +220,32 @@ def few_descriptors() -> Iterator[None]:
 
 def test_without_a_descriptor_left_a_stub_is_turned_away_and_the_others_go_on(tmp_path: Path) -> None:
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
+        async with harness_at(tmp_path) as harness:
             with (
-                stub_at(desk) as peer,
+                stub_at(harness) as peer,
                 socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late,
                 socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as later,
             ):
-                await greet(desk, peer)
+                await greet(harness, peer)
                 with few_descriptors():
-                    late.connect(desk.path)
+                    late.connect(harness.path)
                     await until(lambda: is_closed(late))
                     peer.sendall(b"".join(encode([b"again"])))
-                    await until(lambda: len(desk.messages) == 2)
-                later.connect(desk.path)
+                    await until(lambda: len(harness.messages) == 2)
+                later.connect(harness.path)
                 later.sendall(opening(b"DEALER") + b"".join(encode([b"later"])))
-                await until(lambda: len(desk.messages) == 3)
+                await until(lambda: len(harness.messages) == 3)
 
     run(test)
 
 
 def test_before_its_client_has_attached_a_connection_has_128_messages(tmp_path: Path) -> None:
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            desk.lets_in = False
-            with stub_at(desk) as peer:
+        async with harness_at(tmp_path) as harness:
+            harness.lets_in = False
+            with stub_at(harness) as peer:
                 peer.sendall(b"".join(encode([b"x"])) * UNATTACHED_MESSAGES_MAX)
-                await until(lambda: len(desk.messages) == UNATTACHED_MESSAGES_MAX)
+                await until(lambda: len(harness.messages) == UNATTACHED_MESSAGES_MAX)
                 assert not is_closed(peer)
                 peer.setblocking(True)
                 peer.sendall(b"".join(encode([b"x"])))
@@ -259,12 +259,12 @@ def test_a_message_that_is_read_away_is_paid_for(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Penalties, "charge", lambda self, peer, points, now_s: charged.append(points))
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with stub_at(desk) as peer:
-                await greet(desk, peer)
+        async with harness_at(tmp_path) as harness:
+            with stub_at(harness) as peer:
+                await greet(harness, peer)
                 data = b"".join(encode([b"head", bytes(MESSAGE_BYTES_MAX + (3 << 20))]))
                 await asyncio.to_thread(peer.sendall, data)
-                await until(lambda: len(desk.messages) == 2)
+                await until(lambda: len(harness.messages) == 2)
                 assert charged == [(MESSAGE_BYTES_MAX + (3 << 20)) // SKIPPED_BYTES_PER_POINT]
 
     run(test)

@@ -27,28 +27,28 @@ from sidecar.net.stubs.peer import Peer, host_of, peer_of, user_of
 from sidecar.net.stubs.penalties import FREE_POINTS
 from sidecar.net.stubs.tcp_listen import listen_on
 from sidecar.tools.testing.tcp_access import HOST, free_ports
-from tests.net.desk import Desk, desk_at, dial, is_closed, run, stub_at, until
+from tests.net.harness import Harness, dial, harness_at, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 
 DAEMON, CLIENT = KeyPair.new(), KeyPair.new()
 RULES = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})
 
 
-class Bed:
-    """A desk with a door, and the port of that door."""
+class DoorHarness:
+    """A harness with a door, and the port of that door."""
 
-    def __init__(self, desk: Desk, folder: Path) -> None:
-        self.desk = desk
+    def __init__(self, harness: Harness, folder: Path) -> None:
+        self.harness = harness
         self.port = free_ports(1)
         key_file = folder / "daemon.key"
         key_file.touch(0o600)
         key_file.write_text(key_file_text(DAEMON.secret, DAEMON.public))
         self.door = CurveDoor(listen_on(f"tcp://{HOST}:{self.port}"), str(key_file), lambda: RULES)
-        desk.endpoint.add_door(self.door)
+        harness.endpoint.add_door(self.door)
 
     @property
     def newcomers(self) -> newcomers_module.Newcomers:
-        return self.desk.endpoint._newcomers
+        return self.harness.endpoint._newcomers
 
     def dial(self) -> socket.socket:
         return socket.create_connection((HOST, self.port), timeout=PATIENCE_S)
@@ -71,9 +71,9 @@ class Bed:
 
 
 @asynccontextmanager
-async def bed_in(folder: Path) -> AsyncIterator[Bed]:
-    async with desk_at(folder) as desk:
-        yield Bed(desk, folder)
+async def door_harness_in(folder: Path) -> AsyncIterator[DoorHarness]:
+    async with harness_at(folder) as harness:
+        yield DoorHarness(harness, folder)
 
 
 def from_hosts(monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> None:
@@ -96,10 +96,10 @@ def test_a_stranger_has_a_few_seconds_also_where_others_may_stay_for_long(
     monkeypatch.setattr(newcomers_module, "ATTACH_S", 60.0)
 
     async def test() -> None:
-        async with bed_in(tmp_path) as bed:
-            with bed.dial() as mute, bed.dial() as half, bed.dial() as known:
+        async with door_harness_in(tmp_path) as door_harness:
+            with door_harness.dial() as mute, door_harness.dial() as half, door_harness.dial() as known:
                 half.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE")
-                await bed.proved(known)
+                await door_harness.proved(known)
                 await until(lambda: is_closed(mute) and is_closed(half))
                 assert not is_closed(known)
 
@@ -108,16 +108,16 @@ def test_a_stranger_has_a_few_seconds_also_where_others_may_stay_for_long(
 
 def test_a_proved_key_has_a_place_of_its_own_and_bounds_of_its_own(tmp_path: Path) -> None:
     async def test() -> None:
-        async with bed_in(tmp_path) as bed:
-            with bed.dial() as peer, bed.dial() as second:
-                await until(lambda: len(bed.newcomers.strangers) == 2)
-                assert bed.newcomers.strangers.count_of(user_of(HOST.encode())) == 2
-                ours = await bed.proved(peer)
-                await until(lambda: len(bed.newcomers.strangers) == 1)
-                assert bed.newcomers.unattached.count_of(user_of(CLIENT.public)) == 1
+        async with door_harness_in(tmp_path) as door_harness:
+            with door_harness.dial() as peer, door_harness.dial() as second:
+                await until(lambda: len(door_harness.newcomers.strangers) == 2)
+                assert door_harness.newcomers.strangers.count_of(user_of(HOST.encode())) == 2
+                ours = await door_harness.proved(peer)
+                await until(lambda: len(door_harness.newcomers.strangers) == 1)
+                assert door_harness.newcomers.unattached.count_of(user_of(CLIENT.public)) == 1
                 await asyncio.get_running_loop().sock_sendall(peer, b"".join(ours.encode([b"hello"])))
-                await until(lambda: bed.desk.messages)
-                assert not len(bed.newcomers.unattached), "its client has attached"
+                await until(lambda: door_harness.harness.messages)
+                assert not len(door_harness.newcomers.unattached), "its client has attached"
                 assert not is_closed(second)
 
     run(test)
@@ -130,13 +130,15 @@ def test_strangers_have_places_of_their_own_and_share_them_by_host(
     from_hosts(monkeypatch, ["10.0.0.1"] * 40 + ["10.0.0.2"])
 
     async def test() -> None:
-        async with bed_in(tmp_path) as bed, AsyncExitStack() as stack:
-            local = [stack.enter_context(stub_at(bed.desk)) for _ in range(20)]
-            many = [stack.enter_context(bed.dial()) for _ in range(40)]
+        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
+            local = [stack.enter_context(stub_at(door_harness.harness)) for _ in range(20)]
+            many = [stack.enter_context(door_harness.dial()) for _ in range(40)]
             await until(lambda: sum(map(is_closed, many)) == 28)
-            assert bed.newcomers.strangers.count_of(user_of(b"10.0.0.1")) == 12, "three quarters of 16"
-            other = stack.enter_context(bed.dial())
-            await bed.proved(other)
+            assert door_harness.newcomers.strangers.count_of(user_of(b"10.0.0.1")) == 12, (
+                "three quarters of 16"
+            )
+            other = stack.enter_context(door_harness.dial())
+            await door_harness.proved(other)
             assert sum(map(is_closed, many)) == 28, "it took a free place"
             assert not any(map(is_closed, local))
 
@@ -148,11 +150,11 @@ def test_with_many_hosts_the_bound_is_the_same(tmp_path: Path, monkeypatch: pyte
     from_hosts(monkeypatch, [f"10.0.1.{number}" for number in range(41)])
 
     async def test() -> None:
-        async with bed_in(tmp_path) as bed, AsyncExitStack() as stack:
-            many = [stack.enter_context(bed.dial()) for _ in range(40)]
+        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
+            many = [stack.enter_context(door_harness.dial()) for _ in range(40)]
             await until(lambda: sum(map(is_closed, many)) == 24)
-            assert len(bed.newcomers.strangers) == 16
-            await bed.proved(stack.enter_context(bed.dial()))
+            assert len(door_harness.newcomers.strangers) == 16
+            await door_harness.proved(stack.enter_context(door_harness.dial()))
 
     run(test)
 
@@ -163,21 +165,21 @@ def test_a_full_endpoint_spares_a_stranger_for_its_own_host_and_nobody_for_a_str
     monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 8)
 
     async def test() -> None:
-        async with bed_in(tmp_path) as bed, AsyncExitStack() as stack:
+        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
             local = []
             for number in range(1, 7):
-                local.append(stack.enter_context(stub_at(bed.desk)))
+                local.append(stack.enter_context(stub_at(door_harness.harness)))
                 local[-1].sendall(b"".join(encode([b"attach"])))
-                await until(lambda number=number: len(bed.desk.messages) == number)
-            strangers = [stack.enter_context(bed.dial()) for _ in range(5)]
+                await until(lambda number=number: len(door_harness.harness.messages) == number)
+            strangers = [stack.enter_context(door_harness.dial()) for _ in range(5)]
             await until(lambda: sum(map(is_closed, strangers)) == 3)
             assert not any(map(is_closed, local))
             for number in (7, 8):
-                local.append(stack.enter_context(stub_at(bed.desk)))
+                local.append(stack.enter_context(stub_at(door_harness.harness)))
                 local[-1].sendall(b"".join(encode([b"attach"])))
-                await until(lambda number=number: len(bed.desk.messages) == number)
+                await until(lambda number=number: len(door_harness.harness.messages) == number)
             await until(lambda: all(map(is_closed, strangers)))
-            late = stack.enter_context(bed.dial())
+            late = stack.enter_context(door_harness.dial())
             await until(lambda: is_closed(late))
             assert not any(map(is_closed, local))
 
@@ -188,20 +190,20 @@ def test_a_storm_over_tcp_shuts_its_own_door_only(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(listener_module, "SHUT_S", 60.0)
 
     async def test() -> None:
-        async with bed_in(tmp_path) as bed, AsyncExitStack() as stack:
-            penalties = bed.desk.endpoint._listener._penalties
+        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
+            penalties = door_harness.harness.endpoint._listener._penalties
             penalties.charge(
                 Peer(0, user_of(HOST.encode()), 0, HOST, HOST),
                 2 * FREE_POINTS,
                 asyncio.get_running_loop().time(),
             )
             for _ in range(UNWELCOME_MAX):
-                stack.enter_context(bed.dial())
-            await until(lambda: bed.desk.endpoint._listener._shut)
-            assert list(bed.desk.endpoint._listener._shut) == [bed.door.socket.fileno()]
-            peer = stack.enter_context(stub_at(bed.desk))
+                stack.enter_context(door_harness.dial())
+            await until(lambda: door_harness.harness.endpoint._listener._shut)
+            assert list(door_harness.harness.endpoint._listener._shut) == [door_harness.door.socket.fileno()]
+            peer = stack.enter_context(stub_at(door_harness.harness))
             peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: bed.desk.messages)
+            await until(lambda: door_harness.harness.messages)
 
     run(test)
 
@@ -213,12 +215,12 @@ def test_a_connection_whose_client_has_gone_is_a_newcomer_again(
     monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with dial(desk) as staying, stub_at(desk) as peer:
+        async with harness_at(tmp_path) as harness:
+            with dial(harness) as staying, stub_at(harness) as peer:
                 peer.sendall(b"".join(encode([b"hello"])))
-                await until(lambda: desk.messages)
+                await until(lambda: harness.messages)
                 staying.close()
-                desk.endpoint.has_detached(desk.messages[0][0])
+                harness.endpoint.has_detached(harness.messages[0][0])
                 await until(lambda: is_closed(peer))
 
     run(test)

@@ -17,22 +17,22 @@ from sidecar.net.stubs import penalties as penalties_module
 from sidecar.net.stubs.peer import Peer
 from sidecar.net.stubs.penalties import FREE_POINTS, USELESS_POINTS, Penalties
 from sidecar.net.stubs.stub_connection import UNATTACHED_FREE_MESSAGES, UNATTACHED_MESSAGES_MAX
-from tests.net.desk import Desk, desk_at, greet, run, stub_at, until
+from tests.net.harness import Harness, greet, harness_at, run, stub_at, until
 
 FREE = int(FREE_POINTS / USELESS_POINTS)
 MESSAGE = b"".join(encode([b"useless"]))
 
 
-def judge(desk: Desk, routing_id: bytes) -> None:
-    """From now on the desk calls each message of this connection useless."""
-    take = desk.endpoint._on_message
+def judge(harness: Harness, routing_id: bytes) -> None:
+    """From now on the owner calls each message of this connection useless."""
+    take = harness.endpoint._on_message
 
     def on_message(sender: bytes, frames: list[memoryview], skipped_bytes: int) -> None:
         take(sender, frames, skipped_bytes)
         if sender == routing_id:
-            desk.endpoint.sent_useless(sender)
+            harness.endpoint.sent_useless(sender)
 
-    desk.endpoint._on_message = on_message
+    harness.endpoint._on_message = on_message
 
 
 def as_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,22 +48,22 @@ def test_who_goes_on_with_useless_messages_is_read_again_and_again_but_seldom(
     monkeypatch.setattr(penalties_module, "POINTS_BACK_A_SECOND", 1.0)
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with stub_at(desk) as flood, stub_at(desk) as quiet:
-                routing_id = await greet(desk, flood)
+        async with harness_at(tmp_path) as harness:
+            with stub_at(harness) as flood, stub_at(harness) as quiet:
+                routing_id = await greet(harness, flood)
                 quiet.sendall(MESSAGE)
-                await until(lambda: len(desk.messages) == 2)
-                judge(desk, routing_id)
+                await until(lambda: len(harness.messages) == 2)
+                judge(harness, routing_id)
                 flood.sendall(MESSAGE * (FREE + 200))
-                connection = desk.endpoint._by_id[routing_id]
+                connection = harness.endpoint._by_id[routing_id]
                 await until(lambda: connection.is_resting)
-                heard = len(desk.messages)
+                heard = len(harness.messages)
                 assert heard >= FREE
                 quiet.sendall(MESSAGE)
-                await until(lambda: len(desk.messages) > heard)
-                assert desk.messages[heard][0] != routing_id, "the other is heard meanwhile"
+                await until(lambda: len(harness.messages) > heard)
+                assert harness.messages[heard][0] != routing_id, "the other is heard meanwhile"
                 assert connection.is_resting
-                await until(lambda: len(desk.messages) == FREE + 200 + 3)  # all of it, in the end
+                await until(lambda: len(harness.messages) == FREE + 200 + 3)  # all of it, in the end
 
     run(test)
 
@@ -76,14 +76,14 @@ def test_one_that_leaves_while_it_rests_is_read_to_its_end(
     monkeypatch.setattr(listener_module, "peer_of", lambda connected: Peer(os.getpid(), 0, 0))
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            with stub_at(desk) as flood:
-                routing_id = await greet(desk, flood)
-                judge(desk, routing_id)
+        async with harness_at(tmp_path) as harness:
+            with stub_at(harness) as flood:
+                routing_id = await greet(harness, flood)
+                judge(harness, routing_id)
                 flood.sendall(MESSAGE * (FREE + 64))
-                await until(lambda: desk.endpoint._by_id[routing_id].is_resting)
-            await until(lambda: not desk.endpoint._by_id)
-            assert len(desk.messages) == FREE + 64 + 1
+                await until(lambda: harness.endpoint._by_id[routing_id].is_resting)
+            await until(lambda: not harness.endpoint._by_id)
+            assert len(harness.messages) == FREE + 64 + 1
 
     run(test)
 
@@ -96,12 +96,12 @@ def test_messages_of_one_that_does_not_attach_are_paid_for_beyond_the_first(
     monkeypatch.setattr(Penalties, "charge", lambda self, peer, points, now_s: charged.append(points))
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk:
-            desk.lets_in = False
-            with stub_at(desk) as peer:
+        async with harness_at(tmp_path) as harness:
+            harness.lets_in = False
+            with stub_at(harness) as peer:
                 for sent in (UNATTACHED_FREE_MESSAGES, UNATTACHED_FREE_MESSAGES + 1, UNATTACHED_MESSAGES_MAX):
-                    peer.sendall(MESSAGE * (sent - len(desk.messages)))
-                    await until(lambda sent=sent: len(desk.messages) == sent)  # type: ignore[misc]
+                    peer.sendall(MESSAGE * (sent - len(harness.messages)))
+                    await until(lambda sent=sent: len(harness.messages) == sent)  # type: ignore[misc]
                     assert sum(charged) == USELESS_POINTS * (sent - UNATTACHED_FREE_MESSAGES)
 
     run(test)

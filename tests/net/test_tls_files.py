@@ -21,14 +21,14 @@ from tests.patience import PATIENCE_S
 
 from .conftest import Run
 from .test_tls_links import accepted, refused
-from .tls_bed import TlsBed
+from .tls_harness import TlsHarness
 
 PASSWORD = "p ä\"',;=\\${x} #%"
 
 
 @pytest.fixture(scope="session")
-def own(tls_bed: TlsBed) -> Certificate:
-    return tls_bed.ca.issue("client")
+def own(tls_harness: TlsHarness) -> Certificate:
+    return tls_harness.ca.issue("client")
 
 
 def fault(changes: dict[str, object]) -> str:
@@ -65,9 +65,9 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_name_them(
-    run: Run, tls_bed: TlsBed, own: Certificate, tmp_path: Path, way: str
+    run: Run, tls_harness: TlsHarness, own: Certificate, tmp_path: Path, way: str
 ) -> None:
-    ca, chain = tls_bed.ca.certificate_pem, own.certificate_pem
+    ca, chain = tls_harness.ca.certificate_pem, own.certificate_pem
     by_path: dict[str, object] = {
         "ssl_ca_location": written(tmp_path / "ca.pem", ca),
         "ssl_certificate_location": written(tmp_path / "cert.pem", chain),
@@ -96,7 +96,7 @@ def test_every_way_to_name_them(
             "ssl_key_password": PASSWORD,
         },
         "pkcs12": {
-            "ssl_truststore_location": written(tmp_path / "trust.p12", tls_bed.ca.pkcs12(PASSWORD)),
+            "ssl_truststore_location": written(tmp_path / "trust.p12", tls_harness.ca.pkcs12(PASSWORD)),
             "ssl_truststore_password": PASSWORD,
             "ssl_keystore_location": written(tmp_path / "own.p12", own.pkcs12(PASSWORD)),
             "ssl_keystore_password": PASSWORD,
@@ -105,19 +105,19 @@ def test_every_way_to_name_them(
     }
     if way == "directory":
         (tmp_path / "cas").mkdir()
-        tls_bed.ca.write(tmp_path / "cas" / "ca.pem")
+        tls_harness.ca.write(tmp_path / "cas" / "ca.pem")
         subprocess.run(["openssl", "rehash", str(tmp_path / "cas")], check=True, capture_output=True)
     named = {name.replace("_", "."): value for name, value in settings[way].items()}
     assert tls_fault_of(DEFAULTS | named) is None
     how = security(security_protocol="SSL", **settings[way])
-    assert accepted(run, tls_bed.server(client_ca=tls_bed.ca), how) == "TLSv1.3"
+    assert accepted(run, tls_harness.server(client_ca=tls_harness.ca), how) == "TLSv1.3"
 
 
 @pytest.mark.parametrize(
     "name", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.truststore.location"]
 )
 def test_a_file_that_is_not_there_empty_or_unreadable(
-    tls_bed: TlsBed, own: Certificate, tmp_path: Path, name: str
+    tls_harness: TlsHarness, own: Certificate, tmp_path: Path, name: str
 ) -> None:
     both = str(own.write(tmp_path / "both.pem"))
     rest: dict[str, object] = {}
@@ -137,15 +137,15 @@ def test_a_file_that_is_not_there_empty_or_unreadable(
     )
 
 
-def test_a_file_has_a_bound(tls_bed: TlsBed, tmp_path: Path) -> None:
-    pem = tls_bed.ca.certificate_pem
+def test_a_file_has_a_bound(tls_harness: TlsHarness, tmp_path: Path) -> None:
+    pem = tls_harness.ca.certificate_pem
     path = written(tmp_path / "ca.pem", pem.ljust(PEM_BYTES_MAX))
     assert tls_fault_of(DEFAULTS | {"ssl.ca.location": path}) is None
     written(tmp_path / "ca.pem", pem.ljust(PEM_BYTES_MAX + 1))
     assert fault({"ssl.ca.location": path}) == f'ssl.ca.location = "{path}": the file has over 8192 KiB.'
 
 
-def test_keys_that_do_not_open(tls_bed: TlsBed, own: Certificate, tmp_path: Path) -> None:
+def test_keys_that_do_not_open(tls_harness: TlsHarness, own: Certificate, tmp_path: Path) -> None:
     certificate = written(tmp_path / "cert.pem", own.certificate_pem)
     key = written(tmp_path / "key.pem", own.key_pem(PASSWORD))
     names: dict[str, object] = {"ssl.certificate.location": certificate, "ssl.key.location": key}
@@ -153,7 +153,7 @@ def test_keys_that_do_not_open(tls_bed: TlsBed, own: Certificate, tmp_path: Path
     assert fault(names) == (f"{place}: the key is encrypted; set ssl.key.password or ssl.key.password.file.")
     wrong = fault(names | {"ssl.key.password": PASSWORD + "?"})
     assert wrong == f"{place}: ssl.key.password does not open the key, or the key is damaged."
-    written(tmp_path / "key.pem", tls_bed.ca.issue("other").key_pem())
+    written(tmp_path / "key.pem", tls_harness.ca.issue("other").key_pem())
     assert fault(names) == (
         f'{place} is not the key of the certificate in ssl.certificate.location = "{certificate}".'
     )
@@ -168,12 +168,12 @@ def test_keys_that_do_not_open(tls_bed: TlsBed, own: Certificate, tmp_path: Path
     assert "a certificate in it cannot be read" in fault(names)
 
 
-def test_certificates_outside_of_their_time(tls_bed: TlsBed, tmp_path: Path) -> None:
+def test_certificates_outside_of_their_time(tls_harness: TlsHarness, tmp_path: Path) -> None:
     for begins_s, ends_s, words in (
         (-7200, -3600, "has expired on 2"),
         (3600, 7200, "is not valid before 2"),
     ):
-        certificate = tls_bed.ca.issue("us", begins_s=begins_s, ends_s=ends_s)
+        certificate = tls_harness.ca.issue("us", begins_s=begins_s, ends_s=ends_s)
         both = str(certificate.write(tmp_path / "both.pem"))
         sentence = fault({"ssl.certificate.location": both, "ssl.key.location": both})
         assert sentence.startswith(f'ssl.certificate.location = "{both}": our certificate {words}')
@@ -181,11 +181,11 @@ def test_certificates_outside_of_their_time(tls_bed: TlsBed, tmp_path: Path) -> 
         alone = certificate.certificate_pem.partition("-----END CERTIFICATE-----\n")
         text = alone[0] + alone[1]
         assert fault({"ssl.ca.pem": text}).startswith(f"ssl.ca.pem: the certificate {words}")
-        assert tls_fault_of(DEFAULTS | {"ssl.ca.pem": text + tls_bed.ca.certificate_pem}) is None
+        assert tls_fault_of(DEFAULTS | {"ssl.ca.pem": text + tls_harness.ca.certificate_pem}) is None
 
 
 def test_stores_of_java(
-    tls_bed: TlsBed, own: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_harness: TlsHarness, own: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jks = written(tmp_path / "trust.jks", b"\xfe\xed\xfe\xed\0\0\0\2")
     for changes in ({}, {"ssl.truststore.type": "JKS"}):
@@ -197,7 +197,7 @@ def test_stores_of_java(
     assert fault({"ssl.keystore.location": p12}).startswith(f"{place}: it needs ssl.keystore.password")
     wrong = {"ssl.keystore.location": p12, "ssl.keystore.password": "no"}
     assert fault(wrong).startswith(f"{place}: ssl.keystore.password does not open it")
-    trust = written(tmp_path / "trust.p12", tls_bed.ca.pkcs12(PASSWORD))
+    trust = written(tmp_path / "trust.p12", tls_harness.ca.pkcs12(PASSWORD))
     keyless = {"ssl.keystore.location": trust, "ssl.keystore.password": PASSWORD}
     assert "there is no private key in it" in fault(keyless)
 
@@ -212,29 +212,29 @@ def test_stores_of_java(
     assert "pip install 'kafka-sidecar[pkcs12]'" in fault(keyless)
 
 
-def test_a_directory_without_hash_names(tls_bed: TlsBed, tmp_path: Path) -> None:
-    tls_bed.ca.write(tmp_path / "ca.pem")
+def test_a_directory_without_hash_names(tls_harness: TlsHarness, tmp_path: Path) -> None:
+    tls_harness.ca.write(tmp_path / "ca.pem")
     assert f"run `openssl rehash {tmp_path}`" in fault({"ssl.ca.location": str(tmp_path)})
 
 
-def test_ciphers_that_openssl_does_not_know(tls_bed: TlsBed) -> None:
-    names = {"ssl.ca.pem": tls_bed.ca.certificate_pem, "ssl.cipher.suites": "TLS_FOO"}
+def test_ciphers_that_openssl_does_not_know(tls_harness: TlsHarness) -> None:
+    names = {"ssl.ca.pem": tls_harness.ca.certificate_pem, "ssl.cipher.suites": "TLS_FOO"}
     assert 'ssl.cipher.suites = "TLS_FOO": OpenSSL knows none of them' in fault(names)
 
 
-def test_revoked_certificates(run: Run, tls_bed: TlsBed, tmp_path: Path) -> None:
-    ca = tls_bed.ca
+def test_revoked_certificates(run: Run, tls_harness: TlsHarness, tmp_path: Path) -> None:
+    ca = tls_harness.ca
     assert "there is no CRL in PEM in it" in fault(
         {"ssl.ca.pem": ca.certificate_pem, "ssl.crl.location": str(ca.write(tmp_path / "c"))}
     )
     bad, good = (ca.issue(name, hosts=LOCAL_HOSTS) for name in ("bad", "good"))
     path = written(tmp_path / "revoked.pem", ca.revocations(bad))
-    how = security(**tls_bed.settings, ssl_crl_location=path)
-    assert accepted(run, tls_bed.server(good), how)
-    assert 'its certificate "bad" is revoked (ssl.crl.location)' in refused(run, tls_bed.server(bad), how)
+    how = security(**tls_harness.settings, ssl_crl_location=path)
+    assert accepted(run, tls_harness.server(good), how)
+    assert 'its certificate "bad" is revoked (ssl.crl.location)' in refused(run, tls_harness.server(bad), how)
     other = written(tmp_path / "other.pem", CertificateAuthority("another").revocations())
-    how = security(**tls_bed.settings, ssl_crl_location=other)
-    assert "ssl.crl.location has none for its CA" in refused(run, tls_bed.server(good), how)
+    how = security(**tls_harness.settings, ssl_crl_location=other)
+    assert "ssl.crl.location has none for its CA" in refused(run, tls_harness.server(good), how)
 
 
 def test_the_systems_cas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +250,11 @@ def test_nothing_is_read_where_nothing_is_checked() -> None:
     )
 
 
-def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, tls_bed: TlsBed) -> None:
+def test_settings_that_change_while_a_thread_reads_are_not_forgotten(
+    run: Run, tls_harness: TlsHarness
+) -> None:
     """They name the same files, and have other words for OpenSSL."""
-    old = DEFAULTS | {"ssl.ca.pem": tls_bed.ca.certificate_pem, "ssl.enabled.protocols": ["TLSv1.2"]}
+    old = DEFAULTS | {"ssl.ca.pem": tls_harness.ca.certificate_pem, "ssl.enabled.protocols": ["TLSv1.2"]}
 
     async def test() -> None:
         contexts = TlsContexts(old)
@@ -267,14 +269,14 @@ def test_settings_that_change_while_a_thread_reads_are_not_forgotten(run: Run, t
 
 def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
     run: Run,
-    tls_bed: TlsBed,
+    tls_harness: TlsHarness,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """stat() of a file there does not return. It was called on the loop, so that the whole daemon stood still."""
     is_back = threading.Event()
-    path = written(tmp_path / "ca.pem", tls_bed.ca.certificate_pem)
+    path = written(tmp_path / "ca.pem", tls_harness.ca.certificate_pem)
     real = os.stat
     monkeypatch.setattr("sidecar.net.tls.tls_context.LOOK_S", 0.05)
 
@@ -290,7 +292,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
         assert [await contexts.current() for _ in range(3)] == [context] * 3
         assert len([each for each in threading.enumerate() if each.name == "tls-look"]) == 1
         assert len(caplog.messages) == 1
-        tls_bed.ca.write(tmp_path / "new.pem").replace(path)
+        tls_harness.ca.write(tmp_path / "new.pem").replace(path)
         is_back.set()
         seen = [await contexts.current() for _ in range(2)]
         assert seen[-1] is not context, "at the latest once the earlier look has ended"

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from sidecar.net.kafka.transport import CHUNK_BYTES, LinkTransport, PlainTransport, TlsTransport
 from tests.patience import PATIENCE_S
 
-from .tls_bed import TlsBed
+from .tls_harness import TlsHarness
 
 KINDS = ["plaintext", "TLSv1.2", "TLSv1.3"]
 
 
-def over(sock: socket.socket, bed: TlsBed, version: ssl.TLSVersion) -> TlsTransport:
+def over(sock: socket.socket, tls: TlsHarness, version: ssl.TLSVersion) -> TlsTransport:
     """Our end, after a handshake on a blocking socket, which does not block from then on."""
-    client = ssl.create_default_context(cadata=bed.ca.certificate_pem)
+    client = ssl.create_default_context(cadata=tls.ca.certificate_pem)
     client.minimum_version = client.maximum_version = version
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = client.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -46,7 +46,7 @@ def over(sock: socket.socket, bed: TlsBed, version: ssl.TLSVersion) -> TlsTransp
 class Pair:
     """``transport`` is ours, over one end; ``peer`` the other end, a blocking socket of Python's own."""
 
-    def __init__(self, kind: str, bed: TlsBed, buffer_bytes: int = 8 << 10) -> None:
+    def __init__(self, kind: str, tls: TlsHarness, buffer_bytes: int = 8 << 10) -> None:
         sock, peer = socket.socketpair()
         for each in (sock, peer):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
@@ -56,13 +56,13 @@ class Pair:
         if kind == "plaintext":
             self.transport = PlainTransport(sock)
         else:
-            server = bed.server()
+            server = tls.server()
             accepted: list[ssl.SSLSocket] = []
             thread = threading.Thread(
                 target=lambda: accepted.append(server.wrap_socket(peer, server_side=True))
             )
             thread.start()
-            self.transport = over(sock, bed, getattr(ssl.TLSVersion, kind.replace(".", "_")))
+            self.transport = over(sock, tls, getattr(ssl.TLSVersion, kind.replace(".", "_")))
             thread.join()
             self.peer = accepted[0]
         sock.setblocking(False)
@@ -105,8 +105,8 @@ class Pair:
 
 
 @pytest.fixture(params=KINDS)
-def pair(request: pytest.FixtureRequest, tls_bed: TlsBed) -> Iterator[Pair]:
-    made = Pair(request.param, tls_bed)
+def pair(request: pytest.FixtureRequest, tls_harness: TlsHarness) -> Iterator[Pair]:
+    made = Pair(request.param, tls_harness)
     yield made
     made.close()
 
@@ -136,9 +136,9 @@ def test_two_thousand_buffers_to_a_slow_reader(pair: Pair, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_buffers_may_be_used_again_once_they_are_reported(kind: str, tls_bed: TlsBed) -> None:
+def test_buffers_may_be_used_again_once_they_are_reported(kind: str, tls_harness: TlsHarness) -> None:
     """Each reported byte is overwritten at once; the peer gets what it was."""
-    pair = Pair(kind, tls_bed)
+    pair = Pair(kind, tls_harness)
     storage = bytearray(random.Random(1).randbytes(3 * CHUNK_BYTES + 5))
     whole = bytes(storage)
     got: list[bytes] = []
@@ -160,9 +160,11 @@ def test_buffers_may_be_used_again_once_they_are_reported(kind: str, tls_bed: Tl
 
 
 @pytest.mark.parametrize("kind", ["TLSv1.2", "TLSv1.3"])
-def test_what_is_encrypted_and_not_with_the_kernel_is_not_reported(kind: str, tls_bed: TlsBed) -> None:
+def test_what_is_encrypted_and_not_with_the_kernel_is_not_reported(
+    kind: str, tls_harness: TlsHarness
+) -> None:
     """A peer that does not read: at most one chunk is encrypted ahead, and its bytes count as perhaps sent."""
-    pair = Pair(kind, tls_bed)
+    pair = Pair(kind, tls_harness)
     data = memoryview(bytes(4 * CHUNK_BYTES))
     reported = 0
     with pytest.raises(BlockingIOError):
@@ -180,9 +182,9 @@ def test_one_byte_reads(pair: Pair) -> None:
     assert pair.receive(len(data), step=1) == data
 
 
-def test_more_is_pending_than_the_socket_shows(tls_bed: TlsBed) -> None:
+def test_more_is_pending_than_the_socket_shows(tls_harness: TlsHarness) -> None:
     """A record is 16 KiB: after a small read the rest is inside OpenSSL, and the socket is silent."""
-    pair = Pair("TLSv1.3", tls_bed, buffer_bytes=1 << 18)
+    pair = Pair("TLSv1.3", tls_harness, buffer_bytes=1 << 18)
     pair.peer.sendall(bytes(10_000))
     select.select([pair.sock], [], [], PATIENCE_S)
     buffer = memoryview(bytearray(4_000))
@@ -214,9 +216,9 @@ def test_we_say_goodbye(pair: Pair) -> None:
     assert pair.peer.recv(10) == b""
 
 
-def test_a_connection_cut_in_the_middle_of_a_record(tls_bed: TlsBed) -> None:
+def test_a_connection_cut_in_the_middle_of_a_record(tls_harness: TlsHarness) -> None:
     """Bytes that are whole are read; then the stream has ended, or the failure is said."""
-    pair = Pair("TLSv1.3", tls_bed, buffer_bytes=1 << 18)
+    pair = Pair("TLSv1.3", tls_harness, buffer_bytes=1 << 18)
     pair.peer.sendall(b"whole")
     raw = socket.socket(fileno=pair.peer.detach())
     raw.sendall(b"\x17\x03\x03\x01\x00half of a record")
@@ -226,8 +228,8 @@ def test_a_connection_cut_in_the_middle_of_a_record(tls_bed: TlsBed) -> None:
     pair.transport.close()
 
 
-def test_a_forged_record_is_a_failure_behind_what_was_read(tls_bed: TlsBed) -> None:
-    pair = Pair("TLSv1.3", tls_bed, buffer_bytes=1 << 18)
+def test_a_forged_record_is_a_failure_behind_what_was_read(tls_harness: TlsHarness) -> None:
+    pair = Pair("TLSv1.3", tls_harness, buffer_bytes=1 << 18)
     pair.peer.sendall(b"whole")
     raw = socket.socket(fileno=pair.peer.detach())
     raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -240,9 +242,9 @@ def test_a_forged_record_is_a_failure_behind_what_was_read(tls_bed: TlsBed) -> N
     pair.transport.close()
 
 
-def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
+def test_new_keys_on_the_way(tls_harness: TlsHarness) -> None:
     """OpenSSL's own server changes the keys of TLS 1.3 on a line with K, and asks us for the same."""
-    certificate = tls_bed.file(tls_bed.ca.issue("broker", hosts=("localhost",)))
+    certificate = tls_harness.file(tls_harness.ca.issue("broker", hosts=("localhost",)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [
@@ -264,7 +266,7 @@ def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
         while b"ACCEPT" not in server.stdout.readline():
             assert server.poll() is None
         sock = socket.create_connection(("127.0.0.1", port))
-        transport = over(sock, tls_bed, ssl.TLSVersion.TLSv1_3)
+        transport = over(sock, tls_harness, ssl.TLSVersion.TLSv1_3)
         buffer = memoryview(bytearray(1000))
 
         def reads_nothing_for_us() -> None:
@@ -294,16 +296,16 @@ def test_new_keys_on_the_way(tls_bed: TlsBed) -> None:
         server.terminate()
 
 
-def test_words_of_tls_alone_do_not_hold_the_loop(tls_bed: TlsBed) -> None:
+def test_words_of_tls_alone_do_not_hold_the_loop(tls_harness: TlsHarness) -> None:
     """Tickets bring no byte for us: one call reads a bounded part of them, and the socket shows that there is more."""
-    server = tls_bed.server()
+    server = tls_harness.server()
     server.num_tickets = 800
     sock, peer = socket.socketpair()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     accepted: list[ssl.SSLSocket] = []
     thread = threading.Thread(target=lambda: accepted.append(server.wrap_socket(peer, server_side=True)))
     thread.start()
-    transport = over(sock, tls_bed, ssl.TLSVersion.TLSv1_3)
+    transport = over(sock, tls_harness, ssl.TLSVersion.TLSv1_3)
     thread.join(PATIENCE_S)
     accepted[0].sendall(b"words")
     buffer = memoryview(bytearray(1 << 16))
@@ -319,9 +321,9 @@ def test_words_of_tls_alone_do_not_hold_the_loop(tls_bed: TlsBed) -> None:
     accepted[0].close()
 
 
-def test_new_keys_without_end(tls_bed: TlsBed) -> None:
+def test_new_keys_without_end(tls_harness: TlsHarness) -> None:
     """A peer that asks for them and reads no answer: Python has no word for that, so OpenSSL is called itself."""
-    pair = Pair("TLSv1.3", tls_bed)
+    pair = Pair("TLSv1.3", tls_harness)
     openssl = ctypes.CDLL(_ssl.__file__)
     tls_object = pair.peer._sslobj  # type: ignore[union-attr]
     # PyObject's head of two words, the socket, SSL *
@@ -349,12 +351,12 @@ def test_new_keys_without_end(tls_bed: TlsBed) -> None:
     kind=st.sampled_from(KINDS),
 )
 def test_any_bytes_arrive_unchanged_both_ways(
-    tls_bed: TlsBed, sizes: list[int], step: int, kind: str
+    tls_harness: TlsHarness, sizes: list[int], step: int, kind: str
 ) -> None:
     rng = random.Random(sum(sizes))
     buffers = [rng.randbytes(size) for size in sizes]
     whole = b"".join(buffers)
-    pair = Pair(kind, tls_bed)
+    pair = Pair(kind, tls_harness)
     got: list[bytes] = []
 
     def answer() -> None:

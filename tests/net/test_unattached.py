@@ -20,7 +20,7 @@ from sidecar.net.stubs.peer import Peer, peer_of
 from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import StubConnection
 from sidecar.net.stubs.unattached import PLACES_PER_FREE, Unattached
-from tests.net.desk import MESSAGE_BYTES_MAX, desk_at, dial, is_closed, run, stub_at, until
+from tests.net.harness import MESSAGE_BYTES_MAX, dial, harness_at, is_closed, run, stub_at, until
 
 PLACES = 64
 
@@ -87,12 +87,12 @@ def test_idle_connections_of_one_user_leave_places_to_others(
     as_users(monkeypatch, [1001] * 100 + [1002])
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            idle = [stack.enter_context(dial(desk)) for _ in range(100)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            idle = [stack.enter_context(dial(harness)) for _ in range(100)]
             await until(lambda: sum(map(is_closed, idle)) == 70)
-            other = stack.enter_context(stub_at(desk))
+            other = stack.enter_context(stub_at(harness))
             other.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: desk.messages)
+            await until(lambda: harness.messages)
             assert sum(map(is_closed, idle)) == 70, "it took a free place"
 
     run(test)
@@ -104,22 +104,22 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
     as_users(monkeypatch, [1001] * 40 + [1002])
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in range(40)]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(harness)) for _ in range(40)]
             for peer in peers:
                 peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == len(peers))
+            await until(lambda: len(harness.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            users = desk.endpoint._room.by_user
+            users = harness.endpoint._room.by_user
             await until(lambda: users[1001].held_bytes > users[1001].limit_bytes)
-            other = stack.enter_context(stub_at(desk))
+            other = stack.enter_context(stub_at(harness))
             other.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == len(peers) + 1)
+            await until(lambda: len(harness.messages) == len(peers) + 1)
             other.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + b"x")
             await until(lambda: 1002 in users and users[1002].held_bytes)
             assert users[1002].held_bytes == RECEIVE_BUFFER_BYTES, "a whole buffer, no short one"
-            assert desk.endpoint._room.user_bytes_max >= 4 * MESSAGE_BYTES_MAX
+            assert harness.endpoint._room.user_bytes_max >= 4 * MESSAGE_BYTES_MAX
 
     run(test)
 
@@ -131,25 +131,25 @@ def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch
     as_users(monkeypatch, [*users, 1])
 
     async def test() -> None:
-        async with desk_at(tmp_path) as desk, AsyncExitStack() as stack:
-            peers = [stack.enter_context(stub_at(desk)) for _ in users]
+        async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
+            peers = [stack.enter_context(stub_at(harness)) for _ in users]
             for peer in peers:
                 peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: len(desk.messages) == len(peers))
+            await until(lambda: len(harness.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            whole, bound = desk.endpoint._room.buffers, 2 * desk.endpoint._room.user_bytes_max
+            whole, bound = harness.endpoint._room.buffers, 2 * harness.endpoint._room.user_bytes_max
             highest = 0
 
             def is_tight() -> bool:
                 nonlocal highest
                 highest = max(highest, whole.held_bytes)
-                return all(desk.endpoint._room.by_user[user].held_bytes for user in set(users))
+                return all(harness.endpoint._room.by_user[user].held_bytes for user in set(users))
 
             await until(is_tight)
-            with stub_at(desk) as other:
+            with stub_at(harness) as other:
                 other.sendall(b"".join(encode([b"hello"])))
-                await until(lambda: is_tight() and len(desk.messages) == len(peers) + 1)
+                await until(lambda: is_tight() and len(harness.messages) == len(peers) + 1)
             assert bound / 2 < highest <= bound + len(peers) * SHORT_BUFFER_BYTES
 
     run(test)

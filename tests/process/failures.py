@@ -46,7 +46,7 @@ sys.stdin.read()
 
 
 @dataclass
-class Stage:
+class Harness:
     """A daemon with one worker on two fake brokers; topic ``orders`` has a partition at each, topic ``bulk`` too."""
 
     kafka: FakeBroker
@@ -91,7 +91,7 @@ class Failure:
     the pattern of what a reader sees on the page and, unless ``is_in_top`` says otherwise, in `top`."""
 
     name: str
-    cause: Callable[[Stage], None]
+    cause: Callable[[Harness], None]
     status: str
     page: Callable[[dict[str, Any]], bool]
     metric: tuple[str, str, Callable[[float], bool]]
@@ -113,40 +113,40 @@ def errors(page: dict[str, Any]) -> set[str]:
 # ---- causes
 
 
-def broker_down(stage: Stage) -> None:
-    producer = stage.producer()
+def broker_down(harness: Harness) -> None:
+    producer = harness.producer()
     producer.send("orders", b"before", partition=1).result(30)
-    stage.kafka.stop_listening(2)
-    stage.kafka.disconnect(2)
+    harness.kafka.stop_listening(2)
+    harness.kafka.disconnect(2)
     producer.send("orders", b"x", partition=1)
 
 
-def broker_hung(stage: Stage) -> None:
-    producer = stage.producer()
+def broker_hung(harness: Harness) -> None:
+    producer = harness.producer()
     producer.send("orders", b"before", partition=1).result(30)
-    stage.kafka.stop_reading(2)
+    harness.kafka.stop_reading(2)
     producer.send("orders", b"x", partition=1)
 
 
-def leader_missing(stage: Stage) -> None:
-    producer = stage.producer()
+def leader_missing(harness: Harness) -> None:
+    producer = harness.producer()
     producer.send("orders", b"before", partition=1).result(30)
-    stage.kafka.move_leader("orders", 1, -1)
+    harness.kafka.move_leader("orders", 1, -1)
     producer.send("orders", b"x", partition=1)
 
 
-def topic_forbidden(stage: Stage) -> None:
-    stage.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(TOPIC_AUTHORIZATION_FAILED))
-    stage.producer().send("orders", b"x")
+def topic_forbidden(harness: Harness) -> None:
+    harness.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(TOPIC_AUTHORIZATION_FAILED))
+    harness.producer().send("orders", b"x")
 
 
-def topic_missing(stage: Stage) -> None:
-    stage.producer().send("missing", b"x")
+def topic_missing(harness: Harness) -> None:
+    harness.producer().send("missing", b"x")
 
 
-def record_too_large(stage: Stage) -> None:
-    stage.kafka.message_bytes_max = 1_000
-    stage.producer().send("bulk", b"x" * 5_000)
+def record_too_large(harness: Harness) -> None:
+    harness.kafka.message_bytes_max = 1_000
+    harness.producer().send("bulk", b"x" * 5_000)
 
 
 def fill(producer: Producer, *topics: str) -> None:
@@ -157,32 +157,32 @@ def fill(producer: Producer, *topics: str) -> None:
                 producer.send_many(topic, [(None, b"x" * 1_000)] * 100)
 
 
-def pool_full_by_topic(stage: Stage) -> None:
-    stage.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
-    fill(stage.producer("one", max_block_ms=500), "orders")
-    fill(stage.producer("two", max_block_ms=500), "orders")
+def pool_full_by_topic(harness: Harness) -> None:
+    harness.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+    fill(harness.producer("one", max_block_ms=500), "orders")
+    fill(harness.producer("two", max_block_ms=500), "orders")
 
 
-def pool_full_by_client(stage: Stage) -> None:
-    stage.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
-    fill(stage.producer("greedy", max_block_ms=500), "orders", "bulk")
+def pool_full_by_client(harness: Harness) -> None:
+    harness.kafka.add(on(Api.PRODUCE, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+    fill(harness.producer("greedy", max_block_ms=500), "orders", "bulk")
 
 
-def slow_client(stage: Stage) -> None:
+def slow_client(harness: Harness) -> None:
     """A client that sends and never reads its socket nor acknowledges an outcome."""
-    attacker = Attacker(stage.daemon.run_dir, 1)
+    attacker = Attacker(harness.daemon.run_dir, 1)
     link, epoch = attacker.attached()
-    stage.closing.callback(link.close)
+    harness.closing.callback(link.close)
     record = b"\x94\xc0\xc4\x01x\xc0\xc0"
     with contextlib.suppress(OSError):  # the worker reads no more of a client that it holds
         for seq in range(1, 40_000):
             link.send(attacker.submit(epoch, seq=seq, topic="orders", flags=1), record)
 
 
-def letters_disk_full(stage: Stage) -> None:
+def letters_disk_full(harness: Harness) -> None:
     """A client dies with a record that will fail. Its letter is larger than the disk, see ``on_a_small_disk``."""
     client = subprocess.Popen(
-        dying_with_parent([sys.executable, "-c", DEAD_CLIENT, str(stage.daemon.run_dir)]),
+        dying_with_parent([sys.executable, "-c", DEAD_CLIENT, str(harness.daemon.run_dir)]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -192,35 +192,35 @@ def letters_disk_full(stage: Stage) -> None:
     client.communicate()
 
 
-def worker_killed(stage: Stage) -> None:
-    os.kill(stage.daemon.worker_pids()[0], signal.SIGKILL)
+def worker_killed(harness: Harness) -> None:
+    os.kill(harness.daemon.worker_pids()[0], signal.SIGKILL)
 
 
-def worker_stopped(stage: Stage) -> None:
-    os.kill(stage.daemon.worker_pids()[0], signal.SIGSTOP)
+def worker_stopped(harness: Harness) -> None:
+    os.kill(harness.daemon.worker_pids()[0], signal.SIGSTOP)
 
 
-def kafka_away(stage: Stage) -> None:
+def kafka_away(harness: Harness) -> None:
     """The last broker goes, too."""
-    producer = stage.producer()
+    producer = harness.producer()
     producer.send("orders", b"before", partition=0).result(30)
-    stage.kafka.stop_listening(1)
-    stage.kafka.disconnect()
+    harness.kafka.stop_listening(1)
+    harness.kafka.disconnect()
     producer.send("orders", b"x", partition=0)
 
 
-def quota(stage: Stage) -> None:
-    stage.kafka.throttle_ms = 1_500
-    stage.producer().send("bulk", b"x", partition=0)
+def quota(harness: Harness) -> None:
+    harness.kafka.throttle_ms = 1_500
+    harness.producer().send("bulk", b"x", partition=0)
 
 
-def min_isr(stage: Stage) -> None:
-    stage.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS))
-    stage.producer().send("orders", b"x")
+def min_isr(harness: Harness) -> None:
+    harness.kafka.add(on(Api.PRODUCE, topic="orders", times=ALWAYS).refuse(NOT_ENOUGH_REPLICAS))
+    harness.producer().send("orders", b"x")
 
 
-def daemon_replaced(stage: Stage) -> None:
-    stage.daemon.spawn("--takeover")
+def daemon_replaced(harness: Harness) -> None:
+    harness.daemon.spawn("--takeover")
 
 
 # ---- the signs
@@ -375,11 +375,11 @@ DAEMON_REPLACED = Failure(
 )
 
 
-def shown(stage: Stage, failure: Failure, reader: PageReader) -> Iterator[str]:
+def shown(harness: Harness, failure: Failure, reader: PageReader) -> Iterator[str]:
     """Places that do not show it yet. Places that cost a process or a browser are asked once the others show it."""
     try:
-        page = _json(http_get(stage.daemon, "/api/status"))
-        metrics = http_get(stage.daemon, "/metrics")
+        page = _json(http_get(harness.daemon, "/api/status"))
+        metrics = http_get(harness.daemon, "/metrics")
     except OSError as error:
         yield f"page and metrics: {error}"
         return
@@ -390,27 +390,29 @@ def shown(stage: Stage, failure: Failure, reader: PageReader) -> Iterator[str]:
         is_seen = False
     name, labels, judge = failure.metric
     value = value_of(metrics, name, labels)
-    if value is None or not judge(value) or (failure.rises and value <= stage.values_before[failure.name]):
+    if value is None or not judge(value) or (failure.rises and value <= harness.values_before[failure.name]):
         yield f"metric: {name} = {value}"
         is_seen = False
-    if not re.search(failure.log, stage.log(), re.MULTILINE):
-        yield f"log:\n{stage.log()}"
+    if not re.search(failure.log, harness.log(), re.MULTILINE):
+        yield f"log:\n{harness.log()}"
         is_seen = False
     if is_seen:
-        text = stage.daemon.command("status")
+        text = harness.daemon.command("status")
         if not re.search(failure.status, text.stdout + text.stderr):
             yield f"status:\n{text.stdout}{text.stderr}"
             return
         seen = {
-            "page": reader.text(stage.daemon),
-            "top": top_text(stage.daemon) if failure.is_in_top else None,
+            "page": reader.text(harness.daemon),
+            "top": top_text(harness.daemon) if failure.is_in_top else None,
         }
         for place, words in seen.items():
             if words is not None and not re.search(failure.words, words):
                 yield f"{place} as its reader sees it:\n{words}"
 
 
-def wait_shown(stage: Stage, *failures: Failure, reader: PageReader, timeout_s: float) -> dict[str, float]:
+def wait_shown(
+    harness: Harness, *failures: Failure, reader: PageReader, timeout_s: float
+) -> dict[str, float]:
     """Until status, page, top, metrics and log show each of them; seconds that each took."""
     begun_s = time.monotonic()
     missing: dict[str, list[str]] = {}
@@ -419,7 +421,7 @@ def wait_shown(stage: Stage, *failures: Failure, reader: PageReader, timeout_s: 
     def are_shown() -> bool:
         for failure in failures:
             if failure.name not in seen:
-                missing[failure.name] = list(shown(stage, failure, reader))
+                missing[failure.name] = list(shown(harness, failure, reader))
                 if not missing[failure.name]:
                     seen[failure.name] = time.monotonic() - begun_s
         return len(seen) == len(failures)

@@ -16,7 +16,7 @@ from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
-from .failures import Failure, Stage, broker, wait_shown
+from .failures import Failure, Harness, broker, wait_shown
 from .page_reader import PageReader
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.long]
@@ -88,7 +88,7 @@ def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
         daemon = SidecarDaemon(kafka.bootstrap_servers, settings={"client.id": "metered", "linger.ms": 1})
         closing.callback(daemon.remove)
         daemon.start()
-        stage = Stage(unused, daemon, closing)
+        harness = Harness(unused, daemon, closing)
         producer = Producer(daemon.run_dir, client_name="web", on_error=lambda *_: None)
         closing.callback(producer.close, 0)
 
@@ -97,23 +97,23 @@ def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
 
         kafka.set_quota("metered", 20_000)
         producer.send_many("plain", [(None, b"x" * 1_000)] * 400)
-        wait_shown(stage, QUOTA, reader=reader, timeout_s=SEEN_S)
+        wait_shown(harness, QUOTA, reader=reader, timeout_s=SEEN_S)
         kafka.set_quota("metered", None)
         assert producer.flush(60) == 0
 
-        stage.begin(HUNG)
+        harness.begin(HUNG)
         kafka.pause_node(1)
         alone = producer.send("alone", b"x")
-        wait_shown(stage, HUNG, reader=reader, timeout_s=SEEN_S)
-        wait_shown(stage, NO_LEADER, reader=reader, timeout_s=FENCED_S)
+        wait_shown(harness, HUNG, reader=reader, timeout_s=SEEN_S)
+        wait_shown(harness, NO_LEADER, reader=reader, timeout_s=FENCED_S)
         assert daemon.command("status").returncode == 0, "the other brokers take records"
         kafka.resume_node(1)
-        wait_shown(stage, BACK, reader=reader, timeout_s=FENCED_S)
+        wait_shown(harness, BACK, reader=reader, timeout_s=FENCED_S)
         assert alone.result(60).offset >= 0
 
-        stage.begin(MIN_ISR)
+        harness.begin(MIN_ISR)
         kafka.kill_node(1)
         strict = producer.send("strict", b"x")
-        wait_shown(stage, MIN_ISR, reader=reader, timeout_s=FENCED_S)
+        wait_shown(harness, MIN_ISR, reader=reader, timeout_s=FENCED_S)
         kafka.restart_node(1)
         assert strict.result(90).offset >= 0

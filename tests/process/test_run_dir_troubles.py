@@ -18,7 +18,7 @@ from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.mock_broker import MockBroker
 from sidecar.tools.testing.waiting import wait_until
-from tests.process.failure_scenes import privately
+from tests.process.failure_scenarios import privately
 from tests.tools import ROOT_USER, needs
 
 pytestmark = pytest.mark.process

@@ -2,7 +2,7 @@
 
 Method: daemons on fake brokers over real sockets, or on a real Kafka. A failure is caused, and all places are read
 until they show it; the page in a real Chromium where there is one, and else its data alone. Those on fake brokers are
-scenes (failure_scenes.py), which are played side by side. `-s` prints how long each took.
+scenarios (failure_scenarios.py), which run at the same time. `-s` prints how long each took.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_listeners import Listener
 from tests.tools import ROOT_USER, needs
 
-from .failure_scenes import OF_ROOT, SCENES, SEEN_S, SETTINGS, Scene, privately, silent_dns
-from .failures import Failure, Stage, broker, wait_shown
+from .failure_scenarios import OF_ROOT, SCENARIOS, SEEN_S, SETTINGS, Scenario, privately, silent_dns
+from .failures import Failure, Harness, broker, wait_shown
 from .page_reader import PageReader
 
 pytestmark = [pytest.mark.process]
 
 AT_ONCE = 4
 WEEK_S = 7 * 86_400.0
-Played = Callable[[Scene], dict[str, float]]
+Played = Callable[[Scenario], dict[str, float]]
 
 
 def each_failure() -> Iterator[object]:
-    for scene in SCENES:
-        for failures in scene.steps:
+    for scenario in SCENARIOS:
+        for failures in scenario.steps:
             for each in failures:
                 needs_root = [needs(ROOT_USER)] if each in OF_ROOT else []
-                yield pytest.param(scene, each.name, marks=needs_root, id=each.name.replace(" ", "-"))
+                yield pytest.param(scenario, each.name, marks=needs_root, id=each.name.replace(" ", "-"))
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +50,26 @@ def reader() -> Iterator[PageReader]:
 
 @pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest, reader: PageReader) -> Iterator[Played]:
-    """All scenes whose failures were asked for begin with the first test; each test waits for its own."""
+    """All scenarios whose failures were asked for begin with the first test; each test waits for its own."""
     wanted = [
-        item.callspec.params["scene"]
+        item.callspec.params["scenario"]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and "scene" in item.callspec.params
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and "scenario" in item.callspec.params
     ]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         playing: dict[int, Future[dict[str, float]]] = {
-            id(scene): threads.submit(scene.play, reader) for scene in SCENES if scene in wanted
+            id(scenario): threads.submit(scenario.play, reader)
+            for scenario in SCENARIOS
+            if scenario in wanted
         }
-        yield lambda scene: playing[id(scene)].result()
+        yield lambda scenario: playing[id(scenario)].result()
 
 
-@pytest.mark.parametrize(("scene", "name"), list(each_failure()))
-def test_each_failure_is_seen_in_all_places(scene: Scene, name: str, played: Played) -> None:
-    print(f"\n{name}: {played(scene)[name]:.1f} s")
+@pytest.mark.parametrize(("scenario", "name"), list(each_failure()))
+def test_each_failure_is_seen_in_all_places(scenario: Scenario, name: str, played: Played) -> None:
+    print(f"\n{name}: {played(scenario)[name]:.1f} s")
 
 
 def test_a_name_that_no_dns_knows_is_seen(reader: PageReader) -> None:
@@ -83,9 +87,9 @@ def test_a_name_that_no_dns_knows_is_seen(reader: PageReader) -> None:
         daemon = SidecarDaemon("broker-of-nobody.invalid:9092", settings=SETTINGS)
         closing.callback(daemon.remove)
         daemon.spawn()
-        stage = Stage(nobody, daemon, closing)
+        harness = Harness(nobody, daemon, closing)
         daemon.wait_published()
-        seen = wait_shown(stage, failure, reader=reader, timeout_s=SEEN_S)
+        seen = wait_shown(harness, failure, reader=reader, timeout_s=SEEN_S)
         print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
         assert daemon.command("status", "--alive").returncode == 0, "a restart would not help"
 
@@ -107,7 +111,7 @@ def test_a_name_server_that_says_nothing_is_seen_from_the_start(reader: PageRead
         closing.callback(daemon.remove)
         daemon.spawn()
         daemon.wait_published()
-        seen = wait_shown(Stage(nobody, daemon, closing), failure, reader=reader, timeout_s=SEEN_S)
+        seen = wait_shown(Harness(nobody, daemon, closing), failure, reader=reader, timeout_s=SEEN_S)
         print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
 
 
@@ -148,7 +152,7 @@ def test_a_certificate_that_expires_in_seven_days_is_seen(
         daemon = SidecarDaemon(kafka.servers("SSL"), settings={**SETTINGS, **settings})
         closing.callback(daemon.remove)
         daemon.start()
-        seen = wait_shown(Stage(FakeBroker(), daemon, closing), failure, reader=reader, timeout_s=SEEN_S)
+        seen = wait_shown(Harness(FakeBroker(), daemon, closing), failure, reader=reader, timeout_s=SEEN_S)
         print(f"\n{failure.name}: {seen[failure.name]:.1f} s")
 
 
@@ -178,14 +182,14 @@ def test_a_restart_of_kafka_is_seen_when_it_goes_and_when_it_is_back(
         daemon = SidecarDaemon(kafka.bootstrap_servers, settings=SETTINGS)
         closing.callback(daemon.remove)
         daemon.start()
-        stage = Stage(FakeBroker(), daemon, closing)
+        harness = Harness(FakeBroker(), daemon, closing)
         with Producer(daemon.run_dir, client_name="web") as producer:
             producer.send("orders", b"before").result(30)
-            stage.begin(away)
+            harness.begin(away)
             kafka.kill_node(0)
             delivery = producer.send("orders", b"x")
-            seen = wait_shown(stage, away, reader=reader, timeout_s=SEEN_S)
+            seen = wait_shown(harness, away, reader=reader, timeout_s=SEEN_S)
             kafka.restart_node(0)
-            seen |= wait_shown(stage, back, reader=reader, timeout_s=SEEN_S)
+            seen |= wait_shown(harness, back, reader=reader, timeout_s=SEEN_S)
             print("".join(f"\n{name}: {seconds:.1f} s" for name, seconds in seen.items()))
             assert delivery.result(30).offset >= 0

@@ -27,7 +27,7 @@ def watched(leaders: tuple[int, ...], **settings: object) -> tuple[Core, StickyP
 
 
 def weights(partitioner: StickyPartitioner, partitions: int, draws: int = 21_000) -> list[float]:
-    """Share of each partition among the draws, in units of the smallest weight of the scene."""
+    """Share of each partition among the draws, in units of the smallest weight."""
     found = Counter(partitioner.next_partition(1_000) for _ in range(draws))
     return [found[partition] / draws for partition in range(partitions)]
 

@@ -1,4 +1,4 @@
-"""Scenes for the scenarios: one fake broker and one daemon per module."""
+"""Harnesses of the scenarios: one fake broker and one daemon per module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.token_server import TokenServer
 
+from .harness import FAST, Harness, pool_is_whole
 from .java_producers import JavaProducers
-from .scene import FAST, Scene, pool_is_whole
 from .secure import CLIENT_SECRET, secure_cluster
 
 
@@ -37,7 +37,7 @@ def secure_kafka(tokens: TokenServer) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="module")
-def module_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def module_harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """``SETTINGS`` and ``RECEIVE_BUFFER_BYTES`` of the module, where it has them, say what is different."""
     settings = {**FAST, **getattr(request.module, "SETTINGS", {})}
     with (
@@ -46,7 +46,7 @@ def module_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         ) as kafka,
         SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
     ):
-        made = Scene(kafka, daemon)
+        made = Harness(kafka, daemon)
         yield made
         kafka.clear_rules()
         with made.sender(made.new_topic()) as probe:
@@ -54,9 +54,9 @@ def module_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def scene(module_scene: Scene) -> Iterator[Scene]:
-    """The module's scene without rules of other tests."""
-    yield module_scene
-    module_scene.kafka.clear_rules()
-    module_scene.kafka.judge_record = None
-    module_scene.kafka.throttle_ms = 0
+def harness(module_harness: Harness) -> Iterator[Harness]:
+    """The module's harness without rules of other tests."""
+    yield module_harness
+    module_harness.kafka.clear_rules()
+    module_harness.kafka.judge_record = None
+    module_harness.kafka.throttle_ms = 0

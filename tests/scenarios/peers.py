@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
-from .java_scene import NO_DAEMON, JavaSenders, java_settings
+from .harness import Sender
+from .java_harness import NO_DAEMON, JavaSenders, java_settings
 from .librdkafka_producer import LibrdkafkaProducer
-from .scene import Sender
 
 if TYPE_CHECKING:
     from client_stub import Producer

@@ -17,7 +17,7 @@ from sidecar.tools.testing.tcp_relay import TcpRelay
 from sidecar.tools.testing.token_server import TokenServer
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST
+from .harness import FAST
 
 USERS = {"alice": "alice's password", "bob": "bob's password"}
 """Alice may do everything, Bob nothing that he is not granted."""

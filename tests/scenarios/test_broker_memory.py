@@ -15,7 +15,7 @@ from sidecar.tools.testing.fault_rules import on
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import Scene, Sender
+from .harness import Harness, Sender
 
 pytestmark = [pytest.mark.process, pytest.mark.rule("S4")]
 
@@ -24,24 +24,24 @@ NOT_ENOUGH_REPLICAS = 19
 
 
 @pytest.fixture
-def forgetful(scene: Scene) -> Iterator[Scene]:
-    yield scene
-    scene.kafka.producer_expiration_ms = inf
+def forgetful(harness: Harness) -> Iterator[Harness]:
+    yield harness
+    harness.kafka.producer_expiration_ms = inf
 
 
-def three_with_the_first_refused(scene: Scene, sender: Sender, timestamp_ms: int | None = None) -> None:
+def three_with_the_first_refused(harness: Harness, sender: Sender, timestamp_ms: int | None = None) -> None:
     """One after the other; the first is refused once, and that is told when the others are accepted."""
-    refused = scene.kafka.add(on(Api.PRODUCE, topic=sender.topic).refuse(NOT_ENOUGH_REPLICAS).hold_answer())
-    before = scene.accepted()
+    refused = harness.kafka.add(on(Api.PRODUCE, topic=sender.topic).refuse(NOT_ENOUGH_REPLICAS).hold_answer())
+    before = harness.accepted()
     sender.send(timestamp_ms=timestamp_ms)
     refused.wait()
     for _ in range(2):
         sender.send(timestamp_ms=timestamp_ms)
-    wait_until(lambda: scene.accepted() == before + 3, "the daemon to have all three", interval_s=0.05)
+    wait_until(lambda: harness.accepted() == before + 3, "the daemon to have all three", interval_s=0.05)
     refused.release()
 
 
-def test_refused_after_a_silence(forgetful: Scene) -> None:
+def test_refused_after_a_silence(forgetful: Harness) -> None:
     """The id expires while nothing is sent; a batch behind the refused one waits for it."""
     topic, sender = forgetful.primed()
     forgetful.kafka.producer_expiration_ms = 1200.0
@@ -52,7 +52,7 @@ def test_refused_after_a_silence(forgetful: Scene) -> None:
         forgetful.balance(sender)
 
 
-def test_refused_in_a_backfill_of_old_records(forgetful: Scene) -> None:
+def test_refused_in_a_backfill_of_old_records(forgetful: Harness) -> None:
     """Under load: the id is forgotten as soon as it is known."""
     forgetful.kafka.producer_expiration_ms = 86_400_000.0
     old_ms = time.time_ns() // 1_000_000 - 3 * 86_400_000
@@ -67,7 +67,7 @@ def test_refused_in_a_backfill_of_old_records(forgetful: Scene) -> None:
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_the_answer_to_old_records_is_lost(forgetful: Scene, is_forgotten: bool) -> None:
+def test_the_answer_to_old_records_is_lost(forgetful: Harness, is_forgotten: bool) -> None:
     """The broker is asked before they are sent again: it knows them, or nobody can say that it has them."""
     kafka = forgetful.kafka
     topic, sender = forgetful.primed()
@@ -92,10 +92,10 @@ def test_the_answer_to_old_records_is_lost(forgetful: Scene, is_forgotten: bool)
 
 
 @pytest.mark.parametrize("is_refreshed", [True, False])
-def test_refused_by_a_topic_that_was_made_anew(scene: Scene, is_refreshed: bool) -> None:
+def test_refused_by_a_topic_that_was_made_anew(harness: Harness, is_refreshed: bool) -> None:
     """Whether the daemon has heard of the new topic by its own refresh, or hears of it by a refusal of the old id."""
-    kafka = scene.kafka
-    topic, sender = scene.primed()
+    kafka = harness.kafka
+    topic, sender = harness.primed()
     with sender:
         sender.send()
         sender.offsets()
@@ -104,15 +104,15 @@ def test_refused_by_a_topic_that_was_made_anew(scene: Scene, is_refreshed: bool)
         if is_refreshed:
             asked = len(kafka.requests(Api.METADATA))
             wait_until(lambda: len(kafka.requests(Api.METADATA)) >= asked + 2, "a refresh of the metadata")
-        three_with_the_first_refused(scene, sender)
+        three_with_the_first_refused(harness, sender)
         assert sender.offsets()[2:] == [0, 1, 2]
 
 
-def test_forgotten_under_way_and_the_worker_killed(scene: Scene) -> None:
+def test_forgotten_under_way_and_the_worker_killed(harness: Harness) -> None:
     """The first is refused, the id forgotten, the second appended, and the worker dies before it hears of either. The
     broker's last sequence is the second's: of the first that says nothing, and it is not there."""
-    kafka = scene.kafka
-    topic, sender = scene.primed()
+    kafka = harness.kafka
+    topic, sender = harness.primed()
     with sender:
         refused = kafka.add(on(Api.PRODUCE, topic=topic).refuse(NOT_ENOUGH_REPLICAS).hold_answer())
         lost = kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
@@ -121,10 +121,10 @@ def test_forgotten_under_way_and_the_worker_killed(scene: Scene) -> None:
         kafka.forget_producers(topic, 0)
         sender.send()
         lost.wait()
-        os.kill(scene.daemon.worker_pids()[0], signal.SIGKILL)
+        os.kill(harness.daemon.worker_pids()[0], signal.SIGKILL)
         _, first, second = sender.outcomes()
         assert first.error is not None and first.error.persistence == Persistence.POSSIBLY_PERSISTED
         assert second.offset == 1
         sender.send()
         assert sender.outcomes()[-1].offset == 2
-        scene.balance(sender)
+        harness.balance(sender)

@@ -1,7 +1,7 @@
 """The same scenarios with Apache Kafka's own Java producer: what it does is what we are held to.
 
-Each row runs the very function that the daemon is tested with, in a scene whose producer is Java's
-(``java_scene.py``), on a fake broker of its own. Where Java departs from what the function asks, the row says
+Each row runs the very function that the daemon is tested with, in a harness whose producer is Java's
+(``java_harness.py``), on a fake broker of its own. Where Java departs from what the function asks, the row says
 how (``departs``, what the failed assertion says) and docs/scenarios.md says why we do otherwise.
 """
 
@@ -35,8 +35,8 @@ from . import (
     test_retries,
     test_slow_brokers,
 )
+from .java_harness import JavaHarness, JavaRealHarness
 from .java_producers import JavaProducers
-from .java_scene import JavaRealScene, JavaScene
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
@@ -57,38 +57,38 @@ class Row(NamedTuple):
         return f"{self.run.__name__.removeprefix('test_')}{said and f'[{said}]'}"
 
 
-def sn_01_storage_error(scene: JavaScene) -> None:
-    test_retries.test_sn_01_storage_error(scene.twin({"retries": 0}), scene.twin(PLAIN))
+def sn_01_storage_error(harness: JavaHarness) -> None:
+    test_retries.test_sn_01_storage_error(harness.twin({"retries": 0}), harness.twin(PLAIN))
 
 
-def id_13_unknown_fate(scene: JavaScene) -> None:
-    test_retries.test_id_13_unknown_fate_is_not_given_up(lambda retries: scene.twin({"retries": retries}))
+def id_13_unknown_fate(harness: JavaHarness) -> None:
+    test_retries.test_id_13_unknown_fate_is_not_given_up(lambda retries: harness.twin({"retries": retries}))
 
 
-def sn_10_acks(scene: JavaScene, acks: str) -> None:
-    test_retries.test_sn_10_acks(lambda acks: scene.twin({"acks": acks}), acks)
+def sn_10_acks(harness: JavaHarness, acks: str) -> None:
+    test_retries.test_sn_10_acks(lambda acks: harness.twin({"acks": acks}), acks)
 
 
-def id_04_the_very_first_is_refused(scene: JavaScene) -> None:
+def id_04_the_very_first_is_refused(harness: JavaHarness) -> None:
     """ID-04 on a partition that does not know the producer yet: it takes those behind the first."""
-    topic = scene.new_topic()
-    with scene.sender(topic) as sender:
-        first = scene.kafka.add(
+    topic = harness.new_topic()
+    with harness.sender(topic) as sender:
+        first = harness.kafka.add(
             on(Api.PRODUCE, topic=topic).refuse(test_idempotence.NOT_LEADER).hold_answer()
         )
-        scene.send_apart(sender, 3)
+        harness.send_apart(sender, 3)
         first.release()
         assert sender.offsets() == [0, 1, 2]
 
 
-def fc_07_close_at_once(scene: JavaScene) -> None:
+def fc_07_close_at_once(harness: JavaHarness) -> None:
     """FC-07: some in flight, many behind them, no broker answers: close(0) tells each once."""
-    topic, sender = scene.primed()
-    scene.kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
+    topic, sender = harness.primed()
+    harness.kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
     for _ in range(200):
         sender.send(size=400)
-    scene.wait_produced(topic, 2)
-    scene.close(0)
+    harness.wait_produced(topic, 2)
+    harness.close(0)
     told = sender.outcomes()
     assert [outcome.error is None for outcome in told] == [True] + [False] * 200
     assert sender.told == dict.fromkeys(range(201), 1)
@@ -99,9 +99,9 @@ def fc_07_close_at_once(scene: JavaScene) -> None:
     }
 
 
-def er_04_refused_by_send(scene: JavaScene) -> None:
+def er_04_refused_by_send(harness: JavaHarness) -> None:
     """ER-04: partition -1 is refused at once, 99 after max.block.ms; neither is sent."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
         for partition, words in (
             (-1, "Invalid partition: -1"),
@@ -111,7 +111,7 @@ def er_04_refused_by_send(scene: JavaScene) -> None:
             assert re.search(words, str(error))
         sender.send()
         assert sender.offsets() == [0, 1]
-    assert len(scene.produced(topic)) == 2
+    assert len(harness.produced(topic)) == 2
 
 
 ROWS = [
@@ -197,30 +197,30 @@ one that never agrees fails with its last words."""
 
 
 @contextlib.contextmanager
-def a_scene(java: JavaProducers, row: Row) -> Iterator[JavaScene]:
+def a_harness(java: JavaProducers, row: Row) -> Iterator[JavaHarness]:
     module = row.run.__globals__
     with FakeBroker(nodes=2, receive_buffer_bytes=module.get("RECEIVE_BUFFER_BYTES")) as kafka:
-        made = JavaScene(kafka, java, {**module.get("SETTINGS", {}), **row.settings})
+        made = JavaHarness(kafka, java, {**module.get("SETTINGS", {}), **row.settings})
         try:
             yield made
         finally:
             made.end()
 
 
-def run(row: Row, scene: JavaScene | JavaRealScene, **arguments: object) -> None:
+def run(row: Row, harness: JavaHarness | JavaRealHarness, **arguments: object) -> None:
     if row.departs is None:
-        row.run(scene, **arguments, **row.arguments)
+        row.run(harness, **arguments, **row.arguments)
     else:
         with pytest.raises(AssertionError, match=row.departs):
-            row.run(scene, **arguments, **row.arguments)
+            row.run(harness, **arguments, **row.arguments)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_row(java: JavaProducers, row: Row) -> None:
     for left in reversed(range(TRIES)):
         try:
-            with a_scene(java, row) as scene:
-                return run(row, scene)
+            with a_harness(java, row) as harness:
+                return run(row, harness)
         except (AssertionError, TimeoutError, pytest.fail.Exception):
             if not left:
                 raise
@@ -237,15 +237,15 @@ REAL_ROWS = [
 
 
 @pytest.fixture(scope="module")
-def real_scene(kafka: KafkaCluster, java: JavaProducers) -> Iterator[JavaRealScene]:
+def real_harness(kafka: KafkaCluster, java: JavaProducers) -> Iterator[JavaRealHarness]:
     with FaultProxy(kafka.bootstrap_servers) as proxy:
-        made = JavaRealScene(kafka, proxy, java)
+        made = JavaRealHarness(kafka, proxy, java)
         yield made
         proxy.clear_rules()
         made.close(0)
 
 
 @pytest.mark.parametrize("row", REAL_ROWS, ids=lambda row: row.name)
-def test_real_row(real_scene: JavaRealScene, new_topic: NewTopic, row: Row) -> None:
-    real_scene.proxy.clear_rules()
-    run(row, real_scene, new_topic=new_topic)
+def test_real_row(real_harness: JavaRealHarness, new_topic: NewTopic, row: Row) -> None:
+    real_harness.proxy.clear_rules()
+    run(row, real_harness, new_topic=new_topic)

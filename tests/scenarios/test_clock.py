@@ -25,7 +25,7 @@ from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, METRIC, OUTCOME_S, Scene, pool_is_whole
+from .harness import FAST, METRIC, OUTCOME_S, Harness, pool_is_whole
 
 pytestmark = [pytest.mark.process]
 
@@ -84,14 +84,14 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> ShiftedClock:
 
 
 @pytest.fixture(scope="module")
-def scene(clock: ShiftedClock) -> Iterator[Scene]:
+def harness(clock: ShiftedClock) -> Iterator[Harness]:
     with (
         FakeBroker(nodes=2) as kafka,
         SidecarDaemon(
             kafka.bootstrap_servers, settings={**FAST, **SETTINGS}, environment=clock.environment
         ) as daemon,
     ):
-        made = Scene(kafka, daemon)
+        made = Harness(kafka, daemon)
         yield made
         clock.set(0)
         kafka.clear_rules()
@@ -111,23 +111,23 @@ def published_ms(daemon: SidecarDaemon) -> list[int]:
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S], ids=["forward", "back"])
-def test_ac_08_the_wall_clock_steps(scene: Scene, clock: ShiftedClock, step_s: int) -> None:
+def test_ac_08_the_wall_clock_steps(harness: Harness, clock: ShiftedClock, step_s: int) -> None:
     """AC-08: records linger, wait for a retry, an answer, a leader, a topic, while the clock steps by an hour. None
     expires, nothing is stuck, linger ends when it should, the worker lives on."""
     clock.set(0)
-    kafka, daemon = scene.kafka, scene.daemon
+    kafka, daemon = harness.kafka, harness.daemon
     sign = "forward" if step_s > 0 else "back"
     lingering = f"linger-{sign}"
     kafka.create_topic(lingering)
-    refused, held, bystander = (scene.new_topic() for _ in range(3))
+    refused, held, bystander = (harness.new_topic() for _ in range(3))
     for topic in (held, bystander):
         kafka.move_leader(topic, 0, 2)
-    leaderless = scene.new_topic()
+    leaderless = harness.new_topic()
     kafka.move_leader(leaderless, 0, -1)
     missing = f"missing-{sign}"
     workers = daemon.worker_pids()
     client = Client(daemon, bystander, clock.environment)
-    senders = {name: scene.sender(name) for name in (lingering, refused, held, leaderless, missing)}
+    senders = {name: harness.sender(name) for name in (lingering, refused, held, leaderless, missing)}
     refusing = kafka.add(on(Api.PRODUCE, topic=refused, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
     holding = kafka.add(on(Api.PRODUCE, topic=held).hold_answer())
     senders[lingering].send()
@@ -162,7 +162,7 @@ def test_ac_08_the_wall_clock_steps(scene: Scene, clock: ShiftedClock, step_s: i
     assert "3 records delivered" in client.finish()
     for sender in senders.values():
         assert all(outcome.error is None for outcome in sender.outcomes())
-    scene.balance(*senders.values())
+    harness.balance(*senders.values())
     for sender in senders.values():
         sender.producer.close(OUTCOME_S)
     assert metric(daemon, f"{METRIC}batches_expired_total") == 0

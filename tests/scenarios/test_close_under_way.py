@@ -16,7 +16,7 @@ from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, METRIC, Scene, sequences
+from .harness import FAST, METRIC, Harness, sequences
 
 pytestmark = [pytest.mark.process]
 
@@ -26,38 +26,38 @@ STOP_S = 15.0
 
 
 @pytest.fixture
-def alone(start_daemon: StartDaemon) -> Iterator[Scene]:
+def alone(start_daemon: StartDaemon) -> Iterator[Harness]:
     """A daemon of the test's own, which it stops; its drain may take long."""
     with FakeBroker() as kafka:
         settings = {**FAST, "daemon.shutdown_timeout_s": 10}
-        yield Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
+        yield Harness(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
         kafka.clear_rules()
 
 
-def stop(scene: Scene, accepted: int) -> None:
+def stop(harness: Harness, accepted: int) -> None:
     """Ask the daemon to end once it has accepted so many records (what it has not taken stays with the stub); returns
     at once."""
     wait_until(
-        lambda: metric(scene.daemon, f"{METRIC}records_accepted_total") >= accepted,
+        lambda: metric(harness.daemon, f"{METRIC}records_accepted_total") >= accepted,
         f"{accepted} accepted records",
     )
-    assert scene.daemon.process is not None
-    scene.daemon.process.send_signal(signal.SIGTERM)
+    assert harness.daemon.process is not None
+    harness.daemon.process.send_signal(signal.SIGTERM)
 
 
-def ended(scene: Scene) -> int:
+def ended(harness: Harness) -> int:
     """Its exit status, once it has ended by itself."""
-    assert scene.daemon.process is not None
-    status = scene.daemon.process.wait(STOP_S)
-    assert "did not finish draining" not in scene.daemon.log_path.read_text()
+    assert harness.daemon.process is not None
+    status = harness.daemon.process.wait(STOP_S)
+    assert "did not finish draining" not in harness.daemon.log_path.read_text()
     return status
 
 
-def test_fc_06_close_0_with_records_under_way(scene: Scene) -> None:
+def test_fc_06_close_0_with_records_under_way(harness: Harness) -> None:
     """FC-06: close(0) tells every pending record at once: what the daemon has as possibly persisted. It is still
     delivered, and another producer is none the worse."""
-    topic, sender = scene.primed()
-    held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold())
+    topic, sender = harness.primed()
+    held = harness.kafka.add(on(Api.PRODUCE, topic=topic).hold())
     for _ in range(100):
         sender.send()
     held.wait()
@@ -71,22 +71,23 @@ def test_fc_06_close_0_with_records_under_way(scene: Scene) -> None:
     with pytest.raises(errors.ProducerClosed):
         sender.producer.send(topic, b"late")
     held.release()
-    with scene.sender(topic) as after:
+    with harness.sender(topic) as after:
         after.send()
         after.offsets()
         wait_until(
-            lambda: len(scene.kafka.records(topic)) == 2 + sum(accepted), "what was accepted to be delivered"
+            lambda: len(harness.kafka.records(topic)) == 2 + sum(accepted),
+            "what was accepted to be delivered",
         )
-        scene.balance(sender, after)
+        harness.balance(sender, after)
 
 
-def test_fc_06_close_while_no_producer_id_comes(scene: Scene) -> None:
+def test_fc_06_close_while_no_producer_id_comes(harness: Harness) -> None:
     """FC-06: InitProducerId finds its coordinator loading for ever: close(1) ends at its limit and tells every
     record; when the coordinator is there the daemon delivers its records."""
-    topic = scene.new_topic()
-    loading = scene.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(COORDINATOR_LOADING))
-    scene.replace_worker()
-    sender = scene.sender(topic)
+    topic = harness.new_topic()
+    loading = harness.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(COORDINATOR_LOADING))
+    harness.replace_worker()
+    sender = harness.sender(topic)
     for _ in range(10):
         sender.send()
     loading.wait(2)
@@ -96,18 +97,18 @@ def test_fc_06_close_while_no_producer_id_comes(scene: Scene) -> None:
     for outcome in sender.outcomes():
         assert isinstance(outcome.error, errors.DeliveryCancelled)
         assert outcome.error.persistence == 1
-    assert not scene.produced(topic)
+    assert not harness.produced(topic)
     loading.remove()
-    wait_until(lambda: len(scene.kafka.records(topic)) == 10, "the daemon to deliver what it has")
-    scene.balance(sender)
+    wait_until(lambda: len(harness.kafka.records(topic)) == 10, "the daemon to deliver what it has")
+    harness.balance(sender)
 
 
-def test_fc_06_close_in_error(scene: Scene) -> None:
+def test_fc_06_close_in_error(harness: Harness) -> None:
     """FC-06: nobody may be idempotent here: the records fail by name, and close ends without its own limit."""
-    topic = scene.new_topic()
-    denied = scene.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(CLUSTER_AUTHORIZATION_FAILED))
-    scene.replace_worker()
-    sender = scene.sender(topic)
+    topic = harness.new_topic()
+    denied = harness.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(CLUSTER_AUTHORIZATION_FAILED))
+    harness.replace_worker()
+    sender = harness.sender(topic)
     for _ in range(10):
         sender.send()
     sender.producer.close(STOP_S)
@@ -115,7 +116,7 @@ def test_fc_06_close_in_error(scene: Scene) -> None:
         assert isinstance(outcome.error, errors.ClusterAuthorizationFailed)
         assert outcome.error.persistence == 0
     denied.remove()
-    scene.balance(sender)
+    harness.balance(sender)
 
 
 def test_fc_06_the_daemon_stops_while_no_producer_id_comes(start_daemon: StartDaemon) -> None:
@@ -123,33 +124,33 @@ def test_fc_06_the_daemon_stops_while_no_producer_id_comes(start_daemon: StartDa
     with FakeBroker({"t": 1}) as kafka:
         kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).hold())
         settings = {**FAST, "daemon.shutdown_timeout_s": 0.5}
-        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
-        with scene.sender("t") as sender:
+        harness = Harness(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
+        with harness.sender("t") as sender:
             for _ in range(10):
                 sender.send()
             wait_until(lambda: kafka.requests(Api.INIT_PRODUCER_ID), "InitProducerId")
-            stop(scene, 10)
+            stop(harness, 10)
             for outcome in sender.outcomes():
                 assert isinstance(outcome.error, errors.DeliveryAborted)
                 assert outcome.error.persistence == 0
-            assert ended(scene) == 1
+            assert ended(harness) == 1
         kafka.clear_rules()
-        assert not scene.produced("t")
+        assert not harness.produced("t")
 
 
-def exhausted(scene: Scene) -> str:
+def exhausted(harness: Harness) -> str:
     """A topic whose producer stands at the last epoch."""
-    scene.kafka.next_identity = (77_000, EPOCH_MAX)
-    scene.replace_worker()
-    topic = scene.new_topic()
-    with scene.sender(topic) as first:
+    harness.kafka.next_identity = (77_000, EPOCH_MAX)
+    harness.replace_worker()
+    topic = harness.new_topic()
+    with harness.sender(topic) as first:
         first.send()
         first.offsets()
-    assert sequences(scene.produced(topic)) == [(EPOCH_MAX, 0)]
+    assert sequences(harness.produced(topic)) == [(EPOCH_MAX, 0)]
     return topic
 
 
-def test_id_10_epochs_run_out_while_closing(alone: Scene) -> None:
+def test_id_10_epochs_run_out_while_closing(alone: Harness) -> None:
     """ID-10: a bump is due at epoch 32767 while the daemon drains: a new producer id, all is delivered under it."""
     topic = exhausted(alone)
     with alone.sender(topic) as sender:
@@ -169,7 +170,7 @@ def test_id_10_epochs_run_out_while_closing(alone: Scene) -> None:
     assert not alone.kafka.bad_batches
 
 
-def test_id_10_epochs_run_out_while_force_closing(alone: Scene) -> None:
+def test_id_10_epochs_run_out_while_force_closing(alone: Harness) -> None:
     """ID-10: the same, but the new id never comes, and a second SIGTERM forces: told as not persisted, and it ends."""
     topic = exhausted(alone)
     with alone.sender(topic) as sender:

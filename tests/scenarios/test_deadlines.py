@@ -15,8 +15,8 @@ from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api, Request
 from sidecar.tools.testing.waiting import wait_until
 
+from .harness import Harness, Outcome, sequences
 from .java_producers import NOT_TOLD
-from .scene import Outcome, Scene, sequences
 
 pytestmark = [pytest.mark.process]
 
@@ -49,43 +49,43 @@ def has_sequence(sequence: int) -> Any:
     return asked
 
 
-def test_sn_06_never_sent(scene: Scene) -> None:
+def test_sn_06_never_sent(harness: Harness) -> None:
     """SN-06 i: no leader. Both partitions expire, certainly not persisted, and nothing was sent."""
-    topic = scene.new_topic(2)
+    topic = harness.new_topic(2)
     for partition in (0, 1):
-        scene.kafka.move_leader(topic, partition, -1)
-    with scene.sender(topic) as sender:
+        harness.kafka.move_leader(topic, partition, -1)
+    with harness.sender(topic) as sender:
         for number in range(4):
             sender.send(number % 2)
         for outcome in sender.outcomes():
             assert timed_out(outcome).persistence == NOT_PERSISTED
-        scene.balance(sender)
-    assert not scene.produced(topic)
+        harness.balance(sender)
+    assert not harness.produced(topic)
 
 
-def test_sn_06_in_flight_then_answered_late(scene: Scene) -> None:
+def test_sn_06_in_flight_then_answered_late(harness: Harness) -> None:
     """SN-06 ii and iv: not answered in time: possibly persisted; the late answer changes nothing, no retry after it."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
         sender.send()
         assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
         held.remove()
         sender.send()
         assert sender.outcomes()[2].error is None
-        scene.balance(sender)
-    sent = [request.batches[0].records for request in scene.produced(topic)]
+        harness.balance(sender)
+    sent = [request.batches[0].records for request in harness.produced(topic)]
     # Once, and once more between request.timeout.ms and the deadline; nothing of it after the late answer.
     assert sum(f"{sender.name}/1|".encode() in batch for batch in sent) <= 2
     assert f"{sender.name}/2|".encode() in sent[-1]
-    assert len(scene.kafka.records(topic)) == 3
+    assert len(harness.kafka.records(topic)) == 3
 
 
-def test_sn_06_in_backoff(scene: Scene) -> None:
+def test_sn_06_in_backoff(harness: Harness) -> None:
     """SN-06 iii: refused again and again: fails at its deadline, certainly not persisted."""
-    topic, sender = scene.primed(2)
+    topic, sender = harness.primed(2)
     with sender:
-        refused = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+        refused = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
         for partition in (0, 1):
             sender.send(partition)
         for outcome in sender.outcomes()[2:]:
@@ -94,55 +94,55 @@ def test_sn_06_in_backoff(scene: Scene) -> None:
             in_backoff = "waiting to be sent again after LEADER_NOT_AVAILABLE" in str(error)
             assert error.persistence == (NOT_PERSISTED if in_backoff else POSSIBLY_PERSISTED)
         assert refused.hits > 2
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_sn_07_slow_answers_are_possibly_persisted(scene: Scene) -> None:
+def test_sn_07_slow_answers_are_possibly_persisted(harness: Harness) -> None:
     """SN-07: the broker has them, its answer comes too late: possibly persisted, apart from the other two."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        scene.kafka.add(on(Api.PRODUCE, topic=topic).delay_answer(2_500))
-        scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        harness.kafka.add(on(Api.PRODUCE, topic=topic).delay_answer(2_500))
+        harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
         for _ in range(10):
             sender.send()
         told = sender.outcomes()[1:]
         assert [timed_out(outcome).persistence for outcome in told] == [POSSIBLY_PERSISTED] * 10
-        scene.kafka.clear_rules()
-        scene.balance(sender)
+        harness.kafka.clear_rules()
+        harness.balance(sender)
 
 
-def test_id_09_later_batch_succeeds(scene: Scene) -> None:
+def test_id_09_later_batch_succeeds(harness: Harness) -> None:
     """ID-09: the first expires in doubt while the second is acked: that settles it, no bump, sequences go on."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        first = scene.kafka.add(on(Api.PRODUCE, topic=topic).answer_with(REQUEST_TIMED_OUT).hold_answer())
-        scene.kafka.add(
+        first = harness.kafka.add(on(Api.PRODUCE, topic=topic).answer_with(REQUEST_TIMED_OUT).hold_answer())
+        harness.kafka.add(
             on(Api.PRODUCE, topic=topic, times=ALWAYS, where=has_sequence(1)).answer_with(REQUEST_TIMED_OUT)
         )
-        scene.send_apart(sender, 2)
+        harness.send_apart(sender, 2)
         first.release()
         assert sender.deliveries[2].result(10).offset == 2
         assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
         sender.send()
         assert [outcome.offset for outcome in sender.outcomes()[2:]] == [2, 3]
-        scene.balance(sender)
-    sent = sequences(scene.produced(topic))
+        harness.balance(sender)
+    sent = sequences(harness.produced(topic))
     assert sent[-1] == (sent[0][0], 3)
 
 
-def test_id_09_refused_to_its_end(scene: Scene) -> None:
+def test_id_09_refused_to_its_end(harness: Harness) -> None:
     """ID-09: the first expires refused, the second waits behind it: epoch + 1, and sequences begin again.
 
     A retry that is under way at that very moment leaves doubt, and rightly: then it is done once more.
     """
-    assert any(refused_to_its_end(scene) for _ in range(3))
+    assert any(refused_to_its_end(harness) for _ in range(3))
 
 
-def refused_to_its_end(scene: Scene) -> bool:
+def refused_to_its_end(harness: Harness) -> bool:
     """False if the first expired in doubt."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        first = scene.kafka.add(
+        first = harness.kafka.add(
             on(Api.PRODUCE, topic=topic, times=ALWAYS, where=has_sequence(1)).refuse(LEADER_NOT_AVAILABLE)
         )
         sender.send()
@@ -150,72 +150,72 @@ def refused_to_its_end(scene: Scene) -> bool:
         sender.send()
         persistence = timed_out(sender.outcomes()[1]).persistence
         assert sender.outcomes()[2].offset == 1
-        scene.balance(sender)
-    sent = sequences(scene.produced(topic))
+        harness.balance(sender)
+    sent = sequences(harness.produced(topic))
     assert sent[-1] == (sent[0][0] + 1, 0)
     return persistence == NOT_PERSISTED
 
 
-def test_id_09_in_doubt_with_nothing_behind_it(scene: Scene) -> None:
+def test_id_09_in_doubt_with_nothing_behind_it(harness: Harness) -> None:
     """ID-09: the only batch in flight expires in doubt: the next record goes under epoch + 1."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        lost = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).cut())
+        lost = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).cut())
         sender.send()
         assert timed_out(sender.outcomes()[1]).persistence == POSSIBLY_PERSISTED
         lost.remove()
         sender.send()
         assert sender.outcomes()[2].offset == 1
-        scene.balance(sender)
-    sent = sequences(scene.produced(topic))
+        harness.balance(sender)
+    sent = sequences(harness.produced(topic))
     assert sent[-1] == (sent[0][0] + 1, 0)
 
 
-def test_id_09_a_batch_that_never_left(scene: Scene) -> None:
+def test_id_09_a_batch_that_never_left(harness: Harness) -> None:
     """ID-09: expired before it was sent: no bump at all, here or on another topic."""
-    _, elsewhere = scene.primed()
-    topic = scene.new_topic()
-    scene.kafka.move_leader(topic, 0, -1)
-    with elsewhere, scene.sender(topic) as sender:
+    _, elsewhere = harness.primed()
+    topic = harness.new_topic()
+    harness.kafka.move_leader(topic, 0, -1)
+    with elsewhere, harness.sender(topic) as sender:
         elsewhere.send()
         elsewhere.offsets()
         sender.send()
         assert timed_out(sender.outcomes()[0]).persistence == NOT_PERSISTED
-        scene.kafka.move_leader(topic, 0, 1)
+        harness.kafka.move_leader(topic, 0, 1)
         sender.send()
         assert sender.outcomes()[1].offset == 0
         elsewhere.send()
         elsewhere.offsets()
-        scene.balance(sender, elsewhere)
-    epoch = sequences(scene.produced(elsewhere.topic))[0][0]
-    assert sequences(scene.produced(elsewhere.topic)) == [(epoch, 0), (epoch, 1), (epoch, 2)]
-    assert sequences(scene.produced(topic)) == [(epoch, 0)]
+        harness.balance(sender, elsewhere)
+    epoch = sequences(harness.produced(elsewhere.topic))[0][0]
+    assert sequences(harness.produced(elsewhere.topic)) == [(epoch, 0), (epoch, 1), (epoch, 2)]
+    assert sequences(harness.produced(topic)) == [(epoch, 0)]
 
 
-def test_bp_06_memory_comes_back_once(scene: Scene) -> None:
+def test_bp_06_memory_comes_back_once(harness: Harness) -> None:
     """BP-06: requests that time out, expire and are answered late, that fail, that are split: the pool stays whole
     (looked at when the module ends)."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
         for _ in range(20):
             sender.send(size=20_000)
         assert all(outcome.error for outcome in sender.outcomes()[1:])
         held.remove()
-        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(MESSAGE_TOO_LARGE))
+        harness.kafka.add(on(Api.PRODUCE, topic=topic).refuse(MESSAGE_TOO_LARGE))
         sender.send()
         assert isinstance(sender.outcomes()[-1].error, errors.RecordTooLarge)
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_ac_07_split(scene: Scene) -> None:
+def test_ac_07_split(harness: Harness) -> None:
     """AC-07: a batch that the broker finds too large is halved until it fits; a single record fails alone."""
-    topic, sender = scene.primed()
-    scene.kafka.message_bytes_max = 2_000
+    topic, sender = harness.primed()
+    harness.kafka.message_bytes_max = 2_000
     try:
         with sender:
-            held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
-            scene.send_apart(sender, 1)
+            held = harness.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+            harness.send_apart(sender, 1)
             for _ in range(30):
                 sender.send(size=300)
             sender.send(size=3_000)
@@ -223,22 +223,22 @@ def test_ac_07_split(scene: Scene) -> None:
             *good, large = sender.outcomes()
             assert [outcome.offset for outcome in good] == list(range(32))
             assert isinstance(large.error, errors.RecordTooLarge)
-            scene.balance(sender)
+            harness.balance(sender)
     finally:
-        scene.kafka.message_bytes_max = 1_048_588
+        harness.kafka.message_bytes_max = 1_048_588
 
 
-def test_ac_07_two_halves(scene: Scene) -> None:
+def test_ac_07_two_halves(harness: Harness) -> None:
     """AC-07: two records in one batch, MESSAGE_TOO_LARGE: each goes by itself, both are acked where they lie."""
-    topic, size = scene.new_topic(), 8_400
+    topic, size = harness.new_topic(), 8_400
 
     def has_two(request: Request) -> bool:
         return any(batch.header.record_count == 2 for batch in request.batches)
 
-    too_large = scene.kafka.add(on(Api.PRODUCE, topic=topic, where=has_two).refuse(MESSAGE_TOO_LARGE))
+    too_large = harness.kafka.add(on(Api.PRODUCE, topic=topic, where=has_two).refuse(MESSAGE_TOO_LARGE))
 
     def two_went_together() -> bool:
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=5).hold_answer())
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=5).hold_answer())
         for number in range(1, 6):
             sender.send(size=size)
             held.wait(number)
@@ -248,21 +248,21 @@ def test_ac_07_two_halves(scene: Scene) -> None:
         sender.outcomes()
         return bool(too_large.hits)
 
-    with scene.sender(topic) as sender:
+    with harness.sender(topic) as sender:
         for _ in range(30):  # Java learns from these how well they compress
             sender.send(size=size)
             sender.outcomes()
         wait_until(two_went_together, "two records in one batch")
         assert sender.offsets() == list(range(len(sender.deliveries)))
-        scene.balance(sender)
+        harness.balance(sender)
 
 
 @pytest.mark.parametrize("bursts", [20, pytest.param(1_000, marks=pytest.mark.long)])
-def test_er_01_one_completion_each(scene: Scene, bursts: int) -> None:
+def test_er_01_one_completion_each(harness: Harness, bursts: int) -> None:
     """ER-01: successes, refusals, cuts, lost and doubled answers and expiry mixed: each record is told once, the
     outcomes of a partition in order, and the log agrees."""
     chance = random.Random(4)
-    topic, sender = scene.primed(4)
+    topic, sender = harness.primed(4)
 
     def sometimes(share: float) -> Any:
         return lambda request: chance.random() < share
@@ -270,7 +270,7 @@ def test_er_01_one_completion_each(scene: Scene, bursts: int) -> None:
     def doubled(entity: Any) -> Any:
         return dataclasses.replace(entity, responses=entity.responses * 2)
 
-    kafka = scene.kafka
+    kafka = harness.kafka
     for rule in (
         on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.04)).cut_answer(),
         on(Api.PRODUCE, topic=topic, times=ALWAYS, where=sometimes(0.04)).cut(),
@@ -290,7 +290,7 @@ def test_er_01_one_completion_each(scene: Scene, bursts: int) -> None:
             sender.deliveries[-4].exception(20)  # partition 0: it goes on
         outcomes = sender.outcomes()
         kafka.clear_rules()
-        scene.balance(sender)
+        harness.balance(sender)
     assert sum(outcome.error is None for outcome in outcomes) >= bursts * 500
     assert any(outcome.error is not None for outcome in outcomes)
     for partition in range(4):

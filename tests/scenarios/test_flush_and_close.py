@@ -13,7 +13,7 @@ from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
 
-from .scene import FAST, Scene, Sender
+from .harness import FAST, Harness, Sender
 
 pytestmark = [pytest.mark.process]
 
@@ -21,20 +21,20 @@ UNDER_WAY = 4_000
 SETTINGS = {"linger.ms": 60_000, "batch.size": 65_536, 'topics."quick-*".linger.ms': 0}
 
 
-def flushed(scene: Scene) -> tuple[str, Sender]:
+def flushed(harness: Harness) -> tuple[str, Sender]:
     """A topic that the daemon knows, and the sender of its first record."""
-    topic = scene.new_topic()
-    sender = scene.sender(topic)
+    topic = harness.new_topic()
+    sender = harness.sender(topic)
     sender.send()
     sender.producer.close(20)
     assert sender.offsets() == [0]
     return topic, sender
 
 
-def test_fc_01_flush_ends_linger(scene: Scene) -> None:
+def test_fc_01_flush_ends_linger(harness: Harness) -> None:
     """FC-01: 50 rounds of 100 sends and a flush: nothing is done before it, all is done after it."""
-    topic, first = flushed(scene)
-    with scene.sender(topic) as sender:
+    topic, first = flushed(harness)
+    with harness.sender(topic) as sender:
         for _ in range(50):
             begun = len(sender.deliveries)
             for _ in range(100):
@@ -42,14 +42,14 @@ def test_fc_01_flush_ends_linger(scene: Scene) -> None:
             assert not any(delivery.done() for delivery in sender.deliveries[begun:])
             sender.producer.flush(20)
             assert all(delivery.done() for delivery in sender.deliveries)
-        scene.balance(first, sender)
+        harness.balance(first, sender)
 
 
-def test_fc_03_flush_is_not_starved(scene: Scene) -> None:
+def test_fc_03_flush_is_not_starved(harness: Harness) -> None:
     """FC-03: others send without pause; flush waits only for what was sent before it."""
-    (topic, first), (busy, second) = flushed(scene), flushed(scene)
+    (topic, first), (busy, second) = flushed(harness), flushed(harness)
     stop = threading.Event()
-    with scene.sender(topic) as sender, scene.sender(busy) as other:
+    with harness.sender(topic) as sender, harness.sender(busy) as other:
 
         def send_on() -> None:
             while not stop.is_set():
@@ -69,14 +69,14 @@ def test_fc_03_flush_is_not_starved(scene: Scene) -> None:
             stop.set()
             thread.join()
         other.producer.flush(20)
-        scene.balance(first, second, sender, other)
+        harness.balance(first, second, sender, other)
 
 
-def test_fc_03_a_flush_given_up_leaves_nothing_behind(scene: Scene) -> None:
+def test_fc_03_a_flush_given_up_leaves_nothing_behind(harness: Harness) -> None:
     """FC-03: flush runs out of patience and is called again; later records linger as before."""
-    topic, first = flushed(scene)
-    with scene.sender(topic) as sender:
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+    topic, first = flushed(harness)
+    with harness.sender(topic) as sender:
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
         sender.send()
         with pytest.raises(TimeoutError):
             sender.producer.flush(0.05)
@@ -86,20 +86,20 @@ def test_fc_03_a_flush_given_up_leaves_nothing_behind(scene: Scene) -> None:
         assert sender.deliveries[0].done()
         sender.send()
         # Others come and go; ours still lingers. (What lingers no longer than ours would take ours along.)
-        scene.kafka.create_topic("quick-1", 1)
-        with scene.sender("quick-1") as other:
+        harness.kafka.create_topic("quick-1", 1)
+        with harness.sender("quick-1") as other:
             other.send()
             other.producer.flush(10)
         assert not sender.deliveries[1].done()
         sender.producer.flush(10)
         assert sender.offsets() == [1, 2]
-        scene.balance(first, sender)
+        harness.balance(first, sender)
 
 
-def test_fc_04_close(scene: Scene) -> None:
+def test_fc_04_close(harness: Harness) -> None:
     """FC-04: close returns after all acks; again it does nothing; a negative patience is refused; no send after it."""
-    topic = scene.new_topic()
-    sender = scene.sender(topic)
+    topic = harness.new_topic()
+    sender = harness.sender(topic)
     for _ in range(101):
         sender.send()
     with pytest.raises(ValueError, match="negative"):
@@ -110,7 +110,7 @@ def test_fc_04_close(scene: Scene) -> None:
     sender.producer.close()
     with pytest.raises(errors.ProducerClosed):
         sender.producer.send(topic, b"late")
-    scene.balance(sender)
+    harness.balance(sender)
 
 
 def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
@@ -123,8 +123,8 @@ def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
             "batch.size": 1_000,
             "daemon.batch_growth_bytes": 0,
         }
-        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
-        with scene.sender("t") as sender:
+        harness = Harness(kafka, start_daemon(kafka.bootstrap_servers, settings=settings))
+        with harness.sender("t") as sender:
             sender.send()
             sender.offsets()
             kafka.add(on(Api.PRODUCE, times=ALWAYS).hold())
@@ -132,16 +132,16 @@ def test_fc_07_stop_with_brokers_gone(start_daemon: StartDaemon) -> None:
                 sender.send(size=400)
             # Records not accepted by then would wait for a successor, without an outcome.
             sender.producer.flush(20, until="accepted")
-            scene.wait_produced("t", 2)
-            assert scene.daemon.process is not None
-            scene.daemon.process.send_signal(signal.SIGTERM)
+            harness.wait_produced("t", 2)
+            assert harness.daemon.process is not None
+            harness.daemon.process.send_signal(signal.SIGTERM)
             told = sender.outcomes()[1:]
             assert {type(outcome.error) for outcome in told} == {errors.DeliveryAborted}
             doubtful = [outcome.error is not None and outcome.error.persistence == 1 for outcome in told]
             assert doubtful[0]
             assert not doubtful[-1]
             assert doubtful == sorted(doubtful, reverse=True)
-            scene.daemon.process.wait(15)
+            harness.daemon.process.wait(15)
             # Nobody is left to be told: the worker ended by itself, not by the supervisor's patience.
-            assert "did not finish draining" not in scene.daemon.log_path.read_text()
+            assert "did not finish draining" not in harness.daemon.log_path.read_text()
             kafka.clear_rules()

@@ -21,7 +21,7 @@ from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.reading import read_topic
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, METRIC, Sender, accounts_balance, enter_records
+from .harness import FAST, METRIC, Sender, accounts_balance, enter_records
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -15,7 +15,7 @@ from sidecar.tools.testing.kafka_jars import java_command, resolve_jars
 from sidecar.tools.testing.kafka_topics import NewTopic, quiet_config
 from sidecar.tools.testing.reading import read_topic
 
-from .scene import FAST
+from .harness import FAST
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -11,7 +11,7 @@ from client_stub import errors
 from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
 
-from .scene import Outcome, Scene
+from .harness import Harness, Outcome
 
 pytestmark = [pytest.mark.process]
 
@@ -26,18 +26,18 @@ SETTINGS = {
 }
 
 
-def leads(scene: Scene, node: int) -> str:
-    topic = scene.new_topic()
-    scene.kafka.move_leader(topic, 0, node)
+def leads(harness: Harness, node: int) -> str:
+    topic = harness.new_topic()
+    harness.kafka.move_leader(topic, 0, node)
     return topic
 
 
-def test_bp_01_a_full_pool_blocks_its_sender_only(scene: Scene) -> None:
+def test_bp_01_a_full_pool_blocks_its_sender_only(harness: Harness) -> None:
     """BP-01: the broker stalls, the pool fills: BufferExhausted after max.block.ms, not before; another sender's
     records are delivered all the while."""
-    stalled, alive = leads(scene, 1), leads(scene, 2)
-    held = scene.kafka.add(on(Api.PRODUCE, topic=stalled, times=ALWAYS).hold())
-    with scene.sender(stalled, max_block_ms=MAX_BLOCK_MS) as sender, scene.sender(alive) as other:
+    stalled, alive = leads(harness, 1), leads(harness, 2)
+    held = harness.kafka.add(on(Api.PRODUCE, topic=stalled, times=ALWAYS).hold())
+    with harness.sender(stalled, max_block_ms=MAX_BLOCK_MS) as sender, harness.sender(alive) as other:
         waited_s = 0.0
         with pytest.raises(errors.BufferExhausted) as raised:
             while True:
@@ -52,27 +52,27 @@ def test_bp_01_a_full_pool_blocks_its_sender_only(scene: Scene) -> None:
         assert other.offsets() == [0]
         held.remove()
         sender.outcomes()
-        scene.balance(sender, other)
+        harness.balance(sender, other)
 
 
-def test_bp_05_memory_of_an_expired_batch_is_not_used_again(scene: Scene) -> None:
+def test_bp_05_memory_of_an_expired_batch_is_not_used_again(harness: Harness) -> None:
     """BP-05: a batch is half on the socket when it expires; records of other topics fill the memory; then the broker
     reads on. No byte of the new records is in the old request, nothing lies where it does not belong."""
-    stuck, same_node, other_node = leads(scene, 1), leads(scene, 1), leads(scene, 2)
+    stuck, same_node, other_node = leads(harness, 1), leads(harness, 1), leads(harness, 2)
     sizes = [900_000, 900_000, 900_000]
     with (
-        scene.sender(stuck) as sender,
-        scene.sender(same_node) as behind,
-        scene.sender(other_node) as beside,
+        harness.sender(stuck) as sender,
+        harness.sender(same_node) as behind,
+        harness.sender(other_node) as beside,
     ):
         sender.send()
         sender.offsets()
         # Refused for a while, so that its deadline comes well before that of the request it goes with.
-        refused = scene.kafka.add(on(Api.PRODUCE, topic=stuck, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
+        refused = harness.kafka.add(on(Api.PRODUCE, topic=stuck, times=ALWAYS).refuse(LEADER_NOT_AVAILABLE))
         for size in sizes:
             sender.send(size=size)
         refused.wait(3)
-        scene.kafka.stop_reading(1)
+        harness.kafka.stop_reading(1)
         refused.remove()
         told = sender.outcomes()[1:]
         assert all(isinstance(outcome.error, errors.DeliveryTimeout) for outcome in told)
@@ -80,10 +80,10 @@ def test_bp_05_memory_of_an_expired_batch_is_not_used_again(scene: Scene) -> Non
             beside.send(size=50_000)
             behind.send(size=50_000)
         beside.offsets()
-        scene.kafka.read_again(1)
+        harness.kafka.read_again(1)
         behind.outcomes()
-        scene.balance(sender, behind, beside)
-    assert not scene.kafka.bad_batches
+        harness.balance(sender, behind, beside)
+    assert not harness.kafka.bad_batches
 
 
 def rss_bytes(pid: int) -> int:
@@ -94,23 +94,23 @@ def rss_bytes(pid: int) -> int:
 
 
 @pytest.mark.parametrize(("records", "size"), [(10_000, 0), (16, 950 << 10)], ids=["many", "large"])
-def test_bp_09_always_refused(scene: Scene, records: int, size: int) -> None:
+def test_bp_09_always_refused(harness: Harness, records: int, size: int) -> None:
     """BP-09: NOT_LEADER for ever: every record is told at its deadline, memory stays in its bound."""
-    (pid,) = scene.daemon.worker_pids()
+    (pid,) = harness.daemon.worker_pids()
     before = rss_bytes(pid)
-    told = always_refused(scene, records, size)
+    told = always_refused(harness, records, size)
     assert all(isinstance(outcome.error, errors.DeliveryTimeout) for outcome in told)
     # The pool is part of it as far as it was touched, and two request buffers for each broker.
     assert rss_bytes(pid) - before < POOL_BYTES + (32 << 20)
 
 
-def always_refused(scene: Scene, records: int, size: int) -> list[Outcome]:
-    topic, sender = scene.primed()
+def always_refused(harness: Harness, records: int, size: int) -> list[Outcome]:
+    topic, sender = harness.primed()
     with sender:
-        refused = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(NOT_LEADER))
+        refused = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).refuse(NOT_LEADER))
         for _ in range(records):
             sender.send(size=size)
-        assert scene.held_bytes() <= POOL_BYTES
+        assert harness.held_bytes() <= POOL_BYTES
         told = sender.outcomes(60)[1:]
         assert all(outcome.error is not None for outcome in told)
         refused.remove()
@@ -119,5 +119,5 @@ def always_refused(scene: Scene, records: int, size: int) -> list[Outcome]:
             if sender.outcomes()[-1].error is None:
                 break
         assert sender.outcomes()[-1].error is None
-        scene.balance(sender)
+        harness.balance(sender)
     return told

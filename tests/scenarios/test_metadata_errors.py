@@ -19,7 +19,7 @@ from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import METRIC, OUTCOME_S, Scene, Sender
+from .harness import METRIC, OUTCOME_S, Harness, Sender
 
 pytestmark = [pytest.mark.process]
 
@@ -37,15 +37,15 @@ SETTINGS = {
 }
 
 
-def asked(scene: Scene) -> int:
-    return len(scene.kafka.requests(Api.METADATA))
+def asked(harness: Harness) -> int:
+    return len(harness.kafka.requests(Api.METADATA))
 
 
-def at_least(scene: Scene, count: int) -> bool:
-    return asked(scene) >= count
+def at_least(harness: Harness, count: int) -> bool:
+    return asked(harness) >= count
 
 
-def edit_topic(scene: Scene, topic: str, edit: Callable[[Any], Any]) -> Rule:
+def edit_topic(harness: Harness, topic: str, edit: Callable[[Any], Any]) -> Rule:
     """From now on every answer about the topic tells its partitions as ``edit(partitions)`` returns them."""
 
     def edited(entity: Any) -> Any:
@@ -55,27 +55,27 @@ def edit_topic(scene: Scene, topic: str, edit: Callable[[Any], Any]) -> Rule:
         )
         return dataclasses.replace(entity, topics=topics)
 
-    return scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
+    return harness.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
 
 
-def leave_out_partition_1(scene: Scene, sender: Sender) -> Rule:
+def leave_out_partition_1(harness: Harness, sender: Sender) -> Rule:
     """From now on no answer names it, and the worker has heard of that; costs a record for partition 0."""
-    version = metric(scene.daemon, f"{METRIC}metadata_version")
-    rule = edit_topic(scene, sender.topic, lambda partitions: partitions[:1])
-    scene.kafka.add(on(Api.PRODUCE, topic=sender.topic, partition=0).refuse(NOT_LEADER))
+    version = metric(harness.daemon, f"{METRIC}metadata_version")
+    rule = edit_topic(harness, sender.topic, lambda partitions: partitions[:1])
+    harness.kafka.add(on(Api.PRODUCE, topic=sender.topic, partition=0).refuse(NOT_LEADER))
     sender.send(0)
     rule.wait()
     wait_until(
-        lambda: metric(scene.daemon, f"{METRIC}metadata_version") > version, "the worker to hear of it"
+        lambda: metric(harness.daemon, f"{METRIC}metadata_version") > version, "the worker to hear of it"
     )
     return rule
 
 
 @pytest.mark.parametrize("is_led", [True, False], ids=["with its leader", "without leader"])
-def test_md_12_a_storage_error_that_stands(scene: Scene, is_led: bool) -> None:
+def test_md_12_a_storage_error_that_stands(harness: Harness, is_led: bool) -> None:
     """MD-12: the error in a Produce answer, then in all metadata for three seconds. The backoff is kept, however much
     is sent. Where a leader is named sends go on, and no record fails in either case."""
-    topic, sender = scene.primed(2)
+    topic, sender = harness.primed(2)
 
     def broken(partitions: Any) -> Any:
         return (
@@ -88,9 +88,9 @@ def test_md_12_a_storage_error_that_stands(scene: Scene, is_led: bool) -> None:
         )
 
     with sender:
-        standing = edit_topic(scene, topic, broken)
-        scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
-        before, began = asked(scene), time.monotonic()
+        standing = edit_topic(harness, topic, broken)
+        harness.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
+        before, began = asked(harness), time.monotonic()
         sender.send()
         standing.wait()
         sent = 0
@@ -100,45 +100,45 @@ def test_md_12_a_storage_error_that_stands(scene: Scene, is_led: bool) -> None:
             if is_led:
                 assert delivery.exception(OUTCOME_S) is None
             else:
-                wait_until(partial(at_least, scene, before + sent), "another request")
+                wait_until(partial(at_least, harness, before + sent), "another request")
         elapsed = time.monotonic() - began
-        count = asked(scene) - before
+        count = asked(harness) - before
         assert count <= REQUESTS_MAX * max(1.0, elapsed / STANDING_S)
         standing.remove()
         assert all(outcome.error is None for outcome in sender.outcomes())
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_md_13_partitions_left_out_for_a_while(scene: Scene) -> None:
+def test_md_13_partitions_left_out_for_a_while(harness: Harness) -> None:
     """MD-13: a broker that lags behind leaves partition 1 out: its records wait and are delivered in order, those of
     partition 0 go on."""
-    topic, sender = scene.primed(2)
+    topic, sender = harness.primed(2)
     with sender:
-        left_out = leave_out_partition_1(scene, sender)
-        seen = len(scene.produced(topic))
+        left_out = leave_out_partition_1(harness, sender)
+        seen = len(harness.produced(topic))
         for _ in range(5):
             sender.send(1)
         for _ in range(5):
             sender.send(0).exception(OUTCOME_S)
         left_out.wait(left_out.hits + 2)  # it is asked for again, at the pace of the backoff
-        requests = scene.produced(topic)[seen:]
+        requests = harness.produced(topic)[seen:]
         assert {batch.partition for request in requests for batch in request.batches} == {0}
         left_out.remove()
         assert sender.offsets() == [0, 0, 1, *range(1, 6), *range(2, 7)]
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_md_13_partitions_left_out_for_good(scene: Scene) -> None:
+def test_md_13_partitions_left_out_for_good(harness: Harness) -> None:
     """MD-13: lastingly: they fail at delivery.timeout.ms, certainly not persisted; keyless records go where there is a
     leader; metadata is asked for no more often than its backoff allows."""
     topic = "left-out-1"
-    scene.kafka.create_topic(topic, 2)
-    with scene.sender(topic) as sender:
+    harness.kafka.create_topic(topic, 2)
+    with harness.sender(topic) as sender:
         for partition in (0, 1):
             sender.send(partition)
         sender.offsets()
-        left_out = leave_out_partition_1(scene, sender)
-        before, began = asked(scene), time.monotonic()
+        left_out = leave_out_partition_1(harness, sender)
+        before, began = asked(harness), time.monotonic()
         lost = [sender.send(1) for _ in range(5)]
         keyless = [sender.producer.send(topic, b"keyless") for _ in range(20)]
         assert {delivery.result(OUTCOME_S).partition for delivery in keyless} == {0}
@@ -147,34 +147,34 @@ def test_md_13_partitions_left_out_for_good(scene: Scene) -> None:
             assert isinstance(error, errors.DeliveryTimeout)
             assert int(error.persistence) == NOT_PERSISTED
         elapsed = time.monotonic() - began
-        assert asked(scene) - before <= REQUESTS_MAX * max(1.0, elapsed / STANDING_S)
+        assert asked(harness) - before <= REQUESTS_MAX * max(1.0, elapsed / STANDING_S)
         left_out.remove()
         # Its numbers were never sent: what comes now continues the partition.
         wait_until(lambda: sender.send(1).exception(OUTCOME_S) is None, "the partition to be known again")
         assert sender.outcomes()[-1].offset == 1
-    assert not scene.kafka.bad_batches
+    assert not harness.kafka.bad_batches
 
 
-def test_md_13_a_partition_that_was_never_there(scene: Scene) -> None:
+def test_md_13_a_partition_that_was_never_there(harness: Harness) -> None:
     """MD-13: left out from the first answer on: its records fail after max.block.ms with the range, others go on."""
-    topic = scene.new_topic(2)
-    left_out = edit_topic(scene, topic, lambda partitions: partitions[:1])
-    with scene.sender(topic) as sender:
+    topic = harness.new_topic(2)
+    left_out = edit_topic(harness, topic, lambda partitions: partitions[:1])
+    with harness.sender(topic) as sender:
         sender.send(1)
         sender.send(0)
         assert sender.outcomes()[1].offset == 0
         assert isinstance(sender.outcomes()[0].error, errors.InvalidPartition)
         left_out.remove()
-        scene.kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(NOT_LEADER))
+        harness.kafka.add(on(Api.PRODUCE, topic=topic, partition=0).refuse(NOT_LEADER))
         sender.send(0)
         wait_until(lambda: sender.send(1).exception(OUTCOME_S) is None, "the partition to be known")
-        scene.balance(sender)
+        harness.balance(sender)
 
 
 @pytest.mark.rule("M9")
-def test_an_error_of_a_newer_kafka_hides_no_other_topic(scene: Scene) -> None:
+def test_an_error_of_a_newer_kafka_hides_no_other_topic(harness: Harness) -> None:
     """A topic whose error this version does not know waits alone, and is delivered when the error has passed."""
-    strange, topic = scene.new_topic(), scene.new_topic()
+    strange, topic = harness.new_topic(), harness.new_topic()
 
     def edited(entity: Any) -> Any:
         code = SimpleNamespace(value=9_999)
@@ -184,8 +184,8 @@ def test_an_error_of_a_newer_kafka_hides_no_other_topic(scene: Scene) -> None:
         )
         return dataclasses.replace(entity, topics=topics)
 
-    rule = scene.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
-    with scene.sender(strange) as waiting, scene.sender(topic) as sender:
+    rule = harness.kafka.add(on(Api.METADATA, times=ALWAYS).edit_answer(edited))
+    with harness.sender(strange) as waiting, harness.sender(topic) as sender:
         waiting.send()
         rule.wait()
         sender.send()
@@ -193,4 +193,4 @@ def test_an_error_of_a_newer_kafka_hides_no_other_topic(scene: Scene) -> None:
         assert not waiting.deliveries[0].done()
         rule.remove()
         assert waiting.offsets() == [0]
-        scene.balance(sender, waiting)
+        harness.balance(sender, waiting)

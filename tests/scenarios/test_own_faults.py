@@ -20,7 +20,7 @@ from sidecar.tools.testing.ledger import Ledger
 from sidecar.tools.testing.metrics import http_get, metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, METRIC, Scene, Sender, enter_records
+from .harness import FAST, METRIC, Harness, Sender, enter_records
 
 pytestmark = [pytest.mark.process]
 
@@ -28,7 +28,7 @@ HOOK = Path(__file__).parent / "fault_hook"
 EXCEPTIONS = f"{METRIC}sender_exceptions_total"
 
 
-class FaultyScene(Scene):
+class FaultyHarness(Harness):
     """A daemon that fails where it is told to."""
 
     def __init__(self, kafka: FakeBroker, daemon: SidecarDaemon, fault: Path) -> None:
@@ -70,7 +70,7 @@ class FaultyScene(Scene):
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyScene]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyHarness]:
     fault = tmp_path_factory.mktemp("faults") / "fault"
     path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"PYTHONPATH": path, "SIDECAR_TEST_FAULT": str(fault)}
@@ -78,132 +78,132 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyScene]:
         FakeBroker(nodes=2) as kafka,
         SidecarDaemon(kafka.bootstrap_servers, settings=FAST, environment=environment) as daemon,
     ):
-        yield FaultyScene(kafka, daemon, fault)
+        yield FaultyHarness(kafka, daemon, fault)
 
 
 @pytest.fixture
-def scene(shared: FaultyScene) -> Iterator[FaultyScene]:
+def harness(shared: FaultyHarness) -> Iterator[FaultyHarness]:
     shared.daemon.wait_ready()
     yield shared
     shared.heal()
     shared.kafka.clear_rules()
 
 
-def test_er_07_one_bad_iteration(scene: FaultyScene) -> None:
+def test_er_07_one_bad_iteration(harness: FaultyHarness) -> None:
     """ER-07: an iteration of the sender fails once: it is counted, the worker goes on, and so do the records."""
-    _, sender = scene.primed()
+    _, sender = harness.primed()
     with sender:
-        workers, failed = scene.daemon.worker_pids(), metric(scene.daemon, EXCEPTIONS)
-        scene.fail("iteration")
+        workers, failed = harness.daemon.worker_pids(), metric(harness.daemon, EXCEPTIONS)
+        harness.fail("iteration")
         for _ in range(10):
             sender.send()
         assert sender.offsets() == list(range(11))
-        scene.wait_failed()
-        scene.check(sender)
-    assert metric(scene.daemon, EXCEPTIONS) == failed + 1
-    assert scene.daemon.worker_pids() == workers
+        harness.wait_failed()
+        harness.check(sender)
+    assert metric(harness.daemon, EXCEPTIONS) == failed + 1
+    assert harness.daemon.worker_pids() == workers
 
 
 @pytest.mark.parametrize("place", ["settlement", "answer", "submission", "housekeeping"])
-def test_er_07_the_worker_is_replaced(scene: FaultyScene, place: str) -> None:
+def test_er_07_the_worker_is_replaced(harness: FaultyHarness, place: str) -> None:
     """ER-07: a failed step cannot be repeated where it failed, so the worker ends. Its successor finishes the
     accepted records from the segment, each once and in order, and later callers notice nothing."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        workers = scene.daemon.worker_pids()
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
+        workers = harness.daemon.worker_pids()
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic).hold_answer())
         for _ in range(10):
             sender.send()
         held.wait()
-        scene.fail(place)
+        harness.fail(place)
         held.release()
         for _ in range(10):
             sender.send()
-        scene.wait_failed()
+        harness.wait_failed()
         assert sorted(sender.offsets()) == list(range(21))
-        wait_until(lambda: scene.daemon.worker_pids() not in ([], workers), "another worker")
-        with scene.sender(topic) as later:
+        wait_until(lambda: harness.daemon.worker_pids() not in ([], workers), "another worker")
+        with harness.sender(topic) as later:
             later.send()
             later.offsets()
-            scene.check(sender, later)
-    wait_until(lambda: scene.health == "ok", "health to be good again")
-    assert "is replaced" in scene.daemon.log_path.read_text()
+            harness.check(sender, later)
+    wait_until(lambda: harness.health == "ok", "health to be good again")
+    assert "is replaced" in harness.daemon.log_path.read_text()
 
 
-def test_er_07_the_answer_to_init_producer_id(scene: FaultyScene) -> None:
+def test_er_07_the_answer_to_init_producer_id(harness: FaultyHarness) -> None:
     """ER-07: without a producer id everything would wait for ever; the worker ends, and its successor asks again."""
-    topic = scene.new_topic()
-    scene.fail("producer id")
-    scene.replace_worker()
-    with scene.sender(topic) as sender:
+    topic = harness.new_topic()
+    harness.fail("producer id")
+    harness.replace_worker()
+    with harness.sender(topic) as sender:
         sender.send()
         assert sender.offsets() == [0]
-        scene.wait_failed()
-        scene.check(sender)
+        harness.wait_failed()
+        harness.check(sender)
 
 
-def test_er_07_a_request_that_cannot_be_made(scene: FaultyScene) -> None:
+def test_er_07_a_request_that_cannot_be_made(harness: FaultyHarness) -> None:
     """ER-07: nothing of it left: request.timeout.ms, or the worker's end, brings its batches back."""
-    _, sender = scene.primed()
+    _, sender = harness.primed()
     with sender:
-        scene.fail("request")
+        harness.fail("request")
         sender.send()
-        scene.wait_failed()
-        scene.replace_worker()
+        harness.wait_failed()
+        harness.replace_worker()
         assert sender.offsets() == [0, 1]
-        scene.check(sender)
+        harness.check(sender)
 
 
-def test_er_07_it_fails_each_time(scene: FaultyScene) -> None:
+def test_er_07_it_fails_each_time(harness: FaultyHarness) -> None:
     """ER-07: every iteration fails, in every worker. Each ends by itself, health is bad and says why, and callers get
     an answer by their own patience. All is delivered once the fault is gone."""
-    _, sender = scene.primed()
+    _, sender = harness.primed()
     with sender:
-        scene.fail("iteration!")
+        harness.fail("iteration!")
         for _ in range(10):
             sender.send()
         said = wait_until(
-            lambda: scene.health if "exited with status" in scene.health else "", "health to turn bad"
+            lambda: harness.health if "exited with status" in harness.health else "", "health to turn bad"
         )
         assert "No worker is ready." in said
-        assert scene.daemon.info()["takes_records"] is False
+        assert harness.daemon.info()["takes_records"] is False
         with pytest.raises(TimeoutError):
             sender.producer.flush(0.1)
-        scene.heal()
+        harness.heal()
         assert sender.offsets() == list(range(11))
-        scene.check(sender)
-    wait_until(lambda: scene.health == "ok", "health to be good again")
-    assert scene.daemon.status()["restarts"] > 0
+        harness.check(sender)
+    wait_until(lambda: harness.health == "ok", "health to be good again")
+    assert harness.daemon.status()["restarts"] > 0
 
 
-def test_er_07_metadata_cannot_be_taken_in(scene: FaultyScene) -> None:
+def test_er_07_metadata_cannot_be_taken_in(harness: FaultyHarness) -> None:
     """ER-07: the controller fails over each metadata answer: health says so, known topics go on, and what waits for a
     new one is delivered when the fault is gone."""
-    _, sender = scene.primed()
+    _, sender = harness.primed()
     with sender:
-        scene.fail("metadata!")
-        with scene.sender(scene.new_topic()) as waiting:
+        harness.fail("metadata!")
+        with harness.sender(harness.new_topic()) as waiting:
             waiting.send()
-            wait_until(lambda: "could not be handled" in scene.health, "health to turn bad")
+            wait_until(lambda: "could not be handled" in harness.health, "health to turn bad")
             sender.send()
             assert sender.offsets() == [0, 1]
             assert not waiting.deliveries[0].done()
-            scene.heal()
+            harness.heal()
             assert waiting.offsets() == [0]
-            scene.check(sender, waiting)
-    wait_until(lambda: scene.health == "ok", "health to be good again")
+            harness.check(sender, waiting)
+    wait_until(lambda: harness.health == "ok", "health to be good again")
 
 
-def test_er_07_the_stubs_own_thread(scene: FaultyScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_er_07_the_stubs_own_thread(harness: FaultyHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """ER-07: the io thread of one producer fails. Its waiting and later callers hear so; misuse before that was
     raised and harmed nothing. Another producer of the process goes on."""
-    topic, other = scene.primed()
-    sender = scene.sender(topic)
+    topic, other = harness.primed()
+    sender = harness.sender(topic)
     with pytest.raises(TypeError):
         sender.producer.send(topic, "text")  # type: ignore[arg-type]
     sender.send()
     sender.offsets()
-    held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+    held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
     sender.send()
     held.wait()
     usual = Session.receive_worker
@@ -226,6 +226,6 @@ def test_er_07_the_stubs_own_thread(scene: FaultyScene, monkeypatch: pytest.Monk
     with other:
         other.send()
         assert other.outcomes()[-1].error is None
-        scene.check(sender, other)
-    with Producer(run_dir=str(scene.daemon.run_dir)) as anew:
+        harness.check(sender, other)
+    with Producer(run_dir=str(harness.daemon.run_dir)) as anew:
         assert anew.send(topic, b"another/0|%s-0|" % topic.encode()).result(10).offset == 4

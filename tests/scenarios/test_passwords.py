@@ -14,7 +14,7 @@ from sidecar.tools.testing.ledger import RecordId
 from sidecar.tools.testing.steady_load import SteadyClient, judge
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import Sender, accounts_balance
+from .harness import Sender, accounts_balance
 from .secure import USUAL_BACKOFF, Costs, new_topic, seconds_since, settings_for
 from .test_real_acls import balance
 

@@ -19,7 +19,7 @@ from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, METRIC, OUTCOME_S, Scene, Sender, accounts_balance
+from .harness import FAST, METRIC, OUTCOME_S, Harness, Sender, accounts_balance
 
 pytestmark = [pytest.mark.process]
 
@@ -48,15 +48,15 @@ def wait_for_pages(daemon: SidecarDaemon, pages: float) -> None:
     wait_until(lambda: pages_taken(daemon) == pages, f"{pages} pages to be taken", timeout_s=GAUGES_S)
 
 
-def test_bp_03_larger_than_the_pool(scene: Scene) -> None:
+def test_bp_03_larger_than_the_pool(harness: Harness) -> None:
     """BP-03: a record larger than the whole pool, or by one byte larger than a record may be, is refused at once. So
     it is when the pool is full; nothing of it is taken."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+        held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
         sender.send(size=VALUE_BYTES_MAX)
-        wait_until(lambda: pages_taken(scene.daemon) > 0, "the pool to be in use", timeout_s=GAUGES_S)
-        before = pages_taken(scene.daemon)
+        wait_until(lambda: pages_taken(harness.daemon) > 0, "the pool to be in use", timeout_s=GAUGES_S)
+        before = pages_taken(harness.daemon)
         began = time.monotonic()
         for size in (VALUE_BYTES_MAX + 1, POOL_BYTES, POOL_BYTES + 1, 3 * POOL_BYTES):
             with pytest.raises(
@@ -64,40 +64,40 @@ def test_bp_03_larger_than_the_pool(scene: Scene) -> None:
             ):
                 sender.producer.send(topic, bytes(size))
         assert time.monotonic() - began < sender.producer._max_block_ms / 1_000 / 2, "nobody waited for room"
-        assert pages_taken(scene.daemon) == before
+        assert pages_taken(harness.daemon) == before
         held.remove()
         assert sender.offsets() == [0, 1]
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_bp_03_exact_fit(scene: Scene) -> None:
+def test_bp_03_exact_fit(harness: Harness) -> None:
     """BP-03: two topics with a record of exactly half the pool each: both are taken at once, a third must wait; all is
     given back. One byte less of pool is no configuration."""
-    senders = [scene.primed()[1] for _ in range(3)]
+    senders = [harness.primed()[1] for _ in range(3)]
     # A topic keeps its last, partly written page until it has been idle for a second.
-    wait_for_pages(scene.daemon, 0)
-    held = scene.kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer())
+    wait_for_pages(harness.daemon, 0)
+    held = harness.kafka.add(on(Api.PRODUCE, times=ALWAYS).hold_answer())
     first, second, third = senders
     for sender in (first, second):
         sender.send(size=VALUE_BYTES_MAX)
-    wait_until(lambda: pages_taken(scene.daemon) > 60, "two halves of the pool", timeout_s=GAUGES_S)
-    accepted = metric(scene.daemon, f"{METRIC}records_accepted_total")
-    holds = metric(scene.daemon, f"{METRIC}holds_total")
+    wait_until(lambda: pages_taken(harness.daemon) > 60, "two halves of the pool", timeout_s=GAUGES_S)
+    accepted = metric(harness.daemon, f"{METRIC}records_accepted_total")
+    holds = metric(harness.daemon, f"{METRIC}holds_total")
     third.send(size=VALUE_BYTES_MAX)
     wait_until(
-        lambda: metric(scene.daemon, f"{METRIC}holds_total") > holds,
+        lambda: metric(harness.daemon, f"{METRIC}holds_total") > holds,
         "the third to be held",
         timeout_s=GAUGES_S,
     )
-    assert metric(scene.daemon, f"{METRIC}records_accepted_total") == accepted
-    assert pages_taken(scene.daemon) <= POOL_BYTES // PAGE_BYTES
+    assert metric(harness.daemon, f"{METRIC}records_accepted_total") == accepted
+    assert pages_taken(harness.daemon) <= POOL_BYTES // PAGE_BYTES
     held.remove()
     for sender in senders:
         assert sender.offsets() == [0, 1]
-    scene.balance(*senders)
+    harness.balance(*senders)
     for sender in senders:
         sender.producer.close(OUTCOME_S)
-    wait_for_pages(scene.daemon, 0)
+    wait_for_pages(harness.daemon, 0)
 
 
 def test_bp_03_a_pool_without_room_for_one_record(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
@@ -242,11 +242,11 @@ class Waiting:
         assert not self._thread.is_alive()
 
 
-def test_bp_08_a_producer_is_closed_under_callers_that_wait(scene: Scene) -> None:
+def test_bp_08_a_producer_is_closed_under_callers_that_wait(harness: Harness) -> None:
     """BP-08: its callers that wait for room get the error at once, later sends are refused, other producers' go on."""
-    topic, sender = scene.primed()
-    other_topic = scene.new_topic()
-    held = scene.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
+    topic, sender = harness.primed()
+    other_topic = harness.new_topic()
+    held = harness.kafka.add(on(Api.PRODUCE, topic=topic, times=ALWAYS).hold_answer())
     waiting = Waiting(sender)
     wait_until(waiting.is_blocked, "a call that waits for room")
     sender.producer.close(0)
@@ -255,10 +255,10 @@ def test_bp_08_a_producer_is_closed_under_callers_that_wait(scene: Scene) -> Non
     with pytest.raises(errors.ProducerClosed):
         sender.send()
     held.remove()
-    with scene.sender(other_topic) as other:
+    with harness.sender(other_topic) as other:
         other.send()
         assert other.offsets() == [0]
-        scene.balance(sender, other)
+        harness.balance(sender, other)
 
 
 def test_bp_08_the_daemon_stops_under_callers_that_wait(kafka: FakeBroker, start_daemon: StartDaemon) -> None:

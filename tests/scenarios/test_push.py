@@ -43,7 +43,7 @@ from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, OUTCOME_S, Scene
+from .harness import FAST, OUTCOME_S, Harness
 
 pytestmark = [pytest.mark.process]
 
@@ -62,20 +62,22 @@ def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> No
     again under another id with other partitions, and nothing of the old one is left."""
     with contextlib.ExitStack() as stack:
         kafka = stack.enter_context(FakeBroker(nodes=2))
-        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, "daemon.workers": 2}))
-        topic = scene.new_topic(6)
+        harness = Harness(
+            kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, "daemon.workers": 2})
+        )
+        topic = harness.new_topic(6)
         # Else the first clients have but one worker to go to, and stay there.
         wait_until(
-            lambda: [worker["state"] for worker in scene.daemon.info()["workers"]] == ["ready"] * 2,
+            lambda: [worker["state"] for worker in harness.daemon.info()["workers"]] == ["ready"] * 2,
             "both workers to be ready",
         )
-        clients = [stack.enter_context(scene.sender(topic)) for _ in range(CLIENTS)]
+        clients = [stack.enter_context(harness.sender(topic)) for _ in range(CLIENTS)]
         for client in clients:
             for partition in range(6):
                 client.send(partition)
             client.offsets()
-        pids = scene.daemon.worker_pids()
-        assert len({request.connection for request in scene.produced(topic)}) == 4, (
+        pids = harness.daemon.worker_pids()
+        assert len({request.connection for request in harness.produced(topic)}) == 4, (
             "two workers on two brokers"
         )
 
@@ -92,7 +94,7 @@ def test_md_16_a_topic_is_deleted_and_made_anew(start_daemon: StartDaemon) -> No
             assert {delivery.result(OUTCOME_S).partition for delivery in keyless} <= {0, 1}
         assert len(kafka.records(topic)) == CLIENTS * 50
         assert not kafka.bad_batches
-        assert scene.daemon.worker_pids() == pids
+        assert harness.daemon.worker_pids() == pids
 
 
 def test_md_16_a_topic_deleted_while_nobody_used_it(start_daemon: StartDaemon) -> None:
@@ -101,9 +103,9 @@ def test_md_16_a_topic_deleted_while_nobody_used_it(start_daemon: StartDaemon) -
     with contextlib.ExitStack() as stack:
         kafka = stack.enter_context(FakeBroker(nodes=1))
         settings = {"metadata.max.idle.ms": 5_000, "metadata.max.age.ms": 500, "daemon.workers": 2}
-        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **settings}))
-        topic, other = scene.new_topic(2), scene.new_topic(1)
-        sender, busy = stack.enter_context(scene.sender(topic)), stack.enter_context(scene.sender(other))
+        harness = Harness(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **settings}))
+        topic, other = harness.new_topic(2), harness.new_topic(1)
+        sender, busy = stack.enter_context(harness.sender(topic)), stack.enter_context(harness.sender(other))
         sender.send()
         assert sender.offsets() == [0]
 
@@ -126,21 +128,21 @@ def test_md_16_a_topic_deleted_while_no_daemon_was_there(start_daemon: StartDaem
     which has never heard of it. The batch fails as deleted, not at its deadline."""
     with contextlib.ExitStack() as stack:
         kafka = stack.enter_context(FakeBroker(nodes=1))
-        scene = Scene(kafka, start_daemon(kafka.bootstrap_servers, settings=FAST))
-        topic = scene.new_topic(1)
-        sender = stack.enter_context(scene.sender(topic))
+        harness = Harness(kafka, start_daemon(kafka.bootstrap_servers, settings=FAST))
+        topic = harness.new_topic(1)
+        sender = stack.enter_context(harness.sender(topic))
         sender.send()
         assert sender.offsets() == [0]
         kafka.move_leader(topic, 0, -1)
         waiting = sender.send()
         sender.producer.flush(OUTCOME_S, until="accepted")
-        workers = scene.daemon.worker_pids()
-        scene.daemon.kill()
+        workers = harness.daemon.worker_pids()
+        harness.daemon.kill()
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         kafka.delete_topic(topic)
-        scene.daemon.start()
+        harness.daemon.start()
         error = waiting.exception(DELETED_S)
         assert isinstance(error, errors.TopicDeleted), error
 

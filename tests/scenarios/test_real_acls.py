@@ -14,8 +14,8 @@ from sidecar.tools.testing.ledger import Ledger
 from sidecar.tools.testing.reading import read_topic
 from sidecar.tools.testing.waiting import wait_until
 
+from .harness import Sender, accounts_balance, enter_records
 from .peers import OpenSender
-from .scene import Sender, accounts_balance, enter_records
 from .secure import Costs, new_topic, seconds_since, settings_for
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]

@@ -19,7 +19,7 @@ from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.ledger import Ledger
 from sidecar.tools.testing.reading import read_topic
 
-from .scene import (
+from .harness import (
     FAST,
     Sender,
     accounts_balance,
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.process, pytest.mark.kafka]
 LEADER_NOT_AVAILABLE, NOT_LEADER, REQUEST_TIMED_OUT = 5, 6, 7
 
 
-class RealScene:
+class RealHarness:
     """The daemon, the proxy, and the Kafka behind it."""
 
     def __init__(self, kafka: KafkaCluster, proxy: FaultProxy, daemon: SidecarDaemon) -> None:
@@ -74,12 +74,12 @@ class RealScene:
 
 
 @pytest.fixture(scope="module")
-def shared(kafka: KafkaCluster) -> Iterator[RealScene]:
+def shared(kafka: KafkaCluster) -> Iterator[RealHarness]:
     with (
         FaultProxy(kafka.bootstrap_servers) as proxy,
         SidecarDaemon(proxy.bootstrap_servers, settings=FAST) as daemon,
     ):
-        made = RealScene(kafka, proxy, daemon)
+        made = RealHarness(kafka, proxy, daemon)
         yield made
         proxy.clear_rules()
         kafka.create_topics({"scenario-probe": 1})
@@ -88,20 +88,20 @@ def shared(kafka: KafkaCluster) -> Iterator[RealScene]:
 
 
 @pytest.fixture
-def scene(shared: RealScene) -> Iterator[RealScene]:
+def harness(shared: RealHarness) -> Iterator[RealHarness]:
     yield shared
     shared.proxy.clear_rules()
 
 
-def test_id_02_one_identity_no_holes(scene: RealScene, new_topic: NewTopic) -> None:
+def test_id_02_one_identity_no_holes(harness: RealHarness, new_topic: NewTopic) -> None:
     """ID-02: on the wire: one producer id, sequences from 0 that grow by the number of records."""
     topic = new_topic(partitions=3)
-    with scene.sender(topic, 3) as sender:
+    with harness.sender(topic, 3) as sender:
         for number in range(3_000):
             sender.send(number % 3)
         sender.offsets()
-        scene.balance(sender)
-    sent = scene.proxy.requests(Api.PRODUCE, topic)
+        harness.balance(sender)
+    sent = harness.proxy.requests(Api.PRODUCE, topic)
     assert len({batch.header.producer_id for request in sent for batch in request.batches}) == 1
     for partition in range(3):
         # The leader of a topic this young may not know it yet: what it refused came again.
@@ -117,80 +117,80 @@ def test_id_02_one_identity_no_holes(scene: RealScene, new_topic: NewTopic) -> N
 
 
 @pytest.mark.parametrize("lost", [1, 3, 5])
-def test_id_03_lost_answers(scene: RealScene, new_topic: NewTopic, lost: int) -> None:
+def test_id_03_lost_answers(harness: RealHarness, new_topic: NewTopic, lost: int) -> None:
     """ID-03: appended, the answers lost, then lost again: one copy, the original offset, in order."""
     topic = new_topic(partitions=1)
-    with scene.sender(topic) as sender:
-        held = scene.proxy.add(on(Api.PRODUCE, topic=topic).hold_answer().cut_answer())
-        scene.send_apart(sender, lost)
-        scene.proxy.add(on(Api.PRODUCE, topic=topic).cut_answer())
+    with harness.sender(topic) as sender:
+        held = harness.proxy.add(on(Api.PRODUCE, topic=topic).hold_answer().cut_answer())
+        harness.send_apart(sender, lost)
+        harness.proxy.add(on(Api.PRODUCE, topic=topic).cut_answer())
         held.release()
         assert sender.offsets() == list(range(lost + 1))
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_id_04_refused_first_in_flight(scene: RealScene, new_topic: NewTopic) -> None:
+def test_id_04_refused_first_in_flight(harness: RealHarness, new_topic: NewTopic) -> None:
     """ID-04, SN-04: the first of five never arrives, a real broker refuses those behind it: again in order, no bump."""
     topic = new_topic(partitions=1)
-    with scene.sender(topic) as sender:
-        first = scene.proxy.add(on(Api.PRODUCE, topic=topic).refuse(NOT_LEADER).hold_answer())
-        scene.send_apart(sender, 5)
+    with harness.sender(topic) as sender:
+        first = harness.proxy.add(on(Api.PRODUCE, topic=topic).refuse(NOT_LEADER).hold_answer())
+        harness.send_apart(sender, 5)
         sender.send()
         first.release()
         assert sender.offsets() == list(range(7))
-        scene.balance(sender)
-    sent = scene.proxy.requests(Api.PRODUCE, topic)
+        harness.balance(sender)
+    sent = harness.proxy.requests(Api.PRODUCE, topic)
     assert [request.codes[topic, 0] for request in sent] == [0, NOT_LEADER, 45, 45, 45, 45, *[0] * 6]
     epoch = sequences(sent)[0][0]
     assert sequences(sent) == [(epoch, n) for n in (0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6)]
 
 
-def test_id_05_unknown_fates(scene: RealScene, new_topic: NewTopic) -> None:
+def test_id_05_unknown_fates(harness: RealHarness, new_topic: NewTopic) -> None:
     """ID-05, ID-13: REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND for batches that are there."""
     topic = new_topic(partitions=1)
-    with scene.sender(topic) as sender:
-        first = scene.proxy.add(
+    with harness.sender(topic) as sender:
+        first = harness.proxy.add(
             on(Api.PRODUCE, topic=topic).answer_with(REQUEST_TIMED_OUT, 20, 20).hold_answer()
         )
-        scene.send_apart(sender, 2)
+        harness.send_apart(sender, 2)
         first.release()
         assert sender.offsets() == [0, 1, 2]
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_sn_05_compacted_topic(scene: RealScene, new_topic: NewTopic) -> None:
+def test_sn_05_compacted_topic(harness: RealHarness, new_topic: NewTopic) -> None:
     """SN-05: a compacted topic, every tenth record keyless: those fail with the broker's reason, the rest is there."""
     topic = new_topic(partitions=1, cleanup_policy="compact")
-    held = scene.proxy.add(on(Api.METADATA, times=ALWAYS).hold_answer())
-    with scene.new_sender(topic) as sender:
+    held = harness.proxy.add(on(Api.METADATA, times=ALWAYS).hold_answer())
+    with harness.new_sender(topic) as sender:
         for number in range(100):
             sender.send(key=None if number % 10 == 0 else b"k-%d" % number)
         held.remove()
         told = sender.outcomes()
         assert [type(outcome.error) for outcome in told[::10]] == [errors.InvalidRecord] * 10
         assert sum(outcome.error is None for outcome in told) == 90
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_bf_04_the_broker_bounces(scene: RealScene, new_topic: NewTopic) -> None:
+def test_bf_04_the_broker_bounces(harness: RealHarness, new_topic: NewTopic) -> None:
     """BF-04: its port refuses for a while, with records under way: they arrive by the new connection."""
     topic = new_topic(partitions=1)
-    with scene.sender(topic) as sender:
+    with harness.sender(topic) as sender:
         for _ in range(3):
-            held = scene.proxy.add(on(Api.PRODUCE, topic=topic).hold_answer())
+            held = harness.proxy.add(on(Api.PRODUCE, topic=topic).hold_answer())
             sender.send()
             held.wait()
-            scene.proxy.stop_listening(1)
+            harness.proxy.stop_listening(1)
             held.release()
             for _ in range(5):
                 sender.send()
-            scene.proxy.listen_again(1)
+            harness.proxy.listen_again(1)
             sender.outcomes()
         assert sender.offsets() == list(range(19))
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_er_01_everything_at_once(scene: RealScene, new_topic: NewTopic) -> None:
+def test_er_01_everything_at_once(harness: RealHarness, new_topic: NewTopic) -> None:
     """ER-01: thousands of records under random cuts, lost answers, refusals and delays: each told once and delivered
     once, in order."""
     topic = new_topic(partitions=4)
@@ -199,8 +199,8 @@ def test_er_01_everything_at_once(scene: RealScene, new_topic: NewTopic) -> None
     def sometimes(share: float) -> Any:
         return lambda request: chance.random() < share
 
-    senders = [scene.sender(topic, 4) for _ in range(2)]
-    proxy = scene.proxy
+    senders = [harness.sender(topic, 4) for _ in range(2)]
+    proxy = harness.proxy
     for rule in (
         on(Api.PRODUCE, topic=topic).cut_answer(),  # one of each for certain, however few requests it takes
         on(Api.PRODUCE, topic=topic).cut(),
@@ -215,7 +215,7 @@ def test_er_01_everything_at_once(scene: RealScene, new_topic: NewTopic) -> None
         for number in range(1_000):
             senders[burst % 2].send(number % 4)
         senders[burst % 2].deliveries[-1].exception(30)
-    scene.balance(*senders)
+    harness.balance(*senders)
     for sender in senders:
         assert all(outcome.error is None for outcome in sender.outcomes())
         sender.producer.close(10)
@@ -224,7 +224,7 @@ def test_er_01_everything_at_once(scene: RealScene, new_topic: NewTopic) -> None
 
 
 def test_sn_10_acks_0_oversize(
-    kafka: KafkaCluster, shared: RealScene, start_daemon: StartDaemon, new_topic: NewTopic
+    kafka: KafkaCluster, shared: RealHarness, start_daemon: StartDaemon, new_topic: NewTopic
 ) -> None:
     """SN-10: acks=0: no offset, no wait; a record above the topic's limit raises nothing, and records after it and
     an idle connection are none the worse."""

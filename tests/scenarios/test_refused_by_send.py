@@ -9,7 +9,7 @@ import pytest
 from client_stub import errors
 from sidecar.tools.testing.metrics import metric
 
-from .scene import METRIC, Scene
+from .harness import METRIC, Harness
 
 pytestmark = [pytest.mark.process]
 
@@ -29,13 +29,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-def test_er_04_send_refuses(scene: Scene) -> None:
+def test_er_04_send_refuses(harness: Harness) -> None:
     """ER-04: a wrong type or range is raised by send() itself. Nothing goes to the daemon, no empty batch to the
     broker, and the records before and after are neighbours in the log."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        submissions = metric(scene.daemon, f"{METRIC}submissions_total")
-        requests = len(scene.produced(topic))
+        submissions = metric(harness.daemon, f"{METRIC}submissions_total")
+        requests = len(harness.produced(topic))
         for wrong, kind, words in WRONG:
             with pytest.raises(kind, match=words):
                 sender.producer.send(**{"topic": topic, "value": b"x", **wrong})
@@ -44,21 +44,21 @@ def test_er_04_send_refuses(scene: Scene) -> None:
                 with pytest.raises(kind, match=words):
                     sender.producer.send_many(topic, [(b"k", b"v"), tuple({**row, **wrong}.values())])
         sender.producer.flush(10)
-        assert metric(scene.daemon, f"{METRIC}submissions_total") == submissions
-        assert len(scene.produced(topic)) == requests
+        assert metric(harness.daemon, f"{METRIC}submissions_total") == submissions
+        assert len(harness.produced(topic)) == requests
         sender.send()
         assert sender.offsets() == [0, 1]
-        scene.balance(sender)
-    assert len(scene.produced(topic)) == requests + 1
-    assert all(batch.header.record_count == 1 for batch in scene.kafka.batches(topic))
+        harness.balance(sender)
+    assert len(harness.produced(topic)) == requests + 1
+    assert all(batch.header.record_count == 1 for batch in harness.kafka.batches(topic))
 
 
-def test_er_04_a_partition_that_is_not_there(scene: Scene) -> None:
+def test_er_04_a_partition_that_is_not_there(harness: Harness) -> None:
     """ER-04: whether partition 99 exists only the daemon can find out: the record waits max.block.ms for it, then
     fails alone, and nothing was sent."""
-    topic, sender = scene.primed()
+    topic, sender = harness.primed()
     with sender:
-        requests = len(scene.produced(topic))
+        requests = len(harness.produced(topic))
         lost = sender.producer.send(topic, b"x", partition=99)
         sender.send()
         error = lost.exception(10)
@@ -66,5 +66,5 @@ def test_er_04_a_partition_that_is_not_there(scene: Scene) -> None:
         assert f" is not in the range [0...1) of topic {topic}" in str(error)
         assert error.persistence == 0
         assert sender.offsets() == [0, 1]
-        scene.balance(sender)
-    assert len(scene.produced(topic)) == requests + 1
+        harness.balance(sender)
+    assert len(harness.produced(topic)) == requests + 1

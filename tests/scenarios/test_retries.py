@@ -13,14 +13,14 @@ from sidecar.tools.testing.fault_rules import on
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import FAST, Scene, pool_is_whole
+from .harness import FAST, Harness, pool_is_whole
 
 pytestmark = [pytest.mark.process]
 
 LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT, STORAGE_ERROR = 5, 7, 56
 NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND = 19, 20
 
-SceneWith = Callable[..., Scene]
+HarnessWith = Callable[..., Harness]
 
 
 @pytest.fixture(scope="module")
@@ -29,46 +29,46 @@ def kafka() -> Iterator[FakeBroker]:
         yield broker
 
 
-def ends_whole(scene: Scene) -> None:
+def ends_whole(harness: Harness) -> None:
     """Pages taken equal pages given back."""
-    scene.kafka.clear_rules()
-    with scene.sender(scene.new_topic()) as probe:
-        pool_is_whole(scene.daemon, probe)
+    harness.kafka.clear_rules()
+    with harness.sender(harness.new_topic()) as probe:
+        pool_is_whole(harness.daemon, probe)
 
 
 @pytest.fixture(scope="module")
-def plain(kafka: FakeBroker) -> Iterator[Scene]:
+def plain(kafka: FakeBroker) -> Iterator[Harness]:
     """Not idempotent, one retry."""
     settings = {**FAST, "retries": 1, "enable.idempotence": "false"}
     with SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
-        made = Scene(kafka, daemon)
+        made = Harness(kafka, daemon)
         yield made
         ends_whole(made)
 
 
 @pytest.fixture(scope="module")
-def no_retries(kafka: FakeBroker) -> Iterator[Scene]:
+def no_retries(kafka: FakeBroker) -> Iterator[Harness]:
     with SidecarDaemon(kafka.bootstrap_servers, settings={**FAST, "retries": 0}) as daemon:
-        made = Scene(kafka, daemon)
+        made = Harness(kafka, daemon)
         yield made
         ends_whole(made)
 
 
 @pytest.fixture
-def scene_with(kafka: FakeBroker, start_daemon: StartDaemon) -> Iterator[SceneWith]:
-    made: list[Scene] = []
+def harness_with(kafka: FakeBroker, start_daemon: StartDaemon) -> Iterator[HarnessWith]:
+    made: list[Harness] = []
 
-    def make(**settings: object) -> Scene:
+    def make(**settings: object) -> Harness:
         named = {name.replace("_", "."): value for name, value in settings.items()}
-        made.append(Scene(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **named})))
+        made.append(Harness(kafka, start_daemon(kafka.bootstrap_servers, settings={**FAST, **named})))
         return made[-1]
 
     yield make
-    for scene in made:
-        ends_whole(scene)
+    for harness in made:
+        ends_whole(harness)
 
 
-def test_sn_01_one_cut_is_survived(plain: Scene) -> None:
+def test_sn_01_one_cut_is_survived(plain: Harness) -> None:
     """SN-01: retries 1, the connection is cut after the request once: delivered by the second."""
     topic, sender = plain.primed()
     with sender:
@@ -78,7 +78,7 @@ def test_sn_01_one_cut_is_survived(plain: Scene) -> None:
         plain.balance(sender, idempotent=False)
 
 
-def test_sn_01_two_cuts_are_not(plain: Scene) -> None:
+def test_sn_01_two_cuts_are_not(plain: Harness) -> None:
     """SN-01: cut twice: the network's error to the caller, possibly persisted, and no third request."""
     topic, sender = plain.primed()
     with sender:
@@ -93,12 +93,12 @@ def test_sn_01_two_cuts_are_not(plain: Scene) -> None:
     assert [request.fate for request in plain.produced(topic)] == ["answered", "cut", "cut", "answered"]
 
 
-def test_sn_01_storage_error(no_retries: Scene, plain: Scene) -> None:
+def test_sn_01_storage_error(no_retries: Harness, plain: Harness) -> None:
     """SN-01: KAFKA_STORAGE_ERROR surfaces with retries 0 and is absorbed with some."""
-    for scene, expected in ((no_retries, "KAFKA_STORAGE_ERROR"), (plain, None)):
-        topic, sender = scene.primed()
+    for harness, expected in ((no_retries, "KAFKA_STORAGE_ERROR"), (plain, None)):
+        topic, sender = harness.primed()
         with sender:
-            scene.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
+            harness.kafka.add(on(Api.PRODUCE, topic=topic).refuse(STORAGE_ERROR))
             sender.send()
             error = sender.outcomes()[1].error
             assert (error.name if error else None) == expected
@@ -114,7 +114,7 @@ def test_sn_01_storage_error(no_retries: Scene, plain: Scene) -> None:
 )
 @pytest.mark.parametrize("text", ["two of three replicas are away", None])
 def test_er_06_the_brokers_words(
-    no_retries: Scene, code: int, kind: type[Exception], persistence: int, text: str | None
+    no_retries: Harness, code: int, kind: type[Exception], persistence: int, text: str | None
 ) -> None:
     """ER-06: the error of its kind, with the broker's own words where it has some."""
     topic, sender = no_retries.primed()
@@ -128,54 +128,54 @@ def test_er_06_the_brokers_words(
         no_retries.balance(sender, idempotent=False)
 
 
-def test_er_06_absorbed_by_retries(scene_with: SceneWith) -> None:
+def test_er_06_absorbed_by_retries(harness_with: HarnessWith) -> None:
     """ER-06: with the default retries NOT_ENOUGH_REPLICAS costs time only."""
-    scene = scene_with()
-    topic, sender = scene.primed()
+    harness = harness_with()
+    topic, sender = harness.primed()
     with sender:
-        scene.kafka.add(
+        harness.kafka.add(
             on(Api.PRODUCE, topic=topic, times=5).refuse(NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS)
         )
         sender.send()
         assert sender.offsets() == [0, 1]
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_id_13_unknown_fate_is_not_given_up(scene_with: SceneWith) -> None:
+def test_id_13_unknown_fate_is_not_given_up(harness_with: HarnessWith) -> None:
     """ID-13: retries 1, but the broker may have the batch: it is asked until it is known; a refused one is given up."""
-    scene = scene_with(retries=1)
-    topic, sender = scene.primed()
+    harness = harness_with(retries=1)
+    topic, sender = harness.primed()
     with sender:
-        scene.kafka.add(
+        harness.kafka.add(
             on(Api.PRODUCE, topic=topic, times=3).answer_with(
                 NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT
             )
         )
         sender.send()
         assert sender.offsets() == [0, 1]
-        scene.kafka.add(on(Api.PRODUCE, topic=topic, times=2).refuse(LEADER_NOT_AVAILABLE))
+        harness.kafka.add(on(Api.PRODUCE, topic=topic, times=2).refuse(LEADER_NOT_AVAILABLE))
         sender.send()
         error = sender.outcomes()[2].error
         assert error is not None
         assert (error.name, error.persistence) == ("LEADER_NOT_AVAILABLE", 0)
-        scene.balance(sender)
-    assert scene.kafka.duplicates(topic) == 3
+        harness.balance(sender)
+    assert harness.kafka.duplicates(topic) == 3
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_sn_10_acks(scene_with: SceneWith, acks: str) -> None:
+def test_sn_10_acks(harness_with: HarnessWith, acks: str) -> None:
     """SN-10: 100 records in order whatever acks says; acks=0 waits for nothing and tells no offset. A record above
     the broker's limit raises nothing with acks=0, and what comes after it is not harmed."""
-    scene = scene_with(acks=acks)
-    topic, sender = scene.primed()
+    harness = harness_with(acks=acks)
+    topic, sender = harness.primed()
     with sender:
         for _ in range(100):
             sender.send()
         offsets = [outcome.offset for outcome in sender.outcomes()]
         assert offsets == ([-1] * 101 if acks == "0" else list(range(101)))
-        wait_until(lambda: len(scene.kafka.records(topic)) == 101, "what nobody waited for")
-        scene.balance(sender)
-        scene.kafka.message_bytes_max = 5_000
+        wait_until(lambda: len(harness.kafka.records(topic)) == 101, "what nobody waited for")
+        harness.balance(sender)
+        harness.kafka.message_bytes_max = 5_000
         try:
             sender.send(size=10_000)
             error = sender.outcomes()[-1].error
@@ -183,32 +183,34 @@ def test_sn_10_acks(scene_with: SceneWith, acks: str) -> None:
                 assert error is None
             else:
                 assert isinstance(error, errors.RecordTooLarge)
-            scene.wait_produced(topic, len(scene.produced(topic)))
+            harness.wait_produced(topic, len(harness.produced(topic)))
             sender.send()
             assert sender.outcomes()[-1].error is None
         finally:
             sender.producer.flush(10)
-            scene.kafka.message_bytes_max = 1_048_588
+            harness.kafka.message_bytes_max = 1_048_588
     values = [
-        int((record.value or b"").split(b"|")[0].split(b"/")[1]) for record in scene.kafka.records(topic)
+        int((record.value or b"").split(b"|")[0].split(b"/")[1]) for record in harness.kafka.records(topic)
     ]
     assert values[:101] == list(range(101))
 
 
 @pytest.mark.rule("M7")
-def test_with_acks_0_a_closed_connection_is_a_reason_to_look_for_the_leader(scene_with: SceneWith) -> None:
+def test_with_acks_0_a_closed_connection_is_a_reason_to_look_for_the_leader(
+    harness_with: HarnessWith,
+) -> None:
     """The old leader is alive and closes the connection: one record may be lost by that, those after it are not."""
-    scene = scene_with(acks="0")
-    topic, sender = scene.primed()
+    harness = harness_with(acks="0")
+    topic, sender = harness.primed()
     with sender:
-        wait_until(lambda: len(scene.kafka.records(topic)) == 1, "the first record")
-        scene.kafka.move_leader(topic, 0, 2)
-        asked = len(scene.kafka.requests(Api.METADATA))
+        wait_until(lambda: len(harness.kafka.records(topic)) == 1, "the first record")
+        harness.kafka.move_leader(topic, 0, 2)
+        asked = len(harness.kafka.requests(Api.METADATA))
         sender.send()
         sender.outcomes()
-        wait_until(lambda: len(scene.kafka.requests(Api.METADATA)) > asked, "metadata to be asked for")
+        wait_until(lambda: len(harness.kafka.requests(Api.METADATA)) > asked, "metadata to be asked for")
         wait_until(
-            lambda: [sender.send().exception(10), len(scene.kafka.records(topic)) > 1][1],
+            lambda: [sender.send().exception(10), len(harness.kafka.records(topic)) > 1][1],
             "a record at the new leader",
         )
-        scene.check_books()
+        harness.check_books()

@@ -11,7 +11,7 @@ from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
-from .scene import Scene, Sender
+from .harness import Harness, Sender
 
 pytestmark = [pytest.mark.process]
 
@@ -25,37 +25,37 @@ SETTINGS = {
 }
 
 
-def test_bf_02_a_broker_that_hears_nothing(scene: Scene) -> None:
+def test_bf_02_a_broker_that_hears_nothing(harness: Harness) -> None:
     """BF-02: a broker is stopped for longer than a request may take, twice. Records for the other one go on all the
     while; when it is back everything is there once and in order."""
-    topic, sender = scene.primed(2)
-    nodes = {partition: request.node for request in scene.produced(topic) for _, partition in request.codes}
+    topic, sender = harness.primed(2)
+    nodes = {partition: request.node for request in harness.produced(topic) for _, partition in request.codes}
     with sender:
-        scene.kafka.stop_reading(nodes[0])
+        harness.kafka.stop_reading(nodes[0])
         for _ in range(20):
             sender.send(0)
         # Given up after request.timeout.ms, and once more on the next connection.
-        first = set(scene.kafka.connections(nodes[0]))
+        first = set(harness.kafka.connections(nodes[0]))
         seen: set[int] = set()
 
         def given_up_twice() -> bool:
             sender.send(1)
             sender.deliveries[-1].result(10)
-            seen.update(scene.kafka.connections(nodes[0]))
+            seen.update(harness.kafka.connections(nodes[0]))
             return len(seen - first) >= 2
 
         wait_until(given_up_twice, "two new connections")
-        scene.kafka.read_again(nodes[0])
+        harness.kafka.read_again(nodes[0])
         assert all(outcome.error is None for outcome in sender.outcomes())
-        scene.balance(sender)
+        harness.balance(sender)
 
 
-def test_rf_11_keyless_records_avoid_a_broker_that_hangs(scene: Scene) -> None:
+def test_rf_11_keyless_records_avoid_a_broker_that_hangs(harness: Harness) -> None:
     """RF-11: keyless records go to the other broker's partitions once it has not taken a batch for
     partitioner.availability.timeout.ms; none is lost."""
-    _topic, sender = scene.primed(4)
+    _topic, sender = harness.primed(4)
     with sender:
-        held = scene.kafka.add(on(Api.PRODUCE, node=1, times=ALWAYS).hold_answer())
+        held = harness.kafka.add(on(Api.PRODUCE, node=1, times=ALWAYS).hold_answer())
 
         def round_without_it() -> bool:
             begun = len(sender.deliveries)
@@ -72,7 +72,7 @@ def test_rf_11_keyless_records_avoid_a_broker_that_hangs(scene: Scene) -> None:
         assert held.hits
         held.remove()
         assert all(outcome.error is None for outcome in sender.outcomes())
-        scene.balance(sender)
+        harness.balance(sender)
 
 
 def test_a_broker_that_gives_no_producer_id_holds_up_nobody() -> None:

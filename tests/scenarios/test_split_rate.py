@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from .scene import OUTCOME_S, Scene
+from .harness import OUTCOME_S, Harness
 
 pytestmark = [pytest.mark.process]
 
@@ -23,26 +23,26 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("percent", [1, 25, 50, 75, 99])
-def test_ac_07_split_rate(scene: Scene, percent: int) -> None:
+def test_ac_07_split_rate(harness: Harness, percent: int) -> None:
     """AC-07: so many per cent of the records do not compress, at random places; the broker takes batches up to
     batch.size. Batches are filled by their size before compression, and one that did not shrink goes uncompressed. So
     none is split (Kafka's own producer guesses the ratio, and is allowed 10 %)."""
     chance = random.Random(percent)
-    topic = scene.new_topic()
-    scene.kafka.message_bytes_max = BATCH_BYTES
+    topic = harness.new_topic()
+    harness.kafka.message_bytes_max = BATCH_BYTES
     rows = [
         (None, chance.randbytes(RECORD_BYTES) if chance.random() < percent / 100 else bytes(RECORD_BYTES))
         for _ in range(RECORDS)
     ]
     try:
-        with scene.sender(topic) as sender:
+        with harness.sender(topic) as sender:
             assert sender.producer.send_many(topic, rows).result(OUTCOME_S) == RECORDS
     finally:
-        scene.kafka.message_bytes_max = 1_048_588
-    refused = [code for each in scene.produced(topic) for code in each.codes.values() if code]
+        harness.kafka.message_bytes_max = 1_048_588
+    refused = [code for each in harness.produced(topic) for code in each.codes.values() if code]
     assert MESSAGE_TOO_LARGE not in refused
-    assert [record.value for record in scene.kafka.records(topic)] == [value for _, value in rows]
-    batches = scene.kafka.batches(topic)
+    assert [record.value for record in harness.kafka.records(topic)] == [value for _, value in rows]
+    batches = harness.kafka.batches(topic)
     assert max(batch.header.size_bytes for batch in batches) <= BATCH_BYTES
     if percent == 1:
         assert {batch.header.codec for batch in batches} == {"gzip"}

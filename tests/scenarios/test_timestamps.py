@@ -16,7 +16,7 @@ from client_stub import Producer, errors
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 
-from .scene import FAST, OUTCOME_S, accounts_balance
+from .harness import FAST, OUTCOME_S, accounts_balance
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

@@ -19,8 +19,8 @@ from sidecar.tools.testing.reading import read_topic
 from sidecar.tools.testing.steady_load import SteadyClient, judge
 from sidecar.tools.testing.waiting import wait_until
 
+from .harness import FAST, accounts_balance
 from .peers import Daemons, OpenClient, OpenSender
-from .scene import FAST, accounts_balance
 from .secure import USUAL_BACKOFF, Costs, new_topic, seconds_since, settings_for
 from .test_real_acls import balance
 

@@ -14,7 +14,7 @@ from sidecar.tools.testing.steady_load import SteadyClient
 from sidecar.tools.testing.token_server import Fault, TokenServer
 from sidecar.tools.testing.waiting import wait_until
 
-from .scene import Sender, accounts_balance
+from .harness import Sender, accounts_balance
 from .secure import (
     CLIENT_SECRET,
     USUAL_BACKOFF,

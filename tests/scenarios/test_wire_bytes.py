@@ -12,9 +12,9 @@ from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_frames import Api
 
+from .harness import FAST, OUTCOME_S
+from .java_harness import java_settings
 from .java_producers import JavaProducers
-from .java_scene import java_settings
-from .scene import FAST, OUTCOME_S
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

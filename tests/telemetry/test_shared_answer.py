@@ -15,7 +15,7 @@ from sidecar.telemetry.shared_answer import (
 COST_S = 0.01
 
 
-class Stage:
+class Harness:
     """Answers that cost time, by a clock that stands still otherwise."""
 
     def __init__(self, kinds: int = 1) -> None:
@@ -41,49 +41,49 @@ class Stage:
 
 
 def test_who_asks_alone_now_and_then_gets_an_answer_of_this_moment() -> None:
-    stage = Stage()
+    harness = Harness()
     for number in range(1, 1_000):
-        assert stage.ask() == number
-        stage.now_s += COST_S / RENDER_SHARE
+        assert harness.ask() == number
+        harness.now_s += COST_S / RENDER_SHARE
 
 
 def test_a_busy_machine_makes_no_answer_old() -> None:
-    stage = Stage()
-    stage.passes_s = 10 * COST_S / RENDER_SHARE
+    harness = Harness()
+    harness.passes_s = 10 * COST_S / RENDER_SHARE
     for number in range(1, 1_000):
-        assert stage.ask() == number
+        assert harness.ask() == number
 
 
 def test_those_who_ask_at_once_get_the_same_for_a_second() -> None:
-    stage = Stage()
-    assert [stage.ask(is_crowded=True) for _ in range(100)] == [1] * 100
-    stage.now_s += LOOK_S - 1e-6
-    assert stage.ask(is_crowded=True) == 1
-    stage.now_s += 2e-6
-    assert stage.ask(is_crowded=True) == 2
-    assert stage.ask() == 3, "and who is alone, another"
+    harness = Harness()
+    assert [harness.ask(is_crowded=True) for _ in range(100)] == [1] * 100
+    harness.now_s += LOOK_S - 1e-6
+    assert harness.ask(is_crowded=True) == 1
+    harness.now_s += 2e-6
+    assert harness.ask(is_crowded=True) == 2
+    assert harness.ask() == 3, "and who is alone, another"
 
 
 @pytest.mark.parametrize("kinds", [1, 4])
 def test_who_asks_without_end_takes_a_part_of_the_time(kinds: int) -> None:
     """A request takes a millisecond. All kinds of answers have one budget."""
-    stage = Stage(kinds)
-    began_s, asked = stage.now_s, 0
-    while stage.now_s - began_s < 100.0:
+    harness = Harness(kinds)
+    began_s, asked = harness.now_s, 0
+    while harness.now_s - began_s < 100.0:
         asked += 1
-        stage.now_s += 0.001
-        stage.ask(kind=asked % kinds)
-    rendered_s = stage.made * COST_S
+        harness.now_s += 0.001
+        harness.ask(kind=asked % kinds)
+    rendered_s = harness.made * COST_S
     assert rendered_s <= RENDER_BURST_S + 100.0 * RENDER_SHARE + COST_S
     assert rendered_s >= 100.0 * RENDER_SHARE * 0.9
-    stage.now_s += RENDER_BURST_S / RENDER_SHARE
-    made = stage.made
-    assert stage.ask() == made + 1
+    harness.now_s += RENDER_BURST_S / RENDER_SHARE
+    made = harness.made
+    assert harness.ask() == made + 1
 
 
 def test_the_first_of_a_kind_is_made_whatever_it_costs() -> None:
-    stage = Stage(2)
+    harness = Harness(2)
     for _ in range(200):
-        stage.ask(kind=0)
-    made = stage.made
-    assert stage.ask(kind=0) == made < stage.ask(kind=1)
+        harness.ask(kind=0)
+    made = harness.made
+    assert harness.ask(kind=0) == made < harness.ask(kind=1)

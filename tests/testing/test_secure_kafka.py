@@ -19,8 +19,8 @@ from sidecar.tools.testing.kafka_topics import quiet_config
 from sidecar.tools.testing.reading import end_offsets
 from sidecar.tools.testing.token_server import Fault, TokenServer
 from sidecar.tools.testing.waiting import wait_until
+from tests.scenarios.java_harness import java_settings
 from tests.scenarios.java_producers import JavaProducers
-from tests.scenarios.java_scene import java_settings
 from tests.scenarios.peers import java_security
 
 pytestmark = [pytest.mark.kafka, pytest.mark.process]

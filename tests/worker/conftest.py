@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from sidecar.shm.segment import Segment
-from tests.worker.port_stage import PortStage
-from tests.worker.scene import Scene
+from tests.worker.harness import Harness
+from tests.worker.port_harness import PortHarness
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    made = Scene(tmp_path / "segment")
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    made = Harness(tmp_path / "segment")
     yield made
     made.close()
 
 
 @pytest.fixture
-def stage(scene: Scene) -> PortStage:
+def port_harness(harness: Harness) -> PortHarness:
     """The rooms between socket and journal."""
-    return PortStage(scene)
+    return PortHarness(harness)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of, stream_position
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 
 Step = tuple[str, int]
 """The next event, and a number for it:
@@ -56,7 +56,7 @@ class World:
         self.steps = steps
         self.broker = MemoryBroker()
         self.stub = Stub()
-        self.stage: SlotStage | None = None
+        self.harness: SlotHarness | None = None
         self.submissions: list[tuple[list[bytes], list[int | None]]] = []
         for name, number in steps:
             if name in ("accept", "astray"):
@@ -72,93 +72,93 @@ class World:
     @property
     def may_expire(self) -> bool:
         """Whether a life is long enough for a record that nobody sends to reach its delivery.timeout.ms."""
-        assert self.stage is not None
+        assert self.harness is not None
         lates = sum(name == "late" for name, _ in self.steps)
-        return lates * self.stage.config.max_block_ms >= self.stage.config.delivery_timeout_ms
+        return lates * self.harness.config.max_block_ms >= self.harness.config.delivery_timeout_ms
 
-    def begin(self) -> SlotStage:
+    def begin(self) -> SlotHarness:
         """The next worker: claims or adopts, and asks the broker."""
         segment = self.segment
         incarnation = segment.slot(0).incarnation + 1 if segment.is_slot_prepared(0) else 1
-        self.stage = stage = SlotStage(segment, self.broker, incarnation)
-        stage.ask()
-        return stage
+        self.harness = harness = SlotHarness(segment, self.broker, incarnation)
+        harness.ask()
+        return harness
 
     def live(self) -> None:
         """One worker goes through all steps."""
-        stage = self.begin()
-        session, _ = stage.attach(self.stub.secret)
+        harness = self.begin()
+        session, _ = harness.attach(self.stub.secret)
         self.stub.secret = session.row.secret
         accepted = 0
         for name, number in self.steps:
             if name in ("accept", "astray"):
-                stage.accept(session, *self.submissions[accepted])
+                harness.accept(session, *self.submissions[accepted])
                 accepted += 1
             elif name == "turn":
                 for _ in range(number):
-                    stage.turn()
+                    harness.turn()
             elif name == "metadata":
-                stage.know_topic()
+                harness.know_topic()
             elif name == "refuse":
                 self.broker.refuse_once = {0: number}
             elif name in ("deaf", "hears"):
                 self.broker.is_silent = name == "deaf"
             elif name == "cut":
-                stage.cut()
+                harness.cut()
             elif name == "limit":
                 self.broker.records_max = number
             elif name == "ack":
                 self.read_ring()
             elif name == "late":
-                stage.now_ms += stage.config.max_block_ms
-                stage.topics.waiting.expire(stage.now_ms)
+                harness.now_ms += harness.config.max_block_ms
+                harness.topics.waiting.expire(harness.now_ms)
             elif name == "idle":
-                stage.release_idle()
+                harness.release_idle()
             else:
                 raise ValueError(name)
 
     def finish(self) -> None:
         """A worker takes over, the client comes back and sends again what was not accepted, all of it ends."""
-        stage = self.begin()
+        harness = self.begin()
         self.broker.is_silent = False
         row = row_of(ClientTable(self.segment), CLIENT_ID)
-        session, known = stage.attach(self.stub.secret if row is not None else None)
+        session, known = harness.attach(self.stub.secret if row is not None else None)
         assert known == (row is not None and self.stub.secret is not None)
         self.stub.secret = session.row.secret
         position = session.streams[1].position if 1 in session.streams else 0
         for submission in self.submissions[position:]:
-            stage.accept(session, *submission)
-        stage.know_topic()
+            harness.accept(session, *submission)
+        harness.know_topic()
         for _ in range(400):
-            stage.turn()
-            stage.now_ms += 10.0
+            harness.turn()
+            harness.now_ms += 10.0
             self.read_ring()
-            if stage.topics.waiting.entry_count:
-                stage.now_ms += stage.config.max_block_ms
-                stage.topics.waiting.expire(stage.now_ms)
-            if stage.sender.is_idle and not stage.topics.waiting.entry_count:
+            if harness.topics.waiting.entry_count:
+                harness.now_ms += harness.config.max_block_ms
+                harness.topics.waiting.expire(harness.now_ms)
+            if harness.sender.is_idle and not harness.topics.waiting.entry_count:
                 break
         else:
-            raise AssertionError(f"not idle: {stage.accumulator.incomplete.oldest_first()}")
-        stage.turn()
+            raise AssertionError(f"not idle: {harness.accumulator.incomplete.oldest_first()}")
+        harness.turn()
 
     def read_ring(self) -> None:
-        assert self.stage is not None
-        session = self.stage.sessions.of_row(0)
+        assert self.harness is not None
+        session = self.harness.sessions.of_row(0)
         assert session is not None
         news = session.row.ring_slice_from(session.row.acked_number + 1)
         if news is not None:
             self.stub.hear(unpack_outcomes(news[2]))
             session.row.ring_ack(news[1])
-        self.stage.acker.acked(session, self.stage.now_ms)
+        self.harness.acker.acked(session, self.harness.now_ms)
 
     def check(self) -> None:
         """Every record once, in order, told once and rightly; nothing is left anywhere; the counters balance."""
-        stage = self.stage
-        assert stage is not None
+        harness = self.harness
+        assert harness is not None
         self.read_ring()
-        stage.turn()
-        log = {partition: stage.broker.log.get(partition, []) for partition in (0, 1)}
+        harness.turn()
+        log = {partition: harness.broker.log.get(partition, []) for partition in (0, 1)}
         sent: dict[int, list[bytes]] = {0: [], 1: []}
         delivered = failed = 0
         for number, (values, partitions) in enumerate(self.submissions):
@@ -182,20 +182,20 @@ class World:
                     assert partition == places[0][0]
                     sent[partition].append(value)
         assert log == sent, "order"
-        counters = stage.counters.read()
+        counters = harness.counters.read()
         told_counts = (counters["records_delivered_total"], counters["records_failed_total"])
         assert told_counts == (delivered, failed)
         assert counters["records_accepted_total"] == delivered + failed
         assert (counters["records_dead_lettered_total"], counters["records_held"]) == (0, 0)
-        assert describe_undelivered(stage.segment) == []
-        assert list(stage.descriptors) == []
-        assert all(session.unsettled_records == 0 for session in stage.sessions.by_row.values())
+        assert describe_undelivered(harness.segment) == []
+        assert list(harness.descriptors) == []
+        assert all(session.unsettled_records == 0 for session in harness.sessions.by_row.values())
         row = row_of(ClientTable(self.segment), CLIENT_ID)
         assert row is not None
         assert stream_position(row, 1) in (len(self.submissions), None)
-        stage.release_idle()
-        assert not any(stage.segment.owners.cast("Q").tolist()), "every page is back"
-        assert stage.pool.taken_count == 0
+        harness.release_idle()
+        assert not any(harness.segment.owners.cast("Q").tolist()), "every page is back"
+        assert harness.pool.taken_count == 0
 
 
 def _submission(number: int, count: int, astray: bool) -> tuple[list[bytes], list[int | None]]:

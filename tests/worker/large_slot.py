@@ -18,14 +18,14 @@ from sidecar.shm.segment import Segment
 from sidecar.tools.bench.adoption import fill_slot
 from tests.configs import producer_config
 
-from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
+from .slot_harness import PARTITIONS, TOPIC, MemoryBroker, SlotHarness
 
 
 def main(submissions: int, is_placed: bool) -> dict[str, float]:
     config = producer_config(batch_growth_bytes=1 << 20)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         segment = fill_slot(Path(folder) / "segment", submissions, TOPIC, PARTITIONS, is_placed=is_placed)
-        SlotStage._beat = lambda self: None  # type: ignore[method-assign]
+        SlotHarness._beat = lambda self: None  # type: ignore[method-assign]
         calls = 0
 
         def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -34,12 +34,12 @@ def main(submissions: int, is_placed: bool) -> dict[str, float]:
 
         before = _private_bytes()
         sys.setprofile(count)
-        stage = SlotStage(segment, MemoryBroker(), 2, config=config)
+        harness = SlotHarness(segment, MemoryBroker(), 2, config=config)
         sys.setprofile(None)
-        stage.know_topic()
-        while stage.topics.waiting.go_on(stage.now_ms):
+        harness.know_topic()
+        while harness.topics.waiting.go_on(harness.now_ms):
             pass
-        batches = stage.accumulator.incomplete.oldest_first()
+        batches = harness.accumulator.incomplete.oldest_first()
         assert sum(batch.count for batch in batches) == submissions
         after = _private_bytes()
     return {"bytes": (after - before) / submissions, "calls": calls, "batches": len(batches)}
@@ -56,21 +56,21 @@ def accepted(submissions: int, is_placed: bool) -> dict[str, float]:
             instance_id=b"large",
         )
         segment.prepare_slot(0)
-        stage = SlotStage(segment, MemoryBroker(), 1, config=config)
-        session, _ = stage.attach()
+        harness = SlotHarness(segment, MemoryBroker(), 1, config=config)
+        session, _ = harness.attach()
         if is_placed:
-            stage.know_topic()
+            harness.know_topic()
         before = _private_bytes()
         for _ in range(submissions):
-            stage.accept(session, [b"x"], [None])
+            harness.accept(session, [b"x"], [None])
         after = _private_bytes()
         if not is_placed:
-            assert stage.topics.waiting.entry_count == submissions
-            stage.know_topic()
-            while stage.topics.waiting.go_on(stage.now_ms):
+            assert harness.topics.waiting.entry_count == submissions
+            harness.know_topic()
+            while harness.topics.waiting.go_on(harness.now_ms):
                 pass
             after = max(after, _private_bytes())
-        batches = stage.accumulator.incomplete.oldest_first()
+        batches = harness.accumulator.incomplete.oldest_first()
         assert sum(batch.count for batch in batches) == submissions
     return {"bytes": (after - before) / submissions, "calls": 0, "batches": len(batches)}
 

@@ -12,7 +12,7 @@ from sidecar.shm import buffer_pool, chain_table, client_table, descriptors, lay
 from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.segment import Segment
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 
 STORES: list[tuple[Any, str]] = [
     (descriptors, "store_release_u64"),
@@ -81,6 +81,6 @@ def restore(segment: Segment, moment: bytes) -> None:
     segment._clients = None
 
 
-def successor(segment: Segment, broker: MemoryBroker) -> SlotStage:
+def successor(segment: Segment, broker: MemoryBroker) -> SlotHarness:
     is_first = not segment.is_slot_prepared(0)
-    return SlotStage(segment, broker, 1 if is_first else segment.slot(0).incarnation + 1)
+    return SlotHarness(segment, broker, 1 if is_first else segment.slot(0).incarnation + 1)

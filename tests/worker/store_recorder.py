@@ -35,7 +35,7 @@ class Change(NamedTuple):
 class StoreRecorder(Generic[Outside]):
     """Records while used as a context manager. ``version`` says whether the outside is news, ``copy`` keeps it.
 
-    Only the parts of the segment that a small stage uses are looked at: slot 0 and client row 0, few tables' rows.
+    Only the parts of the segment that a small harness uses are looked at: slot 0 and client row 0, few tables' rows.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StoreRecorder(Generic[Outside]):
 
 
 def windows(segment: Segment) -> list[tuple[int, int]]:
-    """(start, end) of what a small stage may write: all there is of pages, the first rows of the tables."""
+    """(start, end) of what a small harness may write: all there is of pages, the first rows of the tables."""
     places = segment.layout
     slot, client = places.slot(0), places.client(0)
     found = [

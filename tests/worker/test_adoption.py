@@ -18,13 +18,13 @@ from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
 from tests.reading_back import row_of
-from tests.worker.adoption_stage import accept, check_end, heir, told_offsets
+from tests.worker.adoption_harness import accept, check_end, heir, told_offsets
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 
 
 def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     session, known = first.attach()
     assert not known
     accept(first, session, range(5))
@@ -35,7 +35,7 @@ def test_accepted_and_not_yet_partitioned(segment: Segment) -> None:
 
 
 def test_partitioned_and_not_sent(segment: Segment) -> None:
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     first.know_topic()
     accept(first, first.attach()[0], range(5))
     second = heir(first)
@@ -46,13 +46,13 @@ def test_partitioned_and_not_sent(segment: Segment) -> None:
 
 def test_a_batch_larger_than_the_successors_request_buffers_goes_again(segment: Segment) -> None:
     """Its max.request.size is lower, and no record of a batch that has been sent is judged again."""
-    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    first = SlotHarness(segment, MemoryBroker(is_silent=True), 1)
     first.know_topic()
     first.accept(first.attach()[0], [b"x" * 5_000, b"value-1"], [0, 0])
     first.turn()
     first.turn()
     config = dataclasses.replace(first.config, max_request_size=1000)
-    second = SlotStage(segment, first.broker, 2, config=config)
+    second = SlotHarness(segment, first.broker, 2, config=config)
     second.buffers.limit_bytes = second.buffers.max_request_size * 2
     second.broker.is_silent = False
     second.ask()
@@ -64,7 +64,7 @@ def test_a_batch_larger_than_the_successors_request_buffers_goes_again(segment: 
 
 
 def test_sent_and_not_answered_goes_again_as_it_was(segment: Segment) -> None:
-    first = SlotStage(segment, MemoryBroker(is_silent=True), 1)
+    first = SlotHarness(segment, MemoryBroker(is_silent=True), 1)
     first.know_topic()
     accept(first, first.attach()[0], range(8))
     first.turn()
@@ -82,7 +82,7 @@ def test_sent_and_not_answered_goes_again_as_it_was(segment: Segment) -> None:
 
 
 def test_the_client_comes_back(segment: Segment) -> None:
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     first.know_topic()
     accept(first, session, range(3))
@@ -108,7 +108,7 @@ def test_the_client_comes_back(segment: Segment) -> None:
 
 def test_a_position_that_only_the_journal_knows(segment: Segment) -> None:
     """The tail was stored and the row not yet."""
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     accept(first, session, range(3))
     session.row.store_position(1, 2)
@@ -120,7 +120,7 @@ def test_a_position_that_only_the_journal_knows(segment: Segment) -> None:
 
 
 def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     first.know_topic()
     queue = first.topics.get("t")
@@ -150,7 +150,7 @@ def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
 def test_a_gap_before_what_was_sent(segment: Segment) -> None:
     """The first of three batches lost its identity (refused, freed); the later ones go under a new one after it."""
     broker = MemoryBroker(is_silent=True)
-    first = SlotStage(segment, broker, 1)
+    first = SlotHarness(segment, broker, 1)
     first.know_topic()
     session, _ = first.attach()
     accept(first, session, range(2))
@@ -174,7 +174,7 @@ def test_a_gap_before_what_was_sent(segment: Segment) -> None:
 
 def test_the_broker_forgot_the_producer(segment: Segment) -> None:
     broker = MemoryBroker()
-    first = SlotStage(segment, broker, 1)
+    first = SlotHarness(segment, broker, 1)
     first.know_topic()
     session, _ = first.attach()
     accept(first, session, range(2))
@@ -184,7 +184,7 @@ def test_the_broker_forgot_the_producer(segment: Segment) -> None:
     accept(first, session, range(2, 3))
     first.turn()
     broker.producers.clear()
-    second = SlotStage(segment, broker, 2)
+    second = SlotHarness(segment, broker, 2)
     second.ask()
     assert set(second.verdicts) == {Verdict.UNKNOWN}
 
@@ -193,7 +193,7 @@ def test_the_broker_forgot_the_producer(segment: Segment) -> None:
 @pytest.mark.parametrize("done", ["none", "half", "all"])
 def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done: str) -> None:
     """Settled: told again. Told: nothing more is told, the words become done, whatever part of them was."""
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     first.know_topic()
     session, _ = first.attach()
     accept(first, session, range(1))
@@ -228,11 +228,11 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
 def test_the_heartbeat_moves_with_the_adoption(segment: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is in the slot, its controller sees after each part of it that the adoption gets on."""
     monkeypatch.setattr(adoption, "RUN_ENTRIES", 4)
-    first = SlotStage(segment, MemoryBroker(), 1)
+    first = SlotHarness(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     first.know_topic()
     accept(first, session, range(20))
-    second = SlotStage(segment, first.broker, 2)
+    second = SlotHarness(segment, first.broker, 2)
     steps = [after - before for before, after in zip(second.beats, second.beats[1:], strict=False)]
     assert sum(steps) >= 16 * 4, "all but the last part"
     assert max(steps) <= 4 * 4, "no more than so many submissions without one"
@@ -249,7 +249,7 @@ def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment
     ]
     before, after = configs if acks == "all to 1" else reversed(configs)
     broker = MemoryBroker(is_silent=True)
-    first = SlotStage(segment, broker, 1, config=before)
+    first = SlotHarness(segment, broker, 1, config=before)
     session, _ = first.attach()
     first.know_topic()
     first.accept(session, [b"1"], [0])
@@ -260,7 +260,7 @@ def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment
     broker.producers.clear()
     first.accept(session, [b"2"], [0])
     first.accept(session, [b"other"], [1])
-    second = SlotStage(segment, broker, 2, config=after)
+    second = SlotHarness(segment, broker, 2, config=after)
     second.broker.is_silent = False
     second.know_topic()
     for _ in range(4):
@@ -281,7 +281,7 @@ def test_half_of_a_batch_that_is_there_whole_is_not_doubled_by_a_successor(
     broker refuses the halves as out of order, whether it has the whole or lacks what is before them."""
     config = producer_config(batch_size=1_000, linger_ms=0)
     broker = MemoryBroker(is_silent=True)
-    first = SlotStage(segment, broker, 1, config=config)
+    first = SlotHarness(segment, broker, 1, config=config)
     session, _ = first.attach()
     first.know_topic()
     values = [b"%d" % number for number in range(4)]
@@ -296,7 +296,7 @@ def test_half_of_a_batch_that_is_there_whole_is_not_doubled_by_a_successor(
     first.turn()
     broker.is_silent = True
     first.turn()
-    second = SlotStage(segment, broker, 2, config=config)
+    second = SlotHarness(segment, broker, 2, config=config)
     assert {batch.count for batch, _ in second.adopted} == {4 if table == "full" else 2}
     broker.is_silent = False
     second.ask(may_ask=may_ask)
@@ -314,7 +314,7 @@ def test_a_half_that_never_left_does_not_pass_what_is_before_it_at_a_successor(
     values = [b"%d" % number for number in range(4)]
     is_invalid = refused == "invalid"
     broker = MemoryBroker(records_max=2 if is_invalid else 1, invalid_value=values[0] if is_invalid else None)
-    first = SlotStage(segment, broker, 1, config=config)
+    first = SlotHarness(segment, broker, 1, config=config)
     session, _ = first.attach()
     first.know_topic()
     first.accept(session, values, [0] * 4)
@@ -333,7 +333,7 @@ def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor
     """A batch with invalid records was set apart, a later one is in doubt, and the worker died. The broker takes the
     later one: it has forgotten the producer id."""
     config = producer_config(batch_size=1, linger_ms=0)
-    first = SlotStage(segment, MemoryBroker(), 1, config=config)
+    first = SlotHarness(segment, MemoryBroker(), 1, config=config)
     session, _ = first.attach()
     first.know_topic()
     for value in (b"left", b"in doubt", b"new"):
@@ -341,16 +341,16 @@ def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor
     _, later, _ = first.accumulator.incomplete.oldest_first()
     later.identify(4000, 0, 7)
     assert first.descriptors.publish([later], 1)
-    second = SlotStage(segment, first.broker, 2, config=config)
+    second = SlotHarness(segment, first.broker, 2, config=config)
     second.ask(may_ask=False)
     second.run()
     assert second.broker.log == {0: [b"in doubt", b"new"]}
     assert second.counters.get("records_failed_total") == 0, "not told before its client asks"
 
 
-def whose_doubt_is_refuted(segment: Segment, broker: MemoryBroker) -> SlotStage:
+def whose_doubt_is_refuted(segment: Segment, broker: MemoryBroker) -> SlotHarness:
     """A worker whose broker has appended a batch of two records, and says at the second try that it lacks them."""
-    first = SlotStage(segment, broker, 1)
+    first = SlotHarness(segment, broker, 1)
     session, _ = first.attach()
     first.know_topic()
     first.accept(session, [b"known"], [0])
@@ -404,9 +404,9 @@ def test_a_refuted_doubt_outlives_the_worker_before_the_batch_is_sent_again(segm
     assert persistences(fourth, number) == {(Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED)}
 
 
-def persistences(stage: SlotStage, number: int) -> set[tuple[int, int]]:
+def persistences(harness: SlotHarness, number: int) -> set[tuple[int, int]]:
     """(code, persistence) of the failures that its client was told from this outcome on."""
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
+    row = row_of(ClientTable(harness.segment), CLIENT_ID)
     assert row is not None
     outcomes = row.ring_slice_from(number)
     assert outcomes is not None

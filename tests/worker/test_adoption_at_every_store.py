@@ -10,33 +10,33 @@ from sidecar.common.errors import Code
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
 from tests.reading_back import row_of
-from tests.worker.adoption_stage import accept, check_end
+from tests.worker.adoption_harness import accept, check_end
 from tests.worker.store_moments import Recorder, restore, successor
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 
 
-def finish_client(stage: SlotStage, submissions: int) -> None:
+def finish_client(harness: SlotHarness, submissions: int) -> None:
     """The stub sends again what was not accepted."""
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
-    session, _ = stage.attach(None if row is None else row.secret)
+    row = row_of(ClientTable(harness.segment), CLIENT_ID)
+    session, _ = harness.attach(None if row is None else row.secret)
     position = session.streams[1].position if 1 in session.streams else 0
-    accept(stage, session, range(position, submissions))
+    accept(harness, session, range(position, submissions))
 
 
-def live(stage: SlotStage, submissions: int, record: Callable[[], None]) -> None:
-    session, _ = stage.attach()
+def live(harness: SlotHarness, submissions: int, record: Callable[[], None]) -> None:
+    session, _ = harness.attach()
     for number in range(submissions):
         if number == 1:
-            stage.know_topic()
+            harness.know_topic()
         if number == 2:
-            stage.broker.refuse_once = {0: Code.NOT_ENOUGH_REPLICAS}
-        accept(stage, session, range(number, number + 1))
+            harness.broker.refuse_once = {0: Code.NOT_ENOUGH_REPLICAS}
+        accept(harness, session, range(number, number + 1))
         record()
-        stage.turn()
+        harness.turn()
         record()
     for _ in range(4):
-        stage.turn()
+        harness.turn()
         record()
 
 
@@ -47,7 +47,7 @@ def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_inter
     submissions = 4
     broker = MemoryBroker()
     with Recorder(monkeypatch, segment, broker) as recorder:
-        first = SlotStage(segment, broker, 1)
+        first = SlotHarness(segment, broker, 1)
         live(first, submissions, recorder.take)
     check_end(first, submissions)
     moments = list(recorder.moments.values())
@@ -58,10 +58,10 @@ def test_every_store(monkeypatch: pytest.MonkeyPatch, segment: Segment, is_inter
             restore(segment, moment)
             second_broker = state.copy()
             with Recorder(monkeypatch, segment, second_broker) as again:
-                stage = successor(segment, second_broker)
-                stage.ask()
-                finish_client(stage, submissions)
-                stage.run()
+                harness = successor(segment, second_broker)
+                harness.ask()
+                finish_client(harness, submissions)
+                harness.run()
             seconds += list(again.moments.values())[::5]
         moments = seconds
     for moment, state in moments:

@@ -22,8 +22,8 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import producer_config
 
-from .express_stage import LOUD, QUIET, Stage, finish
-from .slot_stage import PARTITIONS, TOPIC, MemoryBroker, SlotStage
+from .express_harness import LOUD, QUIET, ExpressHarness, finish
+from .slot_harness import PARTITIONS, TOPIC, MemoryBroker, SlotHarness
 
 CLIENTS = [LOUD, QUIET, b"r" * 20]
 
@@ -59,20 +59,20 @@ CHANGES = pytest.mark.parametrize(
 )
 
 
-def began(segment: Segment, config: ProducerConfig) -> Stage:
-    stage = Stage(segment, MemoryBroker(), 1, config)
-    stage.know_topic()
-    stage.join(LOUD)
-    stage.join(QUIET)
-    stage.accept(stage.sessions_of[LOUD], [b"known"], [0])
-    stage.settle_all()
-    return stage
+def began(segment: Segment, config: ProducerConfig) -> ExpressHarness:
+    harness = ExpressHarness(segment, MemoryBroker(), 1, config)
+    harness.know_topic()
+    harness.join(LOUD)
+    harness.join(QUIET)
+    harness.accept(harness.sessions_of[LOUD], [b"known"], [0])
+    harness.settle_all()
+    return harness
 
 
-def goes_on(stage: Stage, config: ProducerConfig) -> list[bytes]:
+def goes_on(harness: ExpressHarness, config: ProducerConfig) -> list[bytes]:
     """The log when the successor has nothing left."""
-    stage.broker.is_silent = False
-    second = Stage(stage.segment, stage.broker, 2, config)
+    harness.broker.is_silent = False
+    second = ExpressHarness(harness.segment, harness.broker, 2, config)
     second.ask()
     second.know_topic()
     return finish(second)
@@ -84,22 +84,22 @@ def test_an_express_remainder_keeps_its_place_when_acks_is_changed(
     segment: Segment, before: ProducerConfig, after: ProducerConfig, has_arrived: bool
 ) -> None:
     """Batches were sent and not answered, and more of both chains waits; the client became loud."""
-    stage = began(segment, before)
-    loud, quiet = stage.sessions_of[LOUD], stage.sessions_of[QUIET]
-    stage.broker.is_silent = True
-    stage.accept(loud, [b"l0"], [0])
-    stage.accept(quiet, [b"q0"], [0], is_express=True)
+    harness = began(segment, before)
+    loud, quiet = harness.sessions_of[LOUD], harness.sessions_of[QUIET]
+    harness.broker.is_silent = True
+    harness.accept(loud, [b"l0"], [0])
+    harness.accept(quiet, [b"q0"], [0], is_express=True)
     for _ in range(3):
-        stage.turn()
-    assert len(list(stage.descriptors)) == (2 if before is ALL else 1), "one in flight"
-    stage.accept(loud, [b"l1"], [0])
-    stage.accept(quiet, [b"q1"], [0], is_express=True)
-    stage.accept(quiet, [b"q2"], [0])
+        harness.turn()
+    assert len(list(harness.descriptors)) == (2 if before is ALL else 1), "one in flight"
+    harness.accept(loud, [b"l1"], [0])
+    harness.accept(quiet, [b"q1"], [0], is_express=True)
+    harness.accept(quiet, [b"q2"], [0])
     if not has_arrived:
-        stage.broker.log[0] = [b"known"]
-        for each in stage.broker.producers.values():
+        harness.broker.log[0] = [b"known"]
+        for each in harness.broker.producers.values():
             del each.batches[1:]
-    found = goes_on(stage, after)
+    found = goes_on(harness, after)
     for own in (b"l", b"q"):
         mine = [value for value in found if value.startswith(own)]
         once = list(dict.fromkeys(mine))
@@ -114,25 +114,25 @@ def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
     segment: Segment, monkeypatch: pytest.MonkeyPatch, after: ProducerConfig, is_express: bool
 ) -> None:
     """The batch in bulk behind it was sent and has no answer: its broker lacks it for that."""
-    stage = began(segment, ALL)
-    quiet = stage.sessions_of[QUIET]
-    stage.accept(quiet, [b"bad", b"q0"], [0, 0], is_express=is_express)
-    stage.accept(quiet, [b"q1" + b" " * 400], [0])
-    stage.broker.invalid_value = b"bad"
-    result, sent = stage._result, list[ProducerBatch]()
+    harness = began(segment, ALL)
+    quiet = harness.sessions_of[QUIET]
+    harness.accept(quiet, [b"bad", b"q0"], [0, 0], is_express=is_express)
+    harness.accept(quiet, [b"q1" + b" " * 400], [0])
+    harness.broker.invalid_value = b"bad"
+    result, sent = harness._result, list[ProducerBatch]()
 
     def answers_the_first(batch: ProducerBatch) -> PartitionResult:
         sent.append(batch)
-        stage.broker.is_silent = len(sent) > 1
+        harness.broker.is_silent = len(sent) > 1
         return result(batch)
 
-    monkeypatch.setattr(stage, "_result", answers_the_first)
-    stage.turn()
-    stage.turn()
-    assert len(list(stage.descriptors)) == 1
+    monkeypatch.setattr(harness, "_result", answers_the_first)
+    harness.turn()
+    harness.turn()
+    assert len(list(harness.descriptors)) == 1
     assert [batch.is_express for batch in sent] == [is_express, False]
-    assert stage.broker.log == {0: [b"known"]}
-    assert goes_on(stage, after) == [b"known", b"q0", b"q1"]
+    assert harness.broker.log == {0: [b"known"]}
+    assert goes_on(harness, after) == [b"known", b"q0", b"q1"]
 
 
 def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segment: Segment) -> None:
@@ -142,7 +142,7 @@ def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segmen
     first.release_idle()
     first.chain_table.open(PLAIN_LANE, TOPIC)
     row = first.sessions_of[LOUD].row.index
-    second = Stage(segment, first.broker, 2, ONE)
+    second = ExpressHarness(segment, first.broker, 2, ONE)
     second.know_topic()
     adopted = second.sessions.of_row(row)
     assert adopted is not None
@@ -156,7 +156,7 @@ def test_a_chain_keeps_its_name_for_a_stream_from_before_acks_was_changed(segmen
 
 def test_a_table_of_topics_more_than_half_full_is_adopted_with_other_acks(segment: Segment) -> None:
     """Each of its clients' streams names a chain of the lane before, and there is no second name for all of them."""
-    first = Stage(segment, MemoryBroker(), 1, ALL)
+    first = ExpressHarness(segment, MemoryBroker(), 1, ALL)
     rows = []
     for number in range(6):
         session = first.join(b"%d" % number * 20)
@@ -165,7 +165,7 @@ def test_a_table_of_topics_more_than_half_full_is_adopted_with_other_acks(segmen
             queue = first.topics.get(f"topic-{number}-{stream}")
             assert queue is not None
             session.row.place_stream(stream, queue.chain.chain_id)
-    second = Stage(segment, first.broker, 2, ONE)
+    second = ExpressHarness(segment, first.broker, 2, ONE)
     for number, row in enumerate(rows):
         adopted = second.sessions.of_row(row)
         assert adopted is not None
@@ -179,33 +179,33 @@ def test_numbered_batches_get_their_answers_where_acks_is_0_by_now(
     segment: Segment, has_arrived: bool
 ) -> None:
     """Their numbers are settled by answers alone. Batches behind them would wait until they expire."""
-    stage = began(segment, ALL)
-    loud = stage.sessions_of[LOUD]
-    stage.broker.is_silent = True
+    harness = began(segment, ALL)
+    loud = harness.sessions_of[LOUD]
+    harness.broker.is_silent = True
     for number in range(3):
-        stage.accept(loud, [b"l%d" % number], [0])
-        stage.turn()
-    assert len(list(stage.descriptors)) == 3
-    stage.accept(loud, [b"l3"], [0])
+        harness.accept(loud, [b"l%d" % number], [0])
+        harness.turn()
+    assert len(list(harness.descriptors)) == 3
+    harness.accept(loud, [b"l3"], [0])
     if not has_arrived:
-        stage.broker.log[0] = [b"known"]
-        for each in stage.broker.producers.values():
+        harness.broker.log[0] = [b"known"]
+        for each in harness.broker.producers.values():
             del each.batches[1:]
-    assert goes_on(stage, NONE) == [b"known", b"l0", b"l1", b"l2", b"l3"]
+    assert goes_on(harness, NONE) == [b"known", b"l0", b"l1", b"l2", b"l3"]
 
 
 def test_what_was_sent_with_other_acks_goes_one_at_a_time(segment: Segment) -> None:
     """Its worker may have had one request in flight, for the order."""
-    stage = began(segment, ONE)
-    stage.broker.is_silent = True
-    stage.accept(stage.sessions_of[LOUD], [b"l0", b"l1"], [0, 0])
-    stage.turn()
-    stage.broker.log = {0: [b"known"]}
-    stage.broker.records_max, stage.broker.refuse_once = 1, {0: Code.NOT_ENOUGH_REPLICAS}
-    assert goes_on(stage, ALL) == [b"known", b"l0", b"l1"]
+    harness = began(segment, ONE)
+    harness.broker.is_silent = True
+    harness.accept(harness.sessions_of[LOUD], [b"l0", b"l1"], [0, 0])
+    harness.turn()
+    harness.broker.log = {0: [b"known"]}
+    harness.broker.records_max, harness.broker.refuse_once = 1, {0: Code.NOT_ENOUGH_REPLICAS}
+    assert goes_on(harness, ALL) == [b"known", b"l0", b"l1"]
 
 
-class _Deadly(SlotStage):
+class _Deadly(SlotHarness):
     """Its requests may get ``lost`` before they arrive."""
 
     lost = False
@@ -231,22 +231,22 @@ class _World:
         self.may_lose = False
         """A worker with acks=0 asks for no answer to what has no number."""
         self.lives = 1
-        self.stage = _Deadly(segment, self.broker(), 1, config=self.config)
-        self.stage.know_topic()
-        self.rows = [self.stage.attach(client_id=each)[0].row.index for each in CLIENTS]
+        self.harness = _Deadly(segment, self.broker(), 1, config=self.config)
+        self.harness.know_topic()
+        self.rows = [self.harness.attach(client_id=each)[0].row.index for each in CLIENTS]
         self.accepted: list[bytes] = []
 
     def broker(self) -> MemoryBroker:
         return MemoryBroker(invalid_value=b"bad")
 
     def session(self, client: int) -> ClientSession:
-        session = self.stage.sessions.of_row(self.rows[client])
+        session = self.harness.sessions.of_row(self.rows[client])
         assert session is not None
         return session
 
     def submit(self) -> None:
         client = self.random.randrange(len(CLIENTS))
-        queue = self.stage.topics.get(TOPIC)
+        queue = self.harness.topics.get(TOPIC)
         assert queue is not None
         has_some_in_bulk = any(entry.client_row == self.rows[client] for entry in queue.chain.entries())
         is_express = client > 0 and not has_some_in_bulk and self.random.random() < 0.7
@@ -258,7 +258,7 @@ class _World:
             self.accepted.append(b"%d %d" % (client, len(self.accepted)))
             values.append(self.accepted[-1] + b" " * self.random.choice((0, 0, 40)))
         partitions: list[int | None] = [self.random.randrange(PARTITIONS) for _ in values]
-        self.stage.accept(self.session(client), values, partitions, is_express=is_express)
+        self.harness.accept(self.session(client), values, partitions, is_express=is_express)
 
     def die(self) -> None:
         if self.changes_acks:
@@ -266,43 +266,43 @@ class _World:
         self.may_lose = self.may_lose or self.config is NONE
         self.is_single = self.is_single and self.config is ALL
         self.lives += 1
-        self.stage.broker.is_silent = False
-        self.stage = _Deadly(self.segment, self.stage.broker, self.lives, config=self.config)
-        self.stage.ask(may_ask=self.random.random() < 0.8)
-        self.stage.know_topic()
+        self.harness.broker.is_silent = False
+        self.harness = _Deadly(self.segment, self.harness.broker, self.lives, config=self.config)
+        self.harness.ask(may_ask=self.random.random() < 0.8)
+        self.harness.know_topic()
 
     def step(self) -> None:
-        stage, chance = self.stage, self.random.random()
+        harness, chance = self.harness, self.random.random()
         if chance < 0.45:
             self.submit()
         elif chance < 0.75:
-            stage.turn()
+            harness.turn()
         elif chance < 0.8:
             codes = Code.NOT_ENOUGH_REPLICAS, Code.NOT_LEADER_OR_FOLLOWER
-            stage.broker.refuse_once[self.random.randrange(PARTITIONS)] = self.random.choice(codes)
+            harness.broker.refuse_once[self.random.randrange(PARTITIONS)] = self.random.choice(codes)
         elif chance < 0.84:
-            stage.broker.is_silent = True
+            harness.broker.is_silent = True
         elif chance < 0.87:
-            stage.lost = True
+            harness.lost = True
         elif chance < 0.92:
             self.reconnect()
         elif chance < 0.95:
-            stage.broker.records_max = self.random.choice((1, 2, 1_000_000))
+            harness.broker.records_max = self.random.choice((1, 2, 1_000_000))
         elif self.lives < 4:
             self.die()
 
     def reconnect(self) -> None:
-        self.stage.lost = self.stage.broker.is_silent = False
-        self.stage.cut()
+        self.harness.lost = self.harness.broker.is_silent = False
+        self.harness.cut()
 
     def end(self) -> None:
-        self.stage.broker.refuse_once.clear()
-        self.stage.broker.records_max = 1_000_000
+        self.harness.broker.refuse_once.clear()
+        self.harness.broker.records_max = 1_000_000
         self.reconnect()
-        finish(self.stage)
-        self.stage.turn()
+        finish(self.harness)
+        self.harness.turn()
         for client in range(len(CLIENTS)):
-            self.stage.acknowledge(self.session(client))
+            self.harness.acknowledge(self.session(client))
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -311,12 +311,12 @@ def test_each_client_s_order_outlives_workers_with_other_acks(segment: Segment, 
     for _ in range(world.random.randint(10, 60)):
         world.step()
     world.end()
-    logs = [[value.strip() for value in log] for log in world.stage.broker.log.values()]
+    logs = [[value.strip() for value in log] for log in world.harness.broker.log.values()]
     for log in logs:
         assert not world.is_single or len(set(log)) == len(log), "twice"
         for client in range(len(CLIENTS)):
             own = [int(value.split()[1]) for value in dict.fromkeys(log) if value.startswith(b"%d " % client)]
             assert own == sorted(own)
-    assert not any(queue.chain.live_entries for queue in world.stage.topics), "each record has its outcome"
+    assert not any(queue.chain.live_entries for queue in world.harness.topics), "each record has its outcome"
     if not (world.has_bad or world.may_lose):  # a batch in doubt fails whole for one bad record
         assert {value for log in logs for value in log} == set(world.accepted)

@@ -15,7 +15,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.worker import Worker
 from tests.configs import DEFAULTS
 from tests.patience import PATIENCE_S
-from tests.worker.hand import EPOCH, KEY
+from tests.worker.manual_worker import EPOCH, KEY
 
 
 @pytest.fixture

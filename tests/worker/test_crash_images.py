@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sidecar.shm.accept_log import SPARES_MAX, read_log
 from sidecar.shm.segment import Segment
-from tests.worker.crash_stage import TOPICS, CrashStage, boot, check, number_of, numbers_of, payload_of
+from tests.worker.crash_harness import TOPICS, CrashHarness, boot, check, number_of, numbers_of, payload_of
 from tests.worker.power_disk import PowerDisk
 
 IMAGES = 12
@@ -33,22 +33,22 @@ def create(path: Path) -> Segment:
     )
 
 
-def act(stage: CrashStage, script: list[tuple[object, ...]], first: int) -> int:
+def act(harness: CrashHarness, script: list[tuple[object, ...]], first: int) -> int:
     number = first
     for kind, *arguments in script:
         if kind == "accept":
             topic, size, records = arguments
             number += 1
-            stage.accept(str(topic), number, int(str(size)), int(str(records)))
+            harness.accept(str(topic), number, int(str(size)), int(str(records)))
         elif kind == "end":
-            if stage.live:
-                live = sorted(stage.live)
-                stage.end(live[int(str(arguments[0])) % len(live)])
+            if harness.live:
+                live = sorted(harness.live)
+                harness.end(live[int(str(arguments[0])) % len(live)])
         elif kind == "work":
             for _ in range(int(str(arguments[0]))):
-                stage.work()
+                harness.work()
         else:
-            stage.commit.note_endings()
+            harness.commit.note_endings()
     return number
 
 
@@ -73,10 +73,10 @@ def cut_anywhere(boots: list[list[tuple[object, ...]]], seed: int) -> None:
         number = 0
         names: dict[int, bytes] = {}
         for life, script in enumerate(boots, 1):
-            stage = CrashStage(segment, disk, incarnation=life + 10)
-            assert set(stage.live) == known
-            number = act(stage, script, number)
-            assert all(names.setdefault(each, name) == name for each, name in stage.names.items()), (
+            harness = CrashHarness(segment, disk, incarnation=life + 10)
+            assert set(harness.live) == known
+            number = act(harness, script, number)
+            assert all(names.setdefault(each, name) == name for each, name in harness.names.items()), (
                 "a submission keeps its name over every crash"
             )
             segment.close()
@@ -100,15 +100,15 @@ def test_any_cut_while_files_are_used_again(tmp_path: Path, seed: int) -> None:
     """A steady flow through a log of a few files, its ends in another order than its beginnings."""
     chance = random.Random(seed)
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     for number in range(1, 121):
-        stage.accept(chance.choice(TOPICS), number, chance.choice([10, 900, 3000]), chance.randint(1, 2))
+        harness.accept(chance.choice(TOPICS), number, chance.choice([10, 900, 3000]), chance.randint(1, 2))
         for _ in range(chance.randint(0, 2)):
-            stage.work()
-        while len(stage.live) > 6:
-            stage.end(chance.choice(sorted(stage.live)))
+            harness.work()
+        while len(harness.live) > 6:
+            harness.end(chance.choice(sorted(harness.live)))
         if chance.random() < 0.2:
-            stage.commit.note_endings()
+            harness.commit.note_endings()
     files = {step[1] for step in disk.steps if step[0] == "made"}
     headers = [step for step in disk.steps if step[0] == "write" and step[2] == 0]
     assert len(headers) > len(files) + 5, "files were used again and again"
@@ -120,13 +120,13 @@ def test_any_cut_while_files_are_used_again(tmp_path: Path, seed: int) -> None:
 def test_endings_are_remembered_and_files_used_again(tmp_path: Path) -> None:
     """A thousand submissions, one of them stuck: it alone is found, and the disk holds a few files."""
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     for number in range(1, 1001):
-        stage.accept("a", number, 500, 1)
-        stage.settle()
+        harness.accept("a", number, 500, 1)
+        harness.settle()
         if number != 7:
-            stage.end(number)
-    stage.settle()
+            harness.end(number)
+    harness.settle()
     assert len(disk.names()) <= 11
     contents = read_log(PowerDisk(disk.image(len(disk.steps), random.Random(1))), 0)
     assert numbers_of(contents) == [7]
@@ -135,21 +135,21 @@ def test_endings_are_remembered_and_files_used_again(tmp_path: Path) -> None:
 
 def test_what_has_its_end_before_its_group_is_written_is_not_found(tmp_path: Path) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
-    stage.accept("a", 1, 10, 1)
-    stage.commit.step()
-    stage.end(1)
-    stage.settle()
-    stage.settle()
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
+    harness.accept("a", 1, 10, 1)
+    harness.commit.step()
+    harness.end(1)
+    harness.settle()
+    harness.settle()
     assert read_log(disk, 0).entries == []
 
 
 def test_a_damaged_frame_is_said_and_what_is_behind_it_is_found(tmp_path: Path) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     for number in (1, 2, 3):
-        stage.accept("a", number, 100, 1)
-        stage.settle()
+        harness.accept("a", number, 100, 1)
+        harness.settle()
     image = disk.image(len(disk.steps), random.Random(1))
     second = payload_of(2, 100, 1)
     (name,) = (each for each, data in image.items() if second in data)
@@ -165,71 +165,71 @@ def test_after_a_failed_sync_nothing_is_accepted_any_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
-    stage.accept("a", 1, 10, 1)
-    stage.settle()
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
+    harness.accept("a", 1, 10, 1)
+    harness.settle()
     disk.fail_sync = errno.EIO
-    stage.accept("a", 2, 10, 1)
-    stage.settle()
+    harness.accept("a", 2, 10, 1)
+    harness.settle()
     disk.fail_sync = 0  # a second sync would succeed and mean nothing: the kernel has dropped the pages
-    stage.accept("a", 3, 10, 1)
-    stage.settle()
-    assert stage.told["a"] == 1
-    assert "Input/output error" in stage.commit.refusal
-    assert stage.counters.get("accept_log_errno") == errno.EIO
+    harness.accept("a", 3, 10, 1)
+    harness.settle()
+    assert harness.told["a"] == 1
+    assert "Input/output error" in harness.commit.refusal
+    assert harness.counters.get("accept_log_errno") == errno.EIO
     assert "restart the daemon" in caplog.text
 
 
 def test_a_full_disk_accepts_again_when_it_has_room(tmp_path: Path) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     disk.room_bytes = 0
     number = 0
-    while not stage.commit.refusal:
+    while not harness.commit.refusal:
         number += 1
-        stage.accept("a", number, 3000, 1)
-        stage.work()
+        harness.accept("a", number, 3000, 1)
+        harness.work()
         assert number < 100, "the files at hand are full some day"
-    stage.settle()
-    assert stage.counters.get("accept_log_errno") == errno.ENOSPC
-    told = stage.told["a"]
+    harness.settle()
+    assert harness.counters.get("accept_log_errno") == errno.ENOSPC
+    told = harness.told["a"]
     assert told < number
     disk.room_bytes = 1 << 20
-    stage.settle()
-    stage.settle()
-    assert stage.told["a"] == number and not stage.commit.refusal
-    assert stage.counters.get("accept_log_errno") == 0
+    harness.settle()
+    harness.settle()
+    assert harness.told["a"] == number and not harness.commit.refusal
+    assert harness.counters.get("accept_log_errno") == 0
     contents = read_log(PowerDisk(disk.image(len(disk.steps), random.Random(1))), 0)
     assert numbers_of(contents) == list(range(1, number + 1))
 
 
 def test_a_disk_that_falls_behind_is_waited_for(tmp_path: Path) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1, pending_bytes_max=8_000)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1, pending_bytes_max=8_000)
     number = 0
-    while not stage.commit.refusal:
+    while not harness.commit.refusal:
         number += 1
-        stage.accept("a", number, 1_000, 1)
+        harness.accept("a", number, 1_000, 1)
         assert number < 100, "what waits for the disk has a bound"
-    assert "does not keep up" in stage.commit.refusal
+    assert "does not keep up" in harness.commit.refusal
     assert number * 1_100 > 8_000 and (number - 2) * 1_000 < 8_000, "one submission beyond it and no more"
-    stage.settle()
-    assert stage.told["a"] == number and not stage.commit.refusal
+    harness.settle()
+    assert harness.told["a"] == number and not harness.commit.refusal
 
 
 def test_files_kept_to_be_used_again_have_a_bound(tmp_path: Path) -> None:
     disk = PowerDisk()
-    stage = CrashStage(create(tmp_path / "0"), disk, incarnation=1)
+    harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     # More at once than the spares hold, then all of it over: the files go back.
     for number in range(1, 41):
-        stage.accept("a", number, 5_000, 1)
-        stage.work()
+        harness.accept("a", number, 5_000, 1)
+        harness.work()
     before = len(disk.names())
-    for number in sorted(stage.live):
-        stage.end(number)
-    stage.accept("a", 41, 0, 1)
-    stage.settle()
-    stage.settle()
+    for number in sorted(harness.live):
+        harness.end(number)
+    harness.accept("a", 41, 0, 1)
+    harness.settle()
+    harness.settle()
     left = len(disk.names())
     assert before > SPARES_MAX + 2 and left <= SPARES_MAX + 2, (before, left)
     assert numbers_of(read_log(disk, 0)) == [41]

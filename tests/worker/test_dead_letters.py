@@ -29,7 +29,7 @@ from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.configs import producer_config
 from tests.reading_back import read_letters
-from tests.worker.scene import Scene, told
+from tests.worker.harness import Harness, told
 
 
 class Clock:
@@ -39,22 +39,22 @@ class Clock:
 class Office:
     """DeadLetters on a real folder; ``run`` does what its thread would."""
 
-    def __init__(self, scene: Scene, folder: Path, max_bytes: int = 1 << 20) -> None:
-        self.scene, self.folder = scene, folder
+    def __init__(self, harness: Harness, folder: Path, max_bytes: int = 1 << 20) -> None:
+        self.harness, self.folder = harness, folder
         self.clock = Clock()
         self.letters = DeadLetters(
             spool=SpoolWriter(folder, "w", max_bytes=max_bytes, drop_oldest=False),
-            submit=scene.worker.host.run_beside,
-            row_of=scene.sessions.row,
-            name_of=partial(submission_name, scene.segment.instance_id, 0),
-            counters=scene.counters,
+            submit=harness.worker.host.run_beside,
+            row_of=harness.sessions.row,
+            name_of=partial(submission_name, harness.segment.instance_id, 0),
+            counters=harness.counters,
             now_ms=lambda: self.clock.now_ms,
-            turns=scene.rooms.turns,
+            turns=harness.rooms.turns,
         )
-        scene.acker._dead_letters = scene.settlement._dead_letters = self.letters
+        harness.acker._dead_letters = harness.settlement._dead_letters = self.letters
 
     def run(self) -> None:
-        self.scene.worker.host.run_work()
+        self.harness.worker.host.run_work()
 
     def found(self) -> list[Letter]:
         return [
@@ -66,20 +66,20 @@ class Office:
 
 
 @pytest.fixture
-def office(scene: Scene, tmp_path: Path) -> Office:
-    return Office(scene, tmp_path / "spool")
+def office(harness: Harness, tmp_path: Path) -> Office:
+    return Office(harness, tmp_path / "spool")
 
 
-def accept(scene: Scene, session: ClientSession, seq: int, count: int) -> None:
-    scene.counters.add({"records_accepted_total": count, "records_held": count})
-    entry = scene.accept(session, seq, count)
-    failed = fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
+def accept(harness: Harness, session: ClientSession, seq: int, count: int) -> None:
+    harness.counters.add({"records_accepted_total": count, "records_held": count})
+    entry = harness.accept(session, seq, count)
+    failed = fail_remaining(harness.chain, entry, LocalCode.METADATA_TIMEOUT)
     failures = [(i, int(LocalCode.METADATA_TIMEOUT)) for i in failed]
-    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), entry, failures, 1.0)
+    harness.settlement.fail_records(TopicQueue("t", 0, harness.chain), entry, failures, 1.0)
 
 
-def ledger(scene: Scene) -> tuple[int, int, int, int, int]:
-    values = scene.counters.read()
+def ledger(harness: Harness) -> tuple[int, int, int, int, int]:
+    values = harness.counters.read()
     return (
         values["records_accepted_total"],
         values["records_delivered_total"],
@@ -89,129 +89,129 @@ def ledger(scene: Scene) -> tuple[int, int, int, int, int]:
     )
 
 
-def test_a_client_that_comes_back_within_its_grace_hears_of_it(scene: Scene, office: Office) -> None:
-    client = scene.client()
-    accept(scene, client, 1, 3)
-    scene.sessions.detach(client, 0.0)
-    accept(scene, client, 2, 1)
-    assert scene.sessions.reclaim(1.0) == []
-    assert ledger(scene) == (4, 0, 0, 0, 4)
+def test_a_client_that_comes_back_within_its_grace_hears_of_it(harness: Harness, office: Office) -> None:
+    client = harness.client()
+    accept(harness, client, 1, 3)
+    harness.sessions.detach(client, 0.0)
+    accept(harness, client, 2, 1)
+    assert harness.sessions.reclaim(1.0) == []
+    assert ledger(harness) == (4, 0, 0, 0, 4)
     assert [outcome.seq for outcome in told(client.row)] == [1, 2]
     client.row.ring_ack(2)
-    scene.acker.acked(client, 2.0)
+    harness.acker.acked(client, 2.0)
     office.run()
-    assert ledger(scene) == (4, 0, 4, 0, 0)
+    assert ledger(harness) == (4, 0, 4, 0, 0)
     assert office.found() == []
 
 
-def test_a_client_that_does_not_come_back_leaves_letters(scene: Scene, office: Office) -> None:
-    client = scene.client("billing")
-    accept(scene, client, 1, 3)
-    scene.sessions.detach(client, 0.0)
-    (over,) = scene.sessions.reclaim(60_000.0)
-    scene.acker.abandon(over)
-    assert ledger(scene) == (3, 0, 0, 0, 3), "not before it is on disk"
+def test_a_client_that_does_not_come_back_leaves_letters(harness: Harness, office: Office) -> None:
+    client = harness.client("billing")
+    accept(harness, client, 1, 3)
+    harness.sessions.detach(client, 0.0)
+    (over,) = harness.sessions.reclaim(60_000.0)
+    harness.acker.abandon(over)
+    assert ledger(harness) == (3, 0, 0, 0, 3), "not before it is on disk"
     assert office.letters.is_writing
     office.run()
-    assert ledger(scene) == (3, 0, 0, 3, 0)
+    assert ledger(harness) == (3, 0, 0, 3, 0)
     assert not office.letters.is_writing
-    assert describe_undelivered(scene.segment) == []
+    assert describe_undelivered(harness.segment) == []
     first, *_ = office.found()
     assert [letter.value for letter in office.found()] == [b"v0", b"v1", b"v2"]
     assert first.sender == f"{client.row.client_id.hex()}/1/1/0"
     assert (first.topic, first.partition) == ("t", 0)
     assert "METADATA" in first.error or "TIMEOUT" in first.error
     # Whatever of it fails later goes the same way at once.
-    accept(scene, client, 2, 1)
+    accept(harness, client, 2, 1)
     office.run()
-    assert ledger(scene) == (4, 0, 0, 4, 0)
-    scene.sessions.reclaim(60_001.0)
-    assert scene.sessions.of_row(client.row.index) is None, "its row is free now, not before"
+    assert ledger(harness) == (4, 0, 0, 4, 0)
+    harness.sessions.reclaim(60_001.0)
+    assert harness.sessions.of_row(client.row.index) is None, "its row is free now, not before"
 
 
-def test_a_client_that_said_goodbye_without_waiting_knows_already(scene: Scene, office: Office) -> None:
-    client = scene.client()
-    accept(scene, client, 1, 2)
+def test_a_client_that_said_goodbye_without_waiting_knows_already(harness: Harness, office: Office) -> None:
+    client = harness.client()
+    accept(harness, client, 1, 2)
     client.has_cancelled = True
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
-    accept(scene, client, 2, 1)
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
+    accept(harness, client, 2, 1)
     office.run()
-    assert ledger(scene) == (3, 0, 3, 0, 0)
+    assert ledger(harness) == (3, 0, 3, 0, 0)
     assert office.found() == []
 
 
-def test_a_batch_of_two_clients_of_which_one_is_gone(scene: Scene, office: Office) -> None:
-    gone, here = scene.client("gone"), scene.client("here")
-    scene.counters.add({"records_accepted_total": 5, "records_held": 5})
-    batch = scene.batch(scene.accept(gone, 1, 3), scene.accept(here, 1, 2))
+def test_a_batch_of_two_clients_of_which_one_is_gone(harness: Harness, office: Office) -> None:
+    gone, here = harness.client("gone"), harness.client("here")
+    harness.counters.add({"records_accepted_total": 5, "records_held": 5})
+    batch = harness.batch(harness.accept(gone, 1, 3), harness.accept(here, 1, 2))
     batch.done(code=29, text="not allowed")
-    scene.settlement.settle(Completed((batch,)), 1.0)
-    scene.sessions.detach(gone, 0.0, for_good=True)
-    scene.acker.abandon(gone)
+    harness.settlement.settle(Completed((batch,)), 1.0)
+    harness.sessions.detach(gone, 0.0, for_good=True)
+    harness.acker.abandon(gone)
     office.run()
-    assert ledger(scene) == (5, 0, 0, 0, 5), "one batch counts at once"
+    assert ledger(harness) == (5, 0, 0, 0, 5), "one batch counts at once"
     here.row.ring_ack(here.row.next_number - 1)
-    scene.acker.acked(here, 2.0)
-    assert ledger(scene) == (5, 0, 2, 3, 0)
+    harness.acker.acked(here, 2.0)
+    assert ledger(harness) == (5, 0, 2, 3, 0)
     assert [(letter.error, letter.text) for letter in office.found()] == [
         ("TOPIC_AUTHORIZATION_FAILED", "not allowed")
     ] * 3
 
 
-def test_deliveries_of_a_gone_client_count_as_told(scene: Scene, office: Office) -> None:
-    client = scene.client()
-    scene.counters.add({"records_accepted_total": 2, "records_held": 2})
-    batch = scene.batch(scene.accept(client, 1, 2))
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
+def test_deliveries_of_a_gone_client_count_as_told(harness: Harness, office: Office) -> None:
+    client = harness.client()
+    harness.counters.add({"records_accepted_total": 2, "records_held": 2})
+    batch = harness.batch(harness.accept(client, 1, 2))
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
     batch.done(base_offset=5)
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
     office.run()
-    assert ledger(scene) == (2, 2, 0, 0, 0)
+    assert ledger(harness) == (2, 2, 0, 0, 0)
     assert office.found() == []
 
 
 def test_what_the_spool_cannot_take_is_held_and_tried_again(
-    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office = Office(scene, tmp_path / "blocked" / "spool")
+    office = Office(harness, tmp_path / "blocked" / "spool")
     (tmp_path / "blocked").write_text("a file where the folder should be")
-    client = scene.client()
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
-    accept(scene, client, 1, 2)
-    accept(scene, client, 2, 1)
+    client = harness.client()
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
+    accept(harness, client, 1, 2)
+    accept(harness, client, 2, 1)
     office.run()
     office.run()
-    assert ledger(scene) == (3, 0, 0, 0, 3)
+    assert ledger(harness) == (3, 0, 0, 0, 3)
     assert not office.letters.is_writing, "nobody waits for it"
-    assert scene.counters.get("dead_letters_waiting") == 2
-    assert scene.counters.get("dead_letter_errors_total") == 1
+    assert harness.counters.get("dead_letters_waiting") == 2
+    assert harness.counters.get("dead_letter_errors_total") == 1
     assert caplog.text.count("stay in the journal") == 1
-    assert describe_undelivered(scene.segment)[0][2] == 3, "the segment is not removed with them"
+    assert describe_undelivered(harness.segment)[0][2] == 3, "the segment is not removed with them"
     office.clock.now_ms = RETRY_MS
     office.letters.step(office.clock.now_ms)
     office.run()
-    assert scene.counters.get("dead_letter_errors_total") == 2
+    assert harness.counters.get("dead_letter_errors_total") == 2
     assert caplog.text.count("stay in the journal") == 1, "once a minute is enough"
     (tmp_path / "blocked").unlink()
     office.clock.now_ms = 3 * RETRY_MS
     office.letters.step(office.clock.now_ms)
     office.run()
-    assert ledger(scene) == (3, 0, 0, 3, 0)
-    assert scene.counters.get("dead_letters_waiting") == 0
+    assert ledger(harness) == (3, 0, 0, 3, 0)
+    assert harness.counters.get("dead_letters_waiting") == 0
     assert [(letter.sender or "")[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
 
 
 def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_path: Path) -> None:
     """The segment's ledger says `held` and nothing else does: an operator would look for a broker."""
-    scene = Scene(tmp_path / "segment")
+    harness = Harness(tmp_path / "segment")
     (tmp_path / "spool").write_text("a file where the folder should be")
-    rooms, host, clock = scene.rooms, scene.worker.host, scene.worker.clock
-    client = gone_client(scene)
-    accept(scene, client, 1, 2)
-    accept(scene, client, 2, 1)
+    rooms, host, clock = harness.rooms, harness.worker.host, harness.worker.clock
+    client = gone_client(harness)
+    accept(harness, client, 1, 2)
+    accept(harness, client, 2, 1)
     while host.work:
         host.run_work()
     rooms.reporter.step(clock.now_ms())
@@ -231,14 +231,14 @@ def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_p
     rooms.reporter.step(clock.now_ms() + SILENT_MS + REPORT_MS)
     assert host.sent[-1].letters == ()
     assert rooms.explainer.explain(Explain(1, "t"), clock.now_ms()).rows == ()
-    scene.close()
+    harness.close()
 
 
-def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, office: Office) -> None:
-    client = scene.client()
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
-    accept(scene, client, 1, 1)
+def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(harness: Harness, office: Office) -> None:
+    client = harness.client()
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
+    accept(harness, client, 1, 1)
     office.run()
     assert [path.suffix for path in spool_files(office.folder)] == [".open"]
     office.letters.step(IDLE_CLOSE_MS - 1)
@@ -249,16 +249,16 @@ def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(scene: Scene, of
     assert [path.suffix for path in spool_files(office.folder)] == [".jsonl"]
 
 
-def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_is_written_in_pieces(harness: Harness, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sidecar.worker.fates.dead_letters.STEP_BYTES", 100)
-    client = scene.client()
+    client = harness.client()
     for seq in range(1, 11):
-        accept(scene, client, seq, 20)
+        accept(harness, client, seq, 20)
     completions: list[Completion] = [each for _, each, _ in client.unacked]
     assert len(completions) == 10
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
-    waiting = scene.worker.host.work
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
+    waiting = harness.worker.host.work
     assert len(waiting) == 1, "one at a time"
     pieces = 0
     while waiting:
@@ -267,13 +267,13 @@ def test_much_is_written_in_pieces(scene: Scene, office: Office, monkeypatch: py
         done(None)
         pieces += 1
     assert pieces == 10
-    assert ledger(scene) == (200, 0, 0, 200, 0)
+    assert ledger(harness) == (200, 0, 0, 200, 0)
 
 
-def gone_client(scene: Scene) -> ClientSession:
-    client = scene.client()
-    scene.sessions.detach(client, 0.0, for_good=True)
-    scene.acker.abandon(client)
+def gone_client(harness: Harness) -> ClientSession:
+    client = harness.client()
+    harness.sessions.detach(client, 0.0, for_good=True)
+    harness.acker.abandon(client)
     return client
 
 
@@ -283,19 +283,19 @@ def retry(office: Office) -> None:
     office.run()
 
 
-def test_a_spool_smaller_than_one_step_takes_what_fits(scene: Scene, tmp_path: Path) -> None:
+def test_a_spool_smaller_than_one_step_takes_what_fits(harness: Harness, tmp_path: Path) -> None:
     """Letters on disk are finished, the rest is held; as the spool is replayed away all of it gets there, once."""
-    office = Office(scene, tmp_path / "spool", max_bytes=64 << 10)
-    client = gone_client(scene)
+    office = Office(harness, tmp_path / "spool", max_bytes=64 << 10)
+    client = gone_client(harness)
     for seq in range(1, 11):
-        accept(scene, client, seq, 50)
+        accept(harness, client, seq, 50)
     office.run()
     seen: list[str] = []
     for _ in range(50):
         found = [letter.identity for letter in office.found()]
         seen += found
         on_disk = len(seen)
-        finished, held = ledger(scene)[3], ledger(scene)[4]
+        finished, held = ledger(harness)[3], ledger(harness)[4]
         assert finished == on_disk // 50 * 50 and held == 500 - finished
         if on_disk == 500:
             break
@@ -304,33 +304,33 @@ def test_a_spool_smaller_than_one_step_takes_what_fits(scene: Scene, tmp_path: P
             path.unlink()
         retry(office)
     assert len(seen) == len(set(seen)) == 500
-    assert scene.counters.get("dead_letters_waiting") == 0
+    assert harness.counters.get("dead_letters_waiting") == 0
 
 
 def test_a_letter_that_never_fits_is_held_and_holds_up_nobody(
-    scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    office = Office(scene, tmp_path / "spool", max_bytes=1_000)
-    client = gone_client(scene)
-    scene.counters.add({"records_accepted_total": 1, "records_held": 1})
-    large = scene.accept_records(client, 1, [[None, bytes(2_000)]])
+    office = Office(harness, tmp_path / "spool", max_bytes=1_000)
+    client = gone_client(harness)
+    harness.counters.add({"records_accepted_total": 1, "records_held": 1})
+    large = harness.accept_records(client, 1, [[None, bytes(2_000)]])
     code = int(LocalCode.METADATA_TIMEOUT)
-    failed = [(index, code) for index in fail_remaining(scene.chain, large, code)]
-    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), large, failed, 1.0)
-    accept(scene, client, 2, 1)
+    failed = [(index, code) for index in fail_remaining(harness.chain, large, code)]
+    harness.settlement.fail_records(TopicQueue("t", 0, harness.chain), large, failed, 1.0)
+    accept(harness, client, 2, 1)
     office.run()
     assert [letter.value for letter in office.found()] == [b"v0"]
-    assert ledger(scene) == (2, 0, 0, 1, 1)
-    assert scene.counters.get("dead_letters_waiting") == 1
+    assert ledger(harness) == (2, 0, 0, 1, 1)
+    assert harness.counters.get("dead_letters_waiting") == 1
     assert not office.letters.is_writing, "nobody waits for it"
     assert caplog.text.count("is larger than all that") == 1
 
 
-def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
+def test_a_batchs_letters_copy_only_its_own_records(harness: Harness) -> None:
     """A submission over many partitions fails batch by batch: no batch reads the others' records."""
-    client = scene.client()
-    entry = scene.accept_records(client, 1, [[b"k", b"v%d" % i, None, i % 6] for i in range(60)])
-    block = index(scene.chain, entry, scene.partitioner, 1 << 20)
+    client = harness.client()
+    entry = harness.accept_records(client, 1, [[b"k", b"v%d" % i, None, i % 6] for i in range(60)])
+    block = index(harness.chain, entry, harness.partitioner, 1 << 20)
     groups = []
     for partition, start, stop in block.groups:
         records = BatchRecords()
@@ -339,7 +339,7 @@ def test_a_batchs_letters_copy_only_its_own_records(scene: Scene) -> None:
         batch = ProducerBatch(
             queue=queue,
             records=records,
-            chain=scene.chain,
+            chain=harness.chain,
             order=0,
             created_ms=0.0,
             deadline_ms=1e9,

@@ -25,21 +25,21 @@ from sidecar.worker.spare_memory import TRIM_MS
 from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
-from .hand import EPOCH, NoLinks
-from .port_stage import BASE_TIMESTAMP_MS, RECORD, Peer, PortStage
-from .scene import Scene
+from .harness import Harness
+from .manual_worker import EPOCH, NoLinks
+from .port_harness import BASE_TIMESTAMP_MS, RECORD, Peer, PortHarness
 
 LINGER_MS = 5.0
 MAX_BLOCK_MS = 1_000.0
 
 
-class Stage(PortStage):
+class DriverHarness(PortHarness):
     """``began``: when each turn began."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self.loop, self.host = scene.worker.loop, scene.worker.host
-        self.driver, self.turns = scene.rooms.driver, scene.rooms.turns
+    def __init__(self, harness: Harness) -> None:
+        super().__init__(harness)
+        self.loop, self.host = harness.worker.loop, harness.worker.host
+        self.driver, self.turns = harness.rooms.driver, harness.rooms.turns
         self.began: list[float] = []
         turn = self.turns.turn
 
@@ -84,22 +84,22 @@ class Stage(PortStage):
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def port_harness(tmp_path: Path) -> Iterator[DriverHarness]:
     config = producer_config(linger_ms=LINGER_MS, max_block_ms=MAX_BLOCK_MS, enable_idempotence=False, acks=1)
-    scene = Scene(tmp_path / "segment", config)
-    yield Stage(scene)
-    scene.close()
+    harness = Harness(tmp_path / "segment", config)
+    yield DriverHarness(harness)
+    harness.close()
 
 
-def test_what_lingers_is_looked_at_when_its_time_is_over(stage: Stage) -> None:
-    stage.know("t")
-    peer = stage.client()
-    stage.submit(peer)
-    stage.loop.run()
-    accepted_ms = stage.clock.now_ms()
-    stage.began.clear()
-    stage.loop.run(LINGER_MS * 3)
-    assert stage.began[0] == accepted_ms + LINGER_MS
+def test_what_lingers_is_looked_at_when_its_time_is_over(port_harness: DriverHarness) -> None:
+    port_harness.know("t")
+    peer = port_harness.client()
+    port_harness.submit(peer)
+    port_harness.loop.run()
+    accepted_ms = port_harness.clock.now_ms()
+    port_harness.began.clear()
+    port_harness.loop.run(LINGER_MS * 3)
+    assert port_harness.began[0] == accepted_ms + LINGER_MS
 
 
 class Backoff(NoLinks):
@@ -117,163 +117,167 @@ class Backoff(NoLinks):
         return max(0.0, self.until_ms - now_ms)
 
 
-def whose_broker_backs_off(tmp_path: Path) -> tuple[ManualClock, Backoff, Stage]:
+def whose_broker_backs_off(tmp_path: Path) -> tuple[ManualClock, Backoff, DriverHarness]:
     """A worker with a record for a broker that may not be tried yet."""
     clock = ManualClock()
     links = Backoff(clock)
     config = producer_config(linger_ms=0.0, enable_idempotence=False, acks=1)
-    scene = Scene(tmp_path / "segment", config, clock=clock, links=links)
-    stage = Stage(scene)
-    stage.know("t")
-    stage.submit(stage.client())
-    return clock, links, stage
+    harness = Harness(tmp_path / "segment", config, clock=clock, links=links)
+    port_harness = DriverHarness(harness)
+    port_harness.know("t")
+    port_harness.submit(port_harness.client())
+    return clock, links, port_harness
 
 
 def test_a_broker_that_may_not_be_tried_yet_has_one_timer_however_many_turns_there_are(
     tmp_path: Path,
 ) -> None:
     """Each turn set one more, for the whole of reconnect.backoff.max.ms."""
-    clock, links, stage = whose_broker_backs_off(tmp_path)
+    clock, links, port_harness = whose_broker_backs_off(tmp_path)
     for _ in range(50):
-        stage.turns.run_now()
-        stage.loop.run(1)
+        port_harness.turns.run_now()
+        port_harness.loop.run(1)
     assert len(links.tried) > 50
-    assert len([each for each in stage.loop.calls if each.at_ms >= links.until_ms]) == 1
+    assert len([each for each in port_harness.loop.calls if each.at_ms >= links.until_ms]) == 1
     links.tried.clear()
-    stage.loop.run(links.until_ms - clock.now_ms() - 1)
+    port_harness.loop.run(links.until_ms - clock.now_ms() - 1)
     assert not links.tried
-    stage.loop.run(1)
+    port_harness.loop.run(1)
     assert links.tried[0] == links.until_ms
-    stage.scene.close()
+    port_harness.harness.close()
 
 
 def test_a_shorter_backoff_that_begins_meanwhile_ends_in_time(tmp_path: Path) -> None:
     """A broker had another address, or took the new login, and then was away for a moment. The timer of the longer
     backoff was the only one.
     """
-    clock, links, stage = whose_broker_backs_off(tmp_path)
-    stage.turns.run_now()
+    clock, links, port_harness = whose_broker_backs_off(tmp_path)
+    port_harness.turns.run_now()
     links.until_ms = clock.now_ms() + 50
-    stage.turns.run_now()
+    port_harness.turns.run_now()
     links.tried.clear()
-    stage.loop.run(50)
+    port_harness.loop.run(50)
     assert links.tried and links.tried[0] == links.until_ms
-    stage.scene.close()
+    port_harness.harness.close()
 
 
-def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(stage: Stage) -> None:
-    peer = stage.client()
-    stage.submit(peer)
-    accepted_ms = stage.clock.now_ms()
-    assert stage.host.sent == [NeedTopics(topics=("t",))]
-    stage.loop.run(MAX_BLOCK_MS - 1)
+def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(port_harness: DriverHarness) -> None:
+    peer = port_harness.client()
+    port_harness.submit(peer)
+    accepted_ms = port_harness.clock.now_ms()
+    assert port_harness.host.sent == [NeedTopics(topics=("t",))]
+    port_harness.loop.run(MAX_BLOCK_MS - 1)
     assert not peer.outcomes()
-    stage.loop.run(1)
+    port_harness.loop.run(1)
     assert [each.code for each in peer.outcomes()] == [LocalCode.METADATA_TIMEOUT]
-    assert accepted_ms + MAX_BLOCK_MS in stage.began
+    assert accepted_ms + MAX_BLOCK_MS in port_harness.began
 
 
-def test_the_position_of_what_was_flushed_is_written_when_no_outcome_comes(stage: Stage) -> None:
-    peer = stage.client()
-    stage.submit(peer, flags=SubmitFlag.FLUSH)
+def test_the_position_of_what_was_flushed_is_written_when_no_outcome_comes(
+    port_harness: DriverHarness,
+) -> None:
+    peer = port_harness.client()
+    port_harness.submit(peer, flags=SubmitFlag.FLUSH)
     assert not peer.heard(Kind.ACCEPTED), "its stub waits for outcomes"
-    stage.loop.run(POSITION_DELAY_MS)
+    port_harness.loop.run(POSITION_DELAY_MS)
     assert [each[-1] for each in peer.heard(Kind.ACCEPTED)] == [[[1, 1]]]
 
 
 def test_a_stream_over_its_topic_s_rate_goes_on_in_time(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "segment", patterns={"t": {"records.per.second": 10}})
-    stage = Stage(scene)
-    peer = stage.client()
-    stage.submit(peer, 1, payload=RECORD * 10)
-    stage.submit(peer, 2)
+    harness = Harness(tmp_path / "segment", patterns={"t": {"records.per.second": 10}})
+    port_harness = DriverHarness(harness)
+    peer = port_harness.client()
+    port_harness.submit(peer, 1, payload=RECORD * 10)
+    port_harness.submit(peer, 2)
     assert peer.heard(Kind.HOLD)
-    stage.loop.run(800)
+    port_harness.loop.run(800)
     assert not peer.heard(Kind.RESUME)
-    stage.loop.run(200)
+    port_harness.loop.run(200)
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 2]]
-    scene.close()
+    harness.close()
 
 
-def test_a_stub_that_did_not_read_is_tried_again(stage: Stage) -> None:
-    peer = stage.client()
-    send, stage.endpoint.send = stage.endpoint.send, lambda routing_id, frames: False  # type: ignore[method-assign]
-    stage.submit(peer)
-    stage.loop.run()
-    stage.began.clear()
-    stage.loop.run(UNSENT_RETRY_MS * 3.5)
-    assert len(stage.began) == 3
-    stage.endpoint.send = send  # type: ignore[method-assign]
-    stage.loop.run(UNSENT_RETRY_MS)
+def test_a_stub_that_did_not_read_is_tried_again(port_harness: DriverHarness) -> None:
+    peer = port_harness.client()
+    send, port_harness.endpoint.send = port_harness.endpoint.send, lambda routing_id, frames: False  # type: ignore[method-assign]
+    port_harness.submit(peer)
+    port_harness.loop.run()
+    port_harness.began.clear()
+    port_harness.loop.run(UNSENT_RETRY_MS * 3.5)
+    assert len(port_harness.began) == 3
+    port_harness.endpoint.send = send  # type: ignore[method-assign]
+    port_harness.loop.run(UNSENT_RETRY_MS)
     assert peer.heard(Kind.ACCEPTED)
 
 
-def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(stage: Stage) -> None:
-    peer = stage.client()
+def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
+    port_harness: DriverHarness,
+) -> None:
+    peer = port_harness.client()
     seq = 1
     while not peer.heard(Kind.HOLD):
-        stage.submit(peer, seq, payload=RECORD * 5_000)
+        port_harness.submit(peer, seq, payload=RECORD * 5_000)
         seq += 1
-    stage.scene.segment.prepare_slot(1)
-    other = stage.scene.segment.slot(1)
+    port_harness.harness.segment.prepare_slot(1)
+    other = port_harness.harness.segment.slot(1)
     other.claim(incarnation=6)
-    other.store_heartbeat(int(stage.clock.now_ms() * 1e6))
-    ShareWords(stage.scene.segment, 1).store_waits(True)
-    stage.driver.on_pool_wake()
+    other.store_heartbeat(int(port_harness.clock.now_ms() * 1e6))
+    ShareWords(port_harness.harness.segment, 1).store_waits(True)
+    port_harness.driver.on_pool_wake()
     assert not peer.heard(Kind.RESUME), "nothing was given back"
-    woken = stage.host.woken
-    stage.driver.on_topic_errors(TopicErrors({"t": TopicError(29, "not authorized")}))
-    stage.loop.run()
-    (session,) = stage.scene.sessions
+    woken = port_harness.host.woken
+    port_harness.driver.on_topic_errors(TopicErrors({"t": TopicError(29, "not authorized")}))
+    port_harness.loop.run()
+    (session,) = port_harness.harness.sessions
     while session.row.acked_number + 1 < session.row.next_number:
         peer.send([Kind.ACK, session.row.next_number - 1])
-        stage.turns.run_now()
-        stage.loop.run()
+        port_harness.turns.run_now()
+        port_harness.loop.run()
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, seq - 1]]
-    assert stage.host.woken > woken
+    assert port_harness.host.woken > woken
 
 
 @pytest.mark.rule("S2")
-def test_a_drain_waits_for_records_without_a_partition(stage: Stage) -> None:
+def test_a_drain_waits_for_records_without_a_partition(port_harness: DriverHarness) -> None:
     """Their topic is not known yet: the drain ends once they have failed for that, and their client knows it."""
-    peer = stage.client()
-    stage.submit(peer, topic="late")
-    stage.driver.start_drain(10 * MAX_BLOCK_MS)
-    stage.loop.run(MAX_BLOCK_MS - 1)
-    assert drained(stage) == [] and peer.outcomes() == []
-    stage.loop.run(1)
+    peer = port_harness.client()
+    port_harness.submit(peer, topic="late")
+    port_harness.driver.start_drain(10 * MAX_BLOCK_MS)
+    port_harness.loop.run(MAX_BLOCK_MS - 1)
+    assert drained(port_harness) == [] and peer.outcomes() == []
+    port_harness.loop.run(1)
     assert [each.code for each in peer.outcomes()] == [LocalCode.METADATA_TIMEOUT]
-    assert drained(stage) == []
+    assert drained(port_harness) == []
     peer.send([Kind.ACK, peer.outcomes()[-1].number])
-    stage.turns.run_now()
-    assert drained(stage) == [0]
+    port_harness.turns.run_now()
+    assert drained(port_harness) == [0]
 
 
 @pytest.mark.rule("S2")
-def test_what_is_left_at_the_end_of_a_drain_fails_with_its_reason(stage: Stage) -> None:
-    peer = stage.client()
-    stage.submit(peer, topic="late")
-    stage.know("t")
-    stage.submit(peer, seq=1, topic="t", stream=2)
-    stage.driver.start_drain(MAX_BLOCK_MS / 2)
-    stage.loop.run(MAX_BLOCK_MS / 2 - 1)
-    assert drained(stage) == [] and peer.outcomes() == []
-    stage.loop.run(1)
+def test_what_is_left_at_the_end_of_a_drain_fails_with_its_reason(port_harness: DriverHarness) -> None:
+    peer = port_harness.client()
+    port_harness.submit(peer, topic="late")
+    port_harness.know("t")
+    port_harness.submit(peer, seq=1, topic="t", stream=2)
+    port_harness.driver.start_drain(MAX_BLOCK_MS / 2)
+    port_harness.loop.run(MAX_BLOCK_MS / 2 - 1)
+    assert drained(port_harness) == [] and peer.outcomes() == []
+    port_harness.loop.run(1)
     assert [each.code for each in peer.outcomes()] == [LocalCode.ABORTED] * 2
-    assert drained(stage) == []
+    assert drained(port_harness) == []
     peer.send([Kind.ACK, peer.outcomes()[-1].number])
-    stage.turns.run_now()
-    assert drained(stage) == [0]
+    port_harness.turns.run_now()
+    assert drained(port_harness) == [0]
 
 
-def drained(stage: Stage) -> list[int]:
+def drained(port_harness: DriverHarness) -> list[int]:
     """What the worker has said of the end of its drain: the records that it leaves."""
-    return [each.left for each in stage.host.sent if isinstance(each, Drained)]
+    return [each.left for each in port_harness.host.sent if isinstance(each, Drained)]
 
 
-def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(stage: Stage) -> None:
-    buffers = stage.driver._sender.room.buffers
-    spare_memory = stage.driver._spare_memory
+def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(port_harness: DriverHarness) -> None:
+    buffers = port_harness.driver._sender.room.buffers
+    spare_memory = port_harness.driver._spare_memory
     lent = [buffers.take(1_000) for _ in range(8)]
     for buffer in lent:
         assert buffer is not None

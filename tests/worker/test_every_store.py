@@ -21,7 +21,7 @@ from sidecar.common.errors import Code
 from sidecar.shm.segment import Segment
 
 from .histories import Step, Stub, World
-from .slot_stage import MemoryBroker
+from .slot_harness import MemoryBroker
 from .store_recorder import StoreRecorder
 
 HISTORIES: dict[str, list[Step]] = {

@@ -18,7 +18,7 @@ from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
 from sidecar.worker.stubs.intake import Intake
 from sidecar.worker.stubs.shares import Shares
 
-from .hand import HandHost, ListedOutboxes, no_limits
+from .manual_worker import ListedOutboxes, ManualHost, no_limits
 
 EPOCH = 7
 PAGE_BYTES = 1000
@@ -145,7 +145,7 @@ class FakeCommit:
         self.pending.append(payload)
 
 
-class HandTopics:
+class ManualTopics:
     """Topics that a test makes; ``entries`` are those that were accepted."""
 
     def __init__(self, open_topic: Callable[[str], TopicQueue]) -> None:
@@ -161,7 +161,7 @@ class HandTopics:
         self.entries.append(entry)
 
 
-class HandSettlement:
+class ManualSettlement:
     """Notes why records were refused."""
 
     def __init__(self) -> None:
@@ -171,15 +171,15 @@ class HandSettlement:
         self.refused.append(refusal)
 
 
-class Scene:
+class Harness:
     def __init__(self, pages: int = 8, page_count: int = 8, commit: FakeCommit | None = None) -> None:
         self.pool = FakePool(pages)
         self.row = FakeRow()
         self.session = ClientSession(b"r", self.row, "test", 0.0)  # type: ignore[arg-type]
         self.outboxes = ListedOutboxes()
-        self.topics = HandTopics(self.queue)
-        self.settlement = HandSettlement()
-        self.host = HandHost()
+        self.topics = ManualTopics(self.queue)
+        self.settlement = ManualSettlement()
+        self.host = ManualHost()
         self.counters = FakeCounters()
         self.queues: dict[str, TopicQueue] = {}
         self.shares = Shares(
@@ -238,75 +238,75 @@ class Scene:
 
 @pytest.mark.rule("A1")
 def test_the_next_submission_is_taken_and_its_position_is_part_of_the_entry() -> None:
-    scene = Scene()
-    scene.submit(1)
-    scene.submit(2)
-    assert [each["seq"] for each in scene.chain().appended] == [1, 2]
-    assert scene.row.positions == {1: 2}
-    assert scene.session.accepted_bytes == 2 * len(PAYLOAD)
-    assert scene.take_accepted() == [(1, 2)]
-    assert scene.counters["records_accepted_total"] == 8
+    harness = Harness()
+    harness.submit(1)
+    harness.submit(2)
+    assert [each["seq"] for each in harness.chain().appended] == [1, 2]
+    assert harness.row.positions == {1: 2}
+    assert harness.session.accepted_bytes == 2 * len(PAYLOAD)
+    assert harness.take_accepted() == [(1, 2)]
+    assert harness.counters["records_accepted_total"] == 8
 
 
 def test_what_waits_for_the_disk_outlives_the_buffer_it_came_in() -> None:
     commit = FakeCommit()
-    scene = Scene(commit=commit)
+    harness = Harness(commit=commit)
     received = bytearray(PAYLOAD)
     fields = [EPOCH, 1, 1, "t", 1_700_000_000_000, Format.MSGPACK, 0, 4]
-    scene.intake.submit(scene.session, fields, memoryview(received), 5.0)
+    harness.intake.submit(harness.session, fields, memoryview(received), 5.0)
     received[:] = bytes(len(received))  # the next message
     assert [bytes(payload) for payload in commit.pending] == [PAYLOAD]
 
 
 def test_a_repeat_is_told_its_position_and_not_taken_again() -> None:
-    scene = Scene()
-    scene.submit(1)
-    scene.take_accepted()
-    scene.submit(1)
-    assert len(scene.chain().appended) == 1
-    assert scene.take_accepted() == [(1, 1)]
+    harness = Harness()
+    harness.submit(1)
+    harness.take_accepted()
+    harness.submit(1)
+    assert len(harness.chain().appended) == 1
+    assert harness.take_accepted() == [(1, 1)]
 
 
 def test_a_gap_is_answered_with_one_resend_until_the_missing_one_arrives() -> None:
-    scene = Scene()
-    scene.submit(3)
-    scene.submit(4)
-    assert scene.take_sent() == [[Kind.RESEND, 1, 1]]
+    harness = Harness()
+    harness.submit(3)
+    harness.submit(4)
+    assert harness.take_sent() == [[Kind.RESEND, 1, 1]]
     for seq in (1, 2, 3):
-        scene.submit(seq)
-    assert [each["seq"] for each in scene.chain().appended] == [1, 2, 3]
-    scene.submit(9)
-    assert scene.take_sent() == [[Kind.RESEND, 1, 4]]
-    assert scene.counters["frames_resent_total"] == 3, "3 and 4 before the stream was open, and 9"
+        harness.submit(seq)
+    assert [each["seq"] for each in harness.chain().appended] == [1, 2, 3]
+    harness.submit(9)
+    assert harness.take_sent() == [[Kind.RESEND, 1, 4]]
+    assert harness.counters["frames_resent_total"] == 3, "3 and 4 before the stream was open, and 9"
 
 
 def test_another_epoch_must_say_hello_again() -> None:
-    scene = Scene()
-    scene.submit(1, epoch=EPOCH - 1)
-    assert scene.take_sent() == [[Kind.HELLO_AGAIN, EPOCH]]
-    assert not scene.queues
+    harness = Harness()
+    harness.submit(1, epoch=EPOCH - 1)
+    assert harness.take_sent() == [[Kind.HELLO_AGAIN, EPOCH]]
+    assert not harness.queues
 
 
 @pytest.mark.rule("A2")
 def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
-    scene = Scene(pages=1)
-    scene.submit(1)
-    scene.submit(2)
-    assert [message[:3] for message in scene.take_sent()] == [[Kind.HOLD, 1, 2]]
-    scene.submit(2)  # what was under way when the HOLD came is dropped without an answer
-    scene.submit(3)
-    assert scene.take_sent() == []
-    assert len(scene.chain().appended) == 1
+    harness = Harness(pages=1)
+    harness.submit(1)
+    harness.submit(2)
+    assert [message[:3] for message in harness.take_sent()] == [[Kind.HOLD, 1, 2]]
+    harness.submit(2)  # what was under way when the HOLD came is dropped without an answer
+    harness.submit(3)
+    assert harness.take_sent() == []
+    assert len(harness.chain().appended) == 1
 
-    scene.pool.give(scene.chain().linked[:1])
-    stream, pages = scene.pool.grant()
-    scene.intake.holds.pool_granted(stream, pages, 10.0)
-    assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
-    scene.submit(1, stream=2, topic="other")  # somebody quicker does not get the pages that were waited for
-    assert scene.chain("other").appended == []
-    scene.submit(2)
-    assert [each["seq"] for each in scene.chain().appended] == [1, 2]
-    counters = scene.counters
+    harness.pool.give(harness.chain().linked[:1])
+    stream, pages = harness.pool.grant()
+    harness.intake.holds.pool_granted(stream, pages, 10.0)
+    assert harness.take_sent() == [[Kind.RESUME, 1, 2]]
+    harness.submit(1, stream=2, topic="other")  # somebody quicker does not get the pages that were waited for
+    assert harness.chain("other").appended == []
+    harness.submit(2)
+    assert [each["seq"] for each in harness.chain().appended] == [1, 2]
+    counters = harness.counters
     assert (counters["holds_total"], counters["frames_resent_total"]) == (2, 4), (
         "2 twice, 3, and the other stream"
     )
@@ -314,101 +314,101 @@ def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
 
 @pytest.mark.rule("A2")
 def test_pages_kept_for_a_stub_that_does_not_come_back_go_to_others() -> None:
-    scene = Scene(pages=1)
-    scene.submit(1)
-    scene.submit(2)
-    scene.pool.give([0])
-    stream, pages = scene.pool.grant()
-    scene.intake.holds.pool_granted(stream, pages, 10.0)
-    scene.intake.holds.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
-    assert scene.pool.free == []
-    scene.intake.holds.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
-    assert len(scene.pool.free) == 1
+    harness = Harness(pages=1)
+    harness.submit(1)
+    harness.submit(2)
+    harness.pool.give([0])
+    stream, pages = harness.pool.grant()
+    harness.intake.holds.pool_granted(stream, pages, 10.0)
+    harness.intake.holds.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
+    assert harness.pool.free == []
+    harness.intake.holds.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
+    assert len(harness.pool.free) == 1
 
 
 @pytest.mark.rule("A2")
 def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
-    scene = Scene(pages=1)
-    scene.submit(1)
-    scene.submit(2)
-    assert len(scene.pool.waiters) == 1
-    scene.intake.holds.forget(scene.session)
-    assert scene.pool.waiters == []
+    harness = Harness(pages=1)
+    harness.submit(1)
+    harness.submit(2)
+    assert len(harness.pool.waiters) == 1
+    harness.intake.holds.forget(harness.session)
+    assert harness.pool.waiters == []
 
 
 def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
-    scene = Scene(pages=8, page_count=9)
+    harness = Harness(pages=8, page_count=9)
     for seq in range(1, 6):
-        scene.submit(seq)
-    assert len(scene.chain().appended) == 4  # half of the pool, with the index of what is in them
-    assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 5]
-    scene.submit(1, stream=2, topic="other")
-    assert len(scene.chain("other").appended) == 1
-    scene.chain().page_count = 3
-    scene.intake.holds.shares_freed(6.0)
-    assert scene.take_sent() == []  # at the edge it would be held again at once
-    scene.chain().page_count = 1
-    scene.intake.holds.shares_freed(6.0)
-    assert scene.take_sent() == [[Kind.RESUME, 1, 5]]
+        harness.submit(seq)
+    assert len(harness.chain().appended) == 4  # half of the pool, with the index of what is in them
+    assert harness.take_sent()[0][:3] == [Kind.HOLD, 1, 5]
+    harness.submit(1, stream=2, topic="other")
+    assert len(harness.chain("other").appended) == 1
+    harness.chain().page_count = 3
+    harness.intake.holds.shares_freed(6.0)
+    assert harness.take_sent() == []  # at the edge it would be held again at once
+    harness.chain().page_count = 1
+    harness.intake.holds.shares_freed(6.0)
+    assert harness.take_sent() == [[Kind.RESUME, 1, 5]]
 
 
 def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() -> None:
-    scene = Scene(pages=8, page_count=8)
-    scene.session.unsettled_bytes = 4 * PAGE_BYTES
-    scene.submit(1)
-    assert "client test holds its share" in scene.held_reason
-    assert scene.take_sent()[0][0] == Kind.HOLD
-    scene.session.unsettled_bytes = 2 * PAGE_BYTES
-    scene.intake.holds.shares_freed(6.0)
-    assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
+    harness = Harness(pages=8, page_count=8)
+    harness.session.unsettled_bytes = 4 * PAGE_BYTES
+    harness.submit(1)
+    assert "client test holds its share" in harness.held_reason
+    assert harness.take_sent()[0][0] == Kind.HOLD
+    harness.session.unsettled_bytes = 2 * PAGE_BYTES
+    harness.intake.holds.shares_freed(6.0)
+    assert harness.take_sent() == [[Kind.RESUME, 1, 1]]
 
 
 def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
-    scene = Scene(pages=16, page_count=17)
+    harness = Harness(pages=16, page_count=17)
     for number, topic in enumerate(("a", "b", "c"), 1):
-        scene.queue(topic).has_leader = False
+        harness.queue(topic).has_leader = False
         for seq in range(1, 8):
-            scene.submit(seq, stream=number, topic=topic)
-    assert sum(scene.chain(topic).page_count for topic in ("a", "b", "c")) == 12
-    assert "does not move" in scene.held_reason
+            harness.submit(seq, stream=number, topic=topic)
+    assert sum(harness.chain(topic).page_count for topic in ("a", "b", "c")) == 12
+    assert "does not move" in harness.held_reason
     for seq in range(1, 5):
-        scene.submit(seq, stream=9, topic="good")
-    assert scene.chain("good").page_count == 4
-    scene.take_sent()
-    scene.queue("a").has_leader = True
-    scene.shares.count_all(6.0)
-    scene.intake.holds.shares_freed(6.0)
-    assert {message[1] for message in scene.take_sent() if message[0] == Kind.RESUME} == {2, 3}
+        harness.submit(seq, stream=9, topic="good")
+    assert harness.chain("good").page_count == 4
+    harness.take_sent()
+    harness.queue("a").has_leader = True
+    harness.shares.count_all(6.0)
+    harness.intake.holds.shares_freed(6.0)
+    assert {message[1] for message in harness.take_sent() if message[0] == Kind.RESUME} == {2, 3}
 
 
 def test_a_topic_counts_as_stalled_only_after_the_request_timeout() -> None:
-    scene = Scene(pages=16, page_count=16)
-    scene.submit(1)
-    queue = scene.queue("t")
-    assert not scene.shares.is_stalled(queue, queue.last_settled_ms + 1000.0)
-    assert scene.shares.is_stalled(queue, queue.last_settled_ms + 1000.1)
+    harness = Harness(pages=16, page_count=16)
+    harness.submit(1)
+    queue = harness.queue("t")
+    assert not harness.shares.is_stalled(queue, queue.last_settled_ms + 1000.0)
+    assert harness.shares.is_stalled(queue, queue.last_settled_ms + 1000.1)
 
 
 def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> None:
-    scene = Scene()
-    scene.row.ring_free_bytes = 100
-    scene.submit(1)
-    assert scene.take_sent()[0][:3] == [Kind.HOLD, 1, 1]
-    scene.row.ring_free_bytes = 400
-    scene.intake.holds.ring_acked(scene.session)
-    assert scene.take_sent() == []
-    scene.row.ring_free_bytes = 900
-    scene.intake.holds.ring_acked(scene.session)
-    assert scene.take_sent() == [[Kind.RESUME, 1, 1]]
+    harness = Harness()
+    harness.row.ring_free_bytes = 100
+    harness.submit(1)
+    assert harness.take_sent()[0][:3] == [Kind.HOLD, 1, 1]
+    harness.row.ring_free_bytes = 400
+    harness.intake.holds.ring_acked(harness.session)
+    assert harness.take_sent() == []
+    harness.row.ring_free_bytes = 900
+    harness.intake.holds.ring_acked(harness.session)
+    assert harness.take_sent() == [[Kind.RESUME, 1, 1]]
 
 
 def test_a_stream_without_a_place_in_its_row_is_refused_alone() -> None:
-    scene = Scene(pages=STREAMS_MAX + 1, page_count=STREAMS_MAX + 1)
+    harness = Harness(pages=STREAMS_MAX + 1, page_count=STREAMS_MAX + 1)
     for stream in range(1, STREAMS_MAX + 2):
-        scene.submit(1, stream=stream, topic=f"t{stream}")
-    assert [message[:2] for message in scene.take_sent()] == [[Kind.REFUSED, "TOO_MANY_STREAMS"]]
-    assert scene.row.positions == dict.fromkeys(range(1, STREAMS_MAX + 1), 1)
-    assert f"t{STREAMS_MAX + 1}" not in scene.queues, "nothing is made for it"
+        harness.submit(1, stream=stream, topic=f"t{stream}")
+    assert [message[:2] for message in harness.take_sent()] == [[Kind.REFUSED, "TOO_MANY_STREAMS"]]
+    assert harness.row.positions == dict.fromkeys(range(1, STREAMS_MAX + 1), 1)
+    assert f"t{STREAMS_MAX + 1}" not in harness.queues, "nothing is made for it"
 
 
 @pytest.mark.parametrize(
@@ -422,15 +422,15 @@ def test_a_stream_without_a_place_in_its_row_is_refused_alone() -> None:
     ],
 )
 def test_impossible_submissions_are_refused_and_change_nothing(fields: list[Any], reason: str) -> None:
-    scene = Scene()
+    harness = Harness()
     with pytest.raises(ValueError, match=reason):
-        scene.intake.submit(scene.session, fields, PAYLOAD, 5.0)
-    assert scene.chain().appended == []
-    assert len(scene.pool.free) == 8
+        harness.intake.submit(harness.session, fields, PAYLOAD, 5.0)
+    assert harness.chain().appended == []
+    assert len(harness.pool.free) == 8
 
 
 def test_a_draining_worker_takes_nothing() -> None:
-    scene = Scene()
-    scene.intake.draining = True
-    scene.submit(1)
-    assert scene.chain().appended == []
+    harness = Harness()
+    harness.intake.draining = True
+    harness.submit(1)
+    assert harness.chain().appended == []

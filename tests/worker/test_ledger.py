@@ -19,7 +19,7 @@ from sidecar.worker.streams.session import ClientSession
 from tests.reading_back import row_of
 
 from . import store_moments
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 from .store_moments import STORES, Recorder, restore, successor
 
 REFUSED = b"refused"
@@ -44,86 +44,86 @@ def balance(counters: Mapping[str, int]) -> tuple[int, int]:
     return counters["records_accepted_total"], ended + counters["records_held"]
 
 
-def truly_held(stage: SlotStage) -> int:
+def truly_held(harness: SlotHarness) -> int:
     """From the journal's words: records that are not done, without those that a descriptor calls delivered."""
-    open_records = sum(chain.live_records for chain in stage.chain_table)
-    return open_records - sum(each.count for each in stage.descriptors if each.state >= 2 and not each.code)
+    open_records = sum(chain.live_records for chain in harness.chain_table)
+    return open_records - sum(each.count for each in harness.descriptors if each.state >= 2 and not each.code)
 
 
-def step(stage: SlotStage) -> None:
-    stage.turn()
+def step(harness: SlotHarness) -> None:
+    harness.turn()
     # A record that names a partition that is not there waits for it up to max.block.ms, which ends at once here.
-    for queue in stage.topics:
+    for queue in harness.topics:
         while queue.out_of_range:
             ordinal, accepted_ms = queue.out_of_range.popleft()
-            stage.topics.waiting._fail(queue, ordinal, LocalCode.INVALID_PARTITION, accepted_ms)
+            harness.topics.waiting._fail(queue, ordinal, LocalCode.INVALID_PARTITION, accepted_ms)
 
 
-def live(stage: SlotStage, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
+def live(harness: SlotHarness, *, first: int, is_acking: bool, look: Callable[[], None]) -> None:
     """The client sends its remaining records; it says that it knows of failures, or never does."""
-    row = row_of(ClientTable(stage.segment), CLIENT_ID)
-    session: ClientSession = stage.attach(None if row is None else row.secret)[0]
+    row = row_of(ClientTable(harness.segment), CLIENT_ID)
+    session: ClientSession = harness.attach(None if row is None else row.secret)[0]
     at = session.streams[1].position if 1 in session.streams else first
     for number in range(at, len(SUBMISSIONS)):
         if number == 1:
-            stage.know_topic()
-        stage.accept(session, *SUBMISSIONS[number])
+            harness.know_topic()
+        harness.accept(session, *SUBMISSIONS[number])
         look()
-        step(stage)
+        step(harness)
         look()
         if is_acking:
-            stage.acknowledge(session)
+            harness.acknowledge(session)
             look()
-    stage.know_topic()
+    harness.know_topic()
     for _ in range(60):
-        step(stage)
+        step(harness)
         look()
         if is_acking:
-            stage.acknowledge(session)
-        if stage.sender.is_idle and not stage.topics.waiting.entry_count:
+            harness.acknowledge(session)
+        if harness.sender.is_idle and not harness.topics.waiting.entry_count:
             break
     if not is_acking:
-        stage.sessions.detach(session, stage.now_ms)
+        harness.sessions.detach(session, harness.now_ms)
         look()
-        stage.give_up()
+        harness.give_up()
     look()
 
 
-def check_end(stage: SlotStage, *, is_acking: bool) -> None:
+def check_end(harness: SlotHarness, *, is_acking: bool) -> None:
     """All ended. The log has the records that were counted as delivered; each failure was reported or is a letter."""
-    counters = stage.counters.read()
-    log = sorted(value for values in stage.broker.log.values() for value in values)
+    counters = harness.counters.read()
+    log = sorted(value for values in harness.broker.log.values() for value in values)
     assert len(log) == len(set(log)) == counters["records_delivered_total"]
     assert set(log) <= set(GOOD) - {REFUSED}
     assert counters["records_held"] == 0
     assert counters["records_accepted_total"] == TOTAL
     assert balance(counters) == (TOTAL, TOTAL)
-    letters = {parse(line).identity: parse(line).value for line in lines(stage.broker.spool, 1)}
+    letters = {parse(line).identity: parse(line).value for line in lines(harness.broker.spool, 1)}
     assert not set(letters.values()) & set(log)
     assert counters["records_dead_lettered_total"] <= len(letters)
     if not is_acking:
         assert len(letters) == TOTAL - len(log), "nobody was told, so each one is kept"
-    assert describe_undelivered(stage.segment) == []
-    assert list(stage.descriptors) == []
+    assert describe_undelivered(harness.segment) == []
+    assert list(harness.descriptors) == []
 
 
 @pytest.mark.parametrize("is_acking", [True, False])
 def test_the_balance_holds_at_every_look(segment: Segment, is_acking: bool) -> None:
     broker = MemoryBroker(refuse_value=REFUSED)
-    stage = SlotStage(segment, broker, 1)
+    harness = SlotHarness(segment, broker, 1)
     looks = 0
 
     def look() -> None:
         nonlocal looks
         looks += 1
-        counters = stage.counters.read()
+        counters = harness.counters.read()
         assert balance(counters)[0] == balance(counters)[1], counters
-        assert counters["records_held"] == truly_held(stage)
+        assert counters["records_held"] == truly_held(harness)
 
-    live(stage, first=0, is_acking=is_acking, look=look)
+    live(harness, first=0, is_acking=is_acking, look=look)
     assert looks > 10
-    check_end(stage, is_acking=is_acking)
-    counters = stage.counters.read()
+    check_end(harness, is_acking=is_acking)
+    counters = harness.counters.read()
     told, kept = ("failed", "dead_lettered") if is_acking else ("dead_lettered", "failed")
     assert counters[f"records_{told}_total"] == TOTAL - counters["records_delivered_total"] > 2
     assert counters[f"records_{kept}_total"] == 0
@@ -148,7 +148,7 @@ def test_a_worker_that_dies_anywhere(
     more: list[tuple[Any, str]] = [(slots, "store_release_u64"), (completions, "mark_failed_done")]
     monkeypatch.setattr(store_moments, "STORES", [*STORES, *more])
     with recorder:
-        first = SlotStage(segment, broker, 1)
+        first = SlotHarness(segment, broker, 1)
         monkeypatch.setattr(Counters, "add", torn)
         live(first, first=0, is_acking=is_acking, look=recorder.take)
         monkeypatch.setattr(Counters, "add", whole)

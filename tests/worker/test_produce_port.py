@@ -32,10 +32,10 @@ from tests.net.links import until
 from tests.net.test_broker_link import INIT_BODY_V4
 from tests.patience import PATIENCE_S
 
-from .hand import EPOCH
-from .port_stage import BASE_TIMESTAMP_MS, PortStage
-from .port_stage import Peer as Stub
-from .scene import Scene
+from .harness import Harness
+from .manual_worker import EPOCH
+from .port_harness import BASE_TIMESTAMP_MS, PortHarness
+from .port_harness import Peer as Stub
 
 PRODUCE_VERSION = 8
 """The last one with plain lengths: quick to read and to write by hand."""
@@ -95,13 +95,13 @@ class Produced:
         return int(number)
 
 
-class Bed:
+class ProduceHarness:
     """One worker's rooms on a loop, brokers 1, 2 ... with the topics t, u ... of one partition each."""
 
-    def __init__(self, scene: Scene, brokers: list[FakeBroker]) -> None:
-        self.rooms = scene.rooms
-        self.stage = PortStage(scene)
-        self.stub: Stub = self.stage.client()
+    def __init__(self, inner: Harness, brokers: list[FakeBroker]) -> None:
+        self.rooms = inner.rooms
+        self.port_harness = PortHarness(inner)
+        self.stub: Stub = self.port_harness.client()
         self.seqs: dict[str, int] = {}
         nodes = [Node(id, "127.0.0.1", broker.port) for id, broker in enumerate(brokers, 1)]
         partitions = tuple(PartitionUpdate("tu"[id], None, 0, id + 1) for id in range(len(brokers)))
@@ -133,7 +133,7 @@ class Bed:
         return found
 
 
-Body = Callable[[Bed, list[FakeBroker]], Awaitable[None]]
+Body = Callable[[ProduceHarness, list[FakeBroker]], Awaitable[None]]
 
 
 def run(path: Path, body: Body, *brokers: FakeBroker, **config: Any) -> None:
@@ -146,22 +146,22 @@ def run(path: Path, body: Body, *brokers: FakeBroker, **config: Any) -> None:
         )
         settings = {"linger_ms": 0.0, "enable_idempotence": False, "retry_backoff_ms": 1.0, **config}
         real = {"loop": loop, "clock": clock, "links": links}
-        scene = Scene(path / "segment", producer_config(**settings), pool_bytes=16 << 20, **real)
+        inner = Harness(path / "segment", producer_config(**settings), pool_bytes=16 << 20, **real)
         for broker in brokers:
             await broker.__aenter__()
         try:
-            bed = Bed(scene, list(brokers))
-            free = scene.descriptors.free_count
-            await body(bed, list(brokers))
-            await until(lambda: bed.buffers_taken == 0)
-            await until(lambda: scene.descriptors.free_count == free)
-            assert not bed.rooms.brokers.produce_port._awaited, "nothing waits for an answer"
+            harness = ProduceHarness(inner, list(brokers))
+            free = inner.descriptors.free_count
+            await body(harness, list(brokers))
+            await until(lambda: harness.buffers_taken == 0)
+            await until(lambda: inner.descriptors.free_count == free)
+            assert not harness.rooms.brokers.produce_port._awaited, "nothing waits for an answer"
         finally:
             links.close_all()
-            bed.rooms.brokers.codecs.shutdown()
+            harness.rooms.brokers.codecs.shutdown()
             for broker in brokers:
                 await broker.__aexit__()
-            scene.close()
+            inner.close()
 
     asyncio.run(live())
 
@@ -189,17 +189,17 @@ def test_a_buffer_is_lent_until_the_kernel_has_every_byte_of_it(tmp_path: Path) 
         arrived.append(Produced(request.frame))
         await answer(peer, request)
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
-        bed.send(b"a" * LARGE)
-        link = bed.rooms.brokers.links
-        await until(lambda: link.link(1) is not None and bed.buffers_taken == 1)
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
+        harness.send(b"a" * LARGE)
+        link = harness.rooms.brokers.links
+        await until(lambda: link.link(1) is not None and harness.buffers_taken == 1)
         for _ in range(3):
-            bed.send(b"b" * LARGE, topic="u")
-            await until(lambda: bed.buffers_taken == 1)
+            harness.send(b"b" * LARGE, topic="u")
+            await until(lambda: harness.buffers_taken == 1)
         assert not arrived
-        await bed.outcomes(3)
+        await harness.outcomes(3)
         may_read.set()
-        await bed.outcomes(4)
+        await harness.outcomes(4)
         assert [each.values() for each in arrived] == [[b"a" * LARGE]]
 
     slow = FakeBroker(note, on_api_versions=read_late, receive_buffer_bytes=4096)
@@ -209,14 +209,14 @@ def test_a_buffer_is_lent_until_the_kernel_has_every_byte_of_it(tmp_path: Path) 
 def test_a_batch_that_expires_while_it_is_written_leaves_its_buffer_alone(tmp_path: Path) -> None:
     """The caller has its failure; the kernel still has the buffer, until the connection ends."""
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
-        bed.send(b"a" * LARGE)
-        ((kind, code),) = await bed.outcomes(1)
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
+        harness.send(b"a" * LARGE)
+        ((kind, code),) = await harness.outcomes(1)
         assert (kind, code) == (OutcomeKind.FAILED, LocalCode.EXPIRED)
-        assert bed.buffers_taken == 1
-        bed.stub.send([Kind.ACK, 1])
-        bed.rooms.brokers.links.close(1, "the test ends it")
-        assert bed.buffers_taken == 0
+        assert harness.buffers_taken == 1
+        harness.stub.send([Kind.ACK, 1])
+        harness.rooms.brokers.links.close(1, "the test ends it")
+        assert harness.buffers_taken == 0
 
     deaf = broker(reads=False, receive_buffer_bytes=4096)
     run(tmp_path, body, deaf, delivery_timeout_ms=300.0, request_timeout_ms=20_000.0)
@@ -229,14 +229,14 @@ def test_a_connection_closed_in_the_middle_of_a_request_sends_it_again_as_it_was
         arrived.append(Produced(request.frame))
         await answer(peer, request)
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
         brokers[0]._reads = False
-        bed.send(b"a" * LARGE)
-        await until(lambda: bed.buffers_taken == 1 and bed.rooms.brokers.links.link(1) is not None)
+        harness.send(b"a" * LARGE)
+        await until(lambda: harness.buffers_taken == 1 and harness.rooms.brokers.links.link(1) is not None)
         assert not arrived
         brokers[0]._reads = True
         brokers[0].peers[0].close()
-        assert await bed.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
+        assert await harness.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
         assert [each.values() for each in arrived] == [[b"a" * LARGE]]
 
     run(tmp_path, body, broker(note, receive_buffer_bytes=4096))
@@ -249,11 +249,11 @@ def test_a_request_that_fails_in_an_unforeseen_way_gives_its_buffer_back(tmp_pat
     def fail(*_: object) -> Any:
         raise MemoryError
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
-        bed.send(b"first")
-        bed.send(b"first", topic="u")
-        await bed.outcomes(2)
-        port, links = bed.rooms.brokers.produce_port, bed.rooms.brokers.links
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
+        harness.send(b"first")
+        harness.send(b"first", topic="u")
+        await harness.outcomes(2)
+        port, links = harness.rooms.brokers.produce_port, harness.rooms.brokers.links
         link, other = links.link(1), links.link(2)
         assert link is not None and other is not None
         encode = port._encoder.encode
@@ -261,10 +261,10 @@ def test_a_request_that_fails_in_an_unforeseen_way_gives_its_buffer_back(tmp_pat
             link._give = fail
         else:
             port._encoder.encode = fail  # type: ignore[method-assign]
-        bed.send(b"second")
+        harness.send(b"second")
         await until(lambda: link.is_closed)
         port._encoder.encode = encode  # type: ignore[method-assign]
-        assert await bed.outcomes(3) == [(OutcomeKind.DELIVERED, 0)] * 3
+        assert await harness.outcomes(3) == [(OutcomeKind.DELIVERED, 0)] * 3
         assert not other.is_closed
 
     run(tmp_path, body, broker(answer), broker(answer))
@@ -279,12 +279,12 @@ def test_a_question_for_a_producer_id_that_fails_in_an_unforeseen_way_is_reporte
     def fail(entity: object) -> Any:
         raise RuntimeError("a bug")
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: failures.append(str(context["exception"]))
         )
         monkeypatch.setattr(producer_id_port, "parse_init_producer_id", fail)
-        bed.send(b"a")
+        harness.send(b"a")
         await until(lambda: failures == ["a bug"])
 
     async def give_id(peer: Peer, request: Request) -> None:
@@ -320,12 +320,12 @@ def test_the_error_of_a_broker_that_does_not_say_what_it_has_is_shown(tmp_path: 
             else:
                 await answer(peer, request)
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
-        bed.send(b"a")
-        batches = bed.rooms.core.accumulator.batches_of
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
+        harness.send(b"a")
+        batches = harness.rooms.core.accumulator.batches_of
         await until(lambda: [each.last_error for each in batches("t")] == ["UNKNOWN_SERVER_ERROR"])
         has_failed.set()
-        assert await bed.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
+        assert await harness.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
 
     run(tmp_path, body, FakeBroker(handle, on_api_versions=versions), enable_idempotence=True)
 
@@ -339,13 +339,13 @@ def test_an_answer_of_a_connection_that_was_closed_is_nobodys(tmp_path: Path) ->
         if len(held) > 1:
             await answer(peer, request)
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
-        bed.send(b"a")
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
+        harness.send(b"a")
         await until(lambda: len(held) == 1)
-        bed.rooms.driver._links.close(1, "too slow")
+        harness.rooms.driver._links.close(1, "too slow")
         peer, request = held[0]
         await asyncio.gather(answer(peer, request), return_exceptions=True)
-        assert await bed.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
+        assert await harness.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
         assert [Produced(each.frame).values() for _, each in held] == [[b"a"], [b"a"]]
 
     run(tmp_path, body, broker(hold_first))
@@ -359,10 +359,10 @@ def test_a_batch_that_is_too_large_goes_in_pieces_from_buffers_of_their_own(tmp_
         arrived.append(produced.values())
         await peer.answer(request, produced.answer(Code.MESSAGE_TOO_LARGE if len(arrived[-1]) > 2 else 0))
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
         values = [b"%d" % number * 1_000 for number in range(8)]
-        bed.send(*values)
-        assert await bed.outcomes(8) == [(OutcomeKind.DELIVERED, 0)] * 8
+        harness.send(*values)
+        assert await harness.outcomes(8) == [(OutcomeKind.DELIVERED, 0)] * 8
         assert [value for each in arrived if len(each) <= 2 for value in each] == values
 
     run(tmp_path, body, broker(refuse_many))
@@ -388,16 +388,16 @@ def test_a_buffer_that_a_codec_writes_to_is_nobody_elses(
         assert produced.values("".join(topic for topic, _ in produced.batches))
         await answer(peer, request)
 
-    async def body(bed: Bed, brokers: list[FakeBroker]) -> None:
+    async def body(harness: ProduceHarness, brokers: list[FakeBroker]) -> None:
         monkeypatch.setattr(request_encoder, "compress", slow)
-        bed.send(b"a" * 10_000)
-        await until(lambda: bed.buffers_taken == 1)
+        harness.send(b"a" * 10_000)
+        await until(lambda: harness.buffers_taken == 1)
         if cut:
-            bed.rooms.brokers.links.close(1, "the test ends it")
+            harness.rooms.brokers.links.close(1, "the test ends it")
             await asyncio.sleep(0)
-            assert bed.buffers_taken >= 1, "the codec still writes"
+            assert harness.buffers_taken >= 1, "the codec still writes"
         may_end.set()
-        assert await bed.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
+        assert await harness.outcomes(1) == [(OutcomeKind.DELIVERED, 0)]
         assert arrived == ["t"]
 
     run(tmp_path, body, broker(note), compression_type="gzip")

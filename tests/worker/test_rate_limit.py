@@ -15,7 +15,7 @@ from sidecar.shm.rate_words import IDLE_MS, RateClock, find_clock
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.rate_limit import BURST_MS, RateLimit, RateLimits
 from tests.configs import producer_config
-from tests.worker.test_intake import Scene
+from tests.worker.test_intake import Harness
 
 IDLE_US = IDLE_MS * 1_000
 
@@ -294,29 +294,29 @@ def test_a_clock_from_before_the_host_was_started_again_is_not_believed(
 
 @pytest.mark.rule("A1")
 def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> None:
-    scene = Scene()
-    scene.queue("t").rate = limit({}, records=20)
-    scene.submit(1)  # four records at 5 ms: paid for at 205 ms
-    assert scene.intake.holds.next_timed_ms == float("inf")
-    scene.submit(2)
-    assert scene.take_sent() == [[Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20"]]
-    scene.submit(1, stream=2, topic="other")
-    assert len(scene.chain("other").appended) == 1
-    due_ms = scene.intake.holds.next_timed_ms
+    harness = Harness()
+    harness.queue("t").rate = limit({}, records=20)
+    harness.submit(1)  # four records at 5 ms: paid for at 205 ms
+    assert harness.intake.holds.next_timed_ms == float("inf")
+    harness.submit(2)
+    assert harness.take_sent() == [[Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20"]]
+    harness.submit(1, stream=2, topic="other")
+    assert len(harness.chain("other").appended) == 1
+    due_ms = harness.intake.holds.next_timed_ms
     assert due_ms == pytest.approx(205.0 - BURST_MS)
-    scene.intake.holds.timed_due(due_ms - 0.1)
-    assert scene.take_sent() == []
-    scene.intake.holds.timed_due(due_ms)
-    assert scene.take_sent() == [[Kind.RESUME, 1, 2]]
-    assert scene.intake.holds.next_timed_ms == float("inf")
+    harness.intake.holds.timed_due(due_ms - 0.1)
+    assert harness.take_sent() == []
+    harness.intake.holds.timed_due(due_ms)
+    assert harness.take_sent() == [[Kind.RESUME, 1, 2]]
+    assert harness.intake.holds.next_timed_ms == float("inf")
 
 
 def test_a_stream_whose_client_left_is_not_resumed() -> None:
-    scene = Scene()
-    scene.queue("t").rate = limit({}, records=1)
-    scene.submit(1)
-    scene.submit(2)
-    scene.take_sent()
-    scene.intake.holds.forget(scene.session)
-    scene.intake.holds.timed_due(1e9)
-    assert scene.take_sent() == []
+    harness = Harness()
+    harness.queue("t").rate = limit({}, records=1)
+    harness.submit(1)
+    harness.submit(2)
+    harness.take_sent()
+    harness.intake.holds.forget(harness.session)
+    harness.intake.holds.timed_due(1e9)
+    assert harness.take_sent() == []

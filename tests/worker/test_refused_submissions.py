@@ -27,8 +27,8 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.stubs.intake import ERROR_HOLD_MS
 from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from tests.configs import producer_config
-from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
-from tests.worker.scene import EPOCH, Scene
+from tests.worker.harness import EPOCH, Harness
+from tests.worker.port_harness import BASE_TIMESTAMP_MS, RECORD, PortHarness
 
 
 def failed(outcomes: list[Outcome]) -> list[tuple[int, int, int, int]]:
@@ -41,23 +41,25 @@ def failed(outcomes: list[Outcome]) -> list[tuple[int, int, int, int]]:
 
 
 def test_a_record_larger_than_the_pool_fails_alone(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "segment", producer_config(max_request_size=32 << 20))
-    stage = PortStage(scene)
-    pool_bytes = scene.pool.pages_max * scene.segment.page_bytes
-    assert stage.limit < pool_bytes, "WELCOME tells what the pool holds"
-    peer = stage.client()
-    stage.intake._submission_bytes_max = 64 << 20  # what is not caught by that: many records in few bytes
+    harness = Harness(tmp_path / "segment", producer_config(max_request_size=32 << 20))
+    port_harness = PortHarness(harness)
+    pool_bytes = harness.pool.pages_max * harness.segment.page_bytes
+    assert port_harness.limit < pool_bytes, "WELCOME tells what the pool holds"
+    peer = port_harness.client()
+    port_harness.intake._submission_bytes_max = (
+        64 << 20
+    )  # what is not caught by that: many records in few bytes
     peer.submit(1, payload=RECORD)
-    peer.submit(2, payload=bytes(pool_bytes + scene.segment.page_bytes))
+    peer.submit(2, payload=bytes(pool_bytes + harness.segment.page_bytes))
     peer.submit(3, payload=RECORD)
     assert failed(peer.outcomes()) == [(2, 1, LocalCode.RECORD_TOO_LARGE, Persistence.NOT_PERSISTED)]
     assert "buffer.memory" in peer.outcomes()[0].text
     assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES)[-1][-1] == [[1, 3]]
-    assert stage.counted("malformed_frames_total") == 0
+    assert port_harness.counted("malformed_frames_total") == 0
 
 
-def test_a_submission_that_was_too_long_to_be_kept_fails_by_itself(stage: PortStage) -> None:
-    peer, other = stage.client(), stage.client("other")
+def test_a_submission_that_was_too_long_to_be_kept_fails_by_itself(port_harness: PortHarness) -> None:
+    peer, other = port_harness.client(), port_harness.client("other")
     peer.submit(1, count=3, payload=RECORD * 3)
     peer.submit(2, count=5, payload=b"", skipped_bytes=100 << 20)
     other.submit(1, stream=7)
@@ -65,24 +67,26 @@ def test_a_submission_that_was_too_long_to_be_kept_fails_by_itself(stage: PortSt
     assert failed(peer.outcomes()) == [(2, 5, LocalCode.RECORD_TOO_LARGE, Persistence.NOT_PERSISTED)]
     assert "max.request.size" in peer.outcomes()[0].text
     assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES, Kind.REFUSED)[-1][-1] == [[1, 3]]
-    assert stage.counted("records_accepted_total") == 3 + 5 + 1 + 1
+    assert port_harness.counted("records_accepted_total") == 3 + 5 + 1 + 1
     peer.send([Kind.ACK, 1])
-    assert stage.counted("records_failed_total") == 5
-    assert stage.counted("records_held") == 5
-    assert not stage.endpoint.nonsense
+    assert port_harness.counted("records_failed_total") == 5
+    assert port_harness.counted("records_held") == 5
+    assert not port_harness.endpoint.nonsense
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_the_largest_submission_is_taken_and_one_byte_more_fails(stage: PortStage, beyond: int) -> None:
-    stage.intake._submission_bytes_max = 10_000
-    peer = stage.client()
+def test_the_largest_submission_is_taken_and_one_byte_more_fails(
+    port_harness: PortHarness, beyond: int
+) -> None:
+    port_harness.intake._submission_bytes_max = 10_000
+    peer = port_harness.client()
     peer.submit(1, payload=bytes(10_000 + beyond))
     assert [each.code for each in peer.outcomes()] == [LocalCode.RECORD_TOO_LARGE] * beyond
-    assert stage.topics.waiting.entry_count == 1 - beyond
+    assert port_harness.topics.waiting.entry_count == 1 - beyond
 
 
-def test_the_largest_submission_follows_the_settings(scene: Scene, tmp_path: Path) -> None:
-    assert largest_submission(1 << 20, scene.pool) == scene.pool.entry_bytes_max - 256  # a pool of 1 MiB
+def test_the_largest_submission_follows_the_settings(harness: Harness, tmp_path: Path) -> None:
+    assert largest_submission(1 << 20, harness.pool) == harness.pool.entry_bytes_max - 256  # a pool of 1 MiB
     segment = Segment.create(
         tmp_path / "larger",
         page_bytes=16_384,
@@ -132,29 +136,33 @@ def test_a_full_submission_fits_half_of_the_pool_in_any_format(
         segment.close()
 
 
-def test_the_successor_of_a_worker_that_died_over_a_refused_submission_fails_it_too(scene: Scene) -> None:
+def test_the_successor_of_a_worker_that_died_over_a_refused_submission_fails_it_too(harness: Harness) -> None:
     """Its bytes in the journal can be read by nobody as a record."""
-    stage = PortStage(scene)
-    scene.settlement.refuse = lambda *_: None  # type: ignore[method-assign]  # it dies before the words are changed
-    peer = stage.client()
+    port_harness = PortHarness(harness)
+    harness.settlement.refuse = lambda *_: None  # type: ignore[method-assign]  # it dies before the words are changed
+    peer = port_harness.client()
     peer.submit(1, count=4, skipped_bytes=100 << 20, payload=b"")
-    queue = stage.topics.get("t")
+    queue = port_harness.topics.get("t")
     assert queue is not None
     (entry,) = queue.chain.entries()
-    block = index(queue.chain, entry, scene.partitioner, 1 << 20)
+    block = index(queue.chain, entry, harness.partitioner, 1 << 20)
     assert [code for _, code in block.failures] == [LocalCode.MALFORMED_RECORD] * 4
     assert not block.groups
 
 
-def test_columns_that_cannot_be_read_fail_their_records_and_not_their_client(stage: PortStage) -> None:
-    peer = stage.client()
+def test_columns_that_cannot_be_read_fail_their_records_and_not_their_client(
+    port_harness: PortHarness,
+) -> None:
+    peer = port_harness.client()
     fields = [EPOCH, 1, 1, "t", BASE_TIMESTAMP_MS, Format.ARROW, 0, 2]
     peer.send([Kind.SUBMIT, *fields], b"no columns at all")
     peer.submit(2)
     assert peer.heard(Kind.ACCEPTED, Kind.REFUSED)[-1][-1] == [[1, 2]]
-    queue = stage.topics.get("t")
+    queue = port_harness.topics.get("t")
     assert queue is not None
-    bad, good = (index(queue.chain, each, stage.scene.partitioner, 1 << 20) for each in queue.chain.entries())
+    bad, good = (
+        index(queue.chain, each, port_harness.harness.partitioner, 1 << 20) for each in queue.chain.entries()
+    )
     assert [code for _, code in bad.failures] == [LocalCode.MALFORMED_RECORD] * 2
     assert good.count == 1
 
@@ -164,57 +172,57 @@ class OurFault(Exception):
 
 
 def test_an_error_of_ours_fails_the_records_and_not_their_client(
-    stage: PortStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    port_harness: PortHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = stage.client()
+    peer = port_harness.client()
     peer.submit(1)
 
     def breaks(*_: Any, **__: Any) -> None:
         monkeypatch.undo()
         raise OurFault("nobody foresaw this")
 
-    monkeypatch.setattr(stage.intake.holds, "_take", breaks)
+    monkeypatch.setattr(port_harness.intake.holds, "_take", breaks)
     large = RECORD * 10_000
     peer.submit(2, count=10_000, payload=large)
     assert failed(peer.outcomes()) == [(2, 10_000, LocalCode.ABORTED, Persistence.NOT_PERSISTED)]
     assert "nobody foresaw this" in caplog.text
     peer.submit(3)
     assert peer.heard(Kind.ACCEPTED, Kind.OUTCOMES, Kind.REFUSED)[-1][-1] == [[1, 3]]
-    assert stage.counted("accept_errors_total") == 1
-    assert stage.counted("malformed_frames_total") == 0
-    assert stage.given_up == []
+    assert port_harness.counted("accept_errors_total") == 1
+    assert port_harness.counted("malformed_frames_total") == 0
+    assert port_harness.given_up == []
 
 
 def test_an_error_of_ours_that_stays_holds_the_stream_and_nothing_else(
-    stage: PortStage, monkeypatch: pytest.MonkeyPatch
+    port_harness: PortHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = stage.client()
+    peer = port_harness.client()
 
     def breaks(*_: Any, **__: Any) -> None:
         raise OurFault
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage.shares, "refusal", breaks)
+        patched.setattr(port_harness.shares, "refusal", breaks)
         peer.submit(1)
     assert [message[:3] for message in peer.heard(Kind.HOLD, Kind.REFUSED)] == [[Kind.HOLD, 1, 1]]
-    stage.intake.holds.timed_due(stage.clock.advance(ERROR_HOLD_MS))
-    stage.port.end_turn(stage.clock.now_ms())
+    port_harness.intake.holds.timed_due(port_harness.clock.advance(ERROR_HOLD_MS))
+    port_harness.port.end_turn(port_harness.clock.now_ms())
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     peer.submit(1)
     assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
 
 
 def test_an_error_behind_the_journals_store_ends_the_worker(
-    stage: PortStage, monkeypatch: pytest.MonkeyPatch
+    port_harness: PortHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its successor begins with what the journal says; this memory would take the submission a second time."""
-    peer = stage.client()
+    peer = port_harness.client()
 
     def breaks(*_: Any) -> None:
         raise OurFault
 
-    (session,) = stage.scene.sessions
+    (session,) = port_harness.harness.sessions
     monkeypatch.setattr(session.row, "store_position", breaks)
     peer.submit(1)
-    assert len(stage.given_up) == 1
+    assert len(port_harness.given_up) == 1
     assert peer.heard(Kind.REFUSED, Kind.ACCEPTED) == []

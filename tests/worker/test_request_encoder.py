@@ -18,19 +18,19 @@ from sidecar.worker.brokers.request_encoder import RequestEncoder
 from tests.configs import producer_config
 from tests.patience import PATIENCE_S
 
-from .scene import Scene
+from .harness import Harness
 
 
 def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It expired while the codec was busy with others: who finds the worker dead must not suspect another batch."""
-    scene = Scene(tmp_path / "segment")
-    batch = scene.batch(scene.accept(scene.client(), 1, 3))
+    harness = Harness(tmp_path / "segment")
+    batch = harness.batch(harness.accept(harness.client(), 1, 3))
     batch.queue.settings = TopicRules(producer_config(compression_type="gzip")).of("t")
-    serial = scene.descriptors.serial(batch.descriptor)
+    serial = harness.descriptors.serial(batch.descriptor)
     noted: list[int] = []
-    in_work = InWork(scene.segment.slot(0))
+    in_work = InWork(harness.segment.slot(0))
     begin = in_work.begin_beside
 
     def begin_beside(word: int) -> int:
@@ -49,12 +49,12 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
     async def compress() -> None:
         with ThreadPoolExecutor(1) as executor:
             loop = asyncio.get_running_loop()
-            encoder = RequestEncoder(loop, executor, in_work=in_work, serial=scene.descriptors.serial)
+            encoder = RequestEncoder(loop, executor, in_work=in_work, serial=harness.descriptors.serial)
             buffer = memoryview(bytearray(batch.size_bytes + 1000))
             plain, unsendable = encoder.copy_records([batch], buffer)
             assert not unsendable
             compressing = loop.create_task(encoder.compress(plain, buffer))
-            scene.descriptors.step(DescriptorEvent.FREE, batch.descriptor)
+            harness.descriptors.step(DescriptorEvent.FREE, batch.descriptor)
             batch.descriptor = NO_DESCRIPTOR
             expired.set()
             ((encoded, _),) = await compressing
@@ -62,15 +62,15 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
 
     asyncio.run(compress())
     assert noted == [batch_word(serial)]
-    scene.close()
+    harness.close()
 
 
 def test_a_codec_that_changes_under_way_is_named_as_it_was_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reload while a codec runs: the header must name the codec of the bytes, not that of the next batch."""
-    scene = Scene(tmp_path / "segment")
-    batch = scene.batch(scene.accept(scene.client(), 1, 3))
+    harness = Harness(tmp_path / "segment")
+    batch = harness.batch(harness.accept(harness.client(), 1, 3))
     batch.queue.settings = TopicRules(producer_config(compression_type="gzip")).of("t")
     changed = threading.Event()
 
@@ -84,7 +84,7 @@ def test_a_codec_that_changes_under_way_is_named_as_it_was_used(
         with ThreadPoolExecutor(1) as executor:
             loop = asyncio.get_running_loop()
             encoder = RequestEncoder(
-                loop, executor, in_work=InWork(scene.segment.slot(0)), serial=scene.descriptors.serial
+                loop, executor, in_work=InWork(harness.segment.slot(0)), serial=harness.descriptors.serial
             )
             plain, _ = encoder.copy_records([batch], memoryview(bytearray(4096)))
             task = loop.create_task(encoder.compress(plain, memoryview(bytearray(4096))))
@@ -97,4 +97,4 @@ def test_a_codec_that_changes_under_way_is_named_as_it_was_used(
     encoded = asyncio.run(compress())
     assert encoded.endswith(b"gzip")
     assert int.from_bytes(encoded[21:23], "big") & 7 == request_encoder.CODEC_ATTRIBUTES["gzip"]
-    scene.close()
+    harness.close()

@@ -24,7 +24,7 @@ from sidecar.shm.accept_log import AcceptLog, accept_log_folder
 from sidecar.shm.disk import Folder
 from sidecar.shm.segment import Segment
 
-from .slot_stage import CLIENT_ID, MemoryBroker, SlotStage
+from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness
 
 CLIENTS = 4
 
@@ -41,22 +41,22 @@ def path(tmp_path: Path) -> Iterator[Path]:
         instance_id=b"instance-of-test",
     )
     broker = MemoryBroker()
-    stage = SlotStage(segment, broker, 1)
-    session, _ = stage.attach()
-    stage.know_topic()
-    stage.accept(session, [b"d0", b"d1", b"d2"], [0, 1, 0])
+    harness = SlotHarness(segment, broker, 1)
+    session, _ = harness.attach()
+    harness.know_topic()
+    harness.accept(session, [b"d0", b"d1", b"d2"], [0, 1, 0])
     for _ in range(4):
-        stage.turn()
-    assert stage.counters.get("records_delivered_total") == 3
+        harness.turn()
+    assert harness.counters.get("records_delivered_total") == 3
     broker.is_silent = True
-    stage.accept(session, [b"s0", b"s1"], [0, 0])
-    stage.turn()
-    queue = stage.topics.get("t")
+    harness.accept(session, [b"s0", b"s1"], [0, 0])
+    harness.turn()
+    queue = harness.topics.get("t")
     assert queue is not None
-    stage.topics.on_entry = lambda queue, entry, now_ms: None  # type: ignore[method-assign]  # it dies here
-    stage.accept(session, [b"f0", b"f1"], [None, None])
+    harness.topics.on_entry = lambda queue, entry, now_ms: None  # type: ignore[method-assign]  # it dies here
+    harness.accept(session, [b"f0", b"f1"], [None, None])
     fail_remaining(queue.chain, list(queue.chain.entries())[-1], LocalCode.METADATA_TIMEOUT)
-    stage.accept(session, [b"n0", b"n1", b"n2", b"n3"], [0, 1, None, 1])
+    harness.accept(session, [b"n0", b"n1", b"n2", b"n3"], [0, 1, None, 1])
     segment.close()
     yield path
 

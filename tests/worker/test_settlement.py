@@ -15,34 +15,34 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.worker.fates.settlement import BEAT_BATCHES, SLICES_MAX
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
-from tests.worker.scene import Scene, told
+from tests.worker.harness import Harness, told
 
 DONE = 0xFFFE
 
 
 @pytest.mark.rule("A6")
-def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(scene: Scene) -> None:
-    one, two = scene.client("one"), scene.client("two")
-    first, second = scene.accept(one, 1, 3), scene.accept(two, 1, 2)
-    batch = scene.batch(first, second)
+def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(harness: Harness) -> None:
+    one, two = harness.client("one"), harness.client("two")
+    first, second = harness.accept(one, 1, 3), harness.accept(two, 1, 2)
+    batch = harness.batch(first, second)
     descriptor = batch.descriptor
     batch.done(base_offset=100, append_time_ms=-1)
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
 
     (to_one,), (to_two,) = told(one.row), told(two.row)
     assert (to_one.kind, to_one.seq, to_one.base_offset, to_one.count) == (OutcomeKind.DELIVERED, 1, 100, 3)
     assert (to_two.kind, to_two.seq, to_two.base_offset, to_two.count) == (OutcomeKind.DELIVERED, 1, 103, 2)
     assert to_one.persistence == Persistence.PERSISTED
     assert first.remaining == 0
-    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
-    assert scene.counters.get("records_delivered_total") == 5
+    assert harness.descriptors.state(descriptor) == DescriptorState.FREE
+    assert harness.counters.get("records_delivered_total") == 5
     assert (one.unsettled_records, two.unsettled_records) == (0, 0)
-    assert describe_undelivered(scene.segment) == []
+    assert describe_undelivered(harness.segment) == []
 
 
-def fill_ring(scene: Scene, client: ClientSession, *, room: int) -> None:
+def fill_ring(harness: Harness, client: ClientSession, *, room: int) -> None:
     """With copies of a legal outcome, up to ``room`` of them."""
-    filler = scene.batch(scene.accept(client, 1, 1), publish=False)
+    filler = harness.batch(harness.accept(client, 1, 1), publish=False)
     is_full = False
     while not is_full:
         data = filler.records.outcomes(
@@ -59,38 +59,38 @@ def fill_ring(scene: Scene, client: ClientSession, *, room: int) -> None:
 
 
 @pytest.mark.rule("A6")
-def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(scene: Scene) -> None:
-    deaf, other = scene.client("deaf"), scene.client("other")
-    fill_ring(scene, deaf, room=0)
-    mine, theirs = scene.accept(deaf, 2, 1), scene.accept(other, 1, 1)
-    shared = scene.batch(mine, theirs)
+def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(harness: Harness) -> None:
+    deaf, other = harness.client("deaf"), harness.client("other")
+    fill_ring(harness, deaf, room=0)
+    mine, theirs = harness.accept(deaf, 2, 1), harness.accept(other, 1, 1)
+    shared = harness.batch(mine, theirs)
     descriptor = shared.descriptor
     shared.done(base_offset=7)
-    scene.settlement.settle(Completed((shared,)), 1.0)
+    harness.settlement.settle(Completed((shared,)), 1.0)
 
     assert [outcome.base_offset for outcome in told(other.row)] == [8]
     assert len(deaf.unwritten) == 1
     assert deaf.ring_full_since_ms == 1.0
-    assert scene.descriptors.state(descriptor) == DescriptorState.SETTLED
-    assert entry_words(scene.chain, mine) != [0xFFFE]
+    assert harness.descriptors.state(descriptor) == DescriptorState.SETTLED
+    assert entry_words(harness.chain, mine) != [0xFFFE]
 
     last = deaf.row.next_number - 1
     deaf.row.ring_ack(last)
-    scene.acker.acked(deaf, 2.0)
+    harness.acker.acked(deaf, 2.0)
     assert [outcome.base_offset for outcome in told(deaf.row, last + 1)] == [7]
-    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
+    assert harness.descriptors.state(descriptor) == DescriptorState.FREE
     assert mine.remaining == 0
 
 
 @pytest.mark.rule("A6")
 def test_batches_that_are_decided_together_reach_each_client_by_one_store(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = scene.client("one"), scene.client("two")
+    one, two = harness.client("one"), harness.client("two")
     batches = []
     for partition in range(4):
-        entries = scene.accept(one, partition + 1, 2), scene.accept(two, partition + 1, 1)
-        batches.append(scene.batch(*entries, partition=partition))
+        entries = harness.accept(one, partition + 1, 2), harness.accept(two, partition + 1, 1)
+        batches.append(harness.batch(*entries, partition=partition))
         batches[-1].done(base_offset=10 * partition)
     stores: list[str] = []
     append = ClientRow.ring_append
@@ -100,24 +100,24 @@ def test_batches_that_are_decided_together_reach_each_client_by_one_store(
         return append(row, outcomes)
 
     monkeypatch.setattr(ClientRow, "ring_append", noted)
-    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Completed(tuple(batches)), 1.0)
     assert sorted(stores) == ["one", "two"]
     assert [each.base_offset for each in told(one.row)] == [0, 10, 20, 30]
     assert [each.base_offset for each in told(two.row)] == [2, 12, 22, 32]
-    assert list(scene.descriptors) == []
-    assert scene.counters.get("records_delivered_total") == 12
+    assert list(harness.descriptors) == []
+    assert harness.counters.get("records_delivered_total") == 12
     assert (one.unsettled_records, two.unsettled_records) == (0, 0)
-    assert describe_undelivered(scene.segment) == []
+    assert describe_undelivered(harness.segment) == []
 
 
 @pytest.mark.parametrize(
     ("submissions", "stores"), [(SLICES_MAX, [SLICES_MAX]), (SLICES_MAX + 1, [SLICES_MAX, 1])]
 )
 def test_outcomes_of_many_submissions_go_into_the_ring_in_bounded_parts(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, submissions: int, stores: list[int]
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, submissions: int, stores: list[int]
 ) -> None:
-    client = scene.client()
-    batch = scene.batch(*(scene.accept(client, seq, 1) for seq in range(1, submissions + 1)))
+    client = harness.client()
+    batch = harness.batch(*(harness.accept(client, seq, 1) for seq in range(1, submissions + 1)))
     batch.done(base_offset=0)
     found: list[int] = []
     append = ClientRow.ring_append
@@ -127,80 +127,80 @@ def test_outcomes_of_many_submissions_go_into_the_ring_in_bounded_parts(
         return append(row, outcomes)
 
     monkeypatch.setattr(ClientRow, "ring_append", noted)
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
     assert found == stores
     assert [each.base_offset for each in told(client.row)] == list(range(submissions))
-    assert list(scene.descriptors) == []
+    assert list(harness.descriptors) == []
     assert client.unsettled_records == 0
 
 
 @pytest.mark.rule("A6")
-def test_a_failure_between_deliveries_keeps_its_place(scene: Scene) -> None:
+def test_a_failure_between_deliveries_keeps_its_place(harness: Harness) -> None:
     """All of one partition: their outcomes stand in the ring in the order in which they were decided."""
-    client = scene.client()
-    batches = [scene.batch(scene.accept(client, seq, 1)) for seq in (1, 2, 3)]
+    client = harness.client()
+    batches = [harness.batch(harness.accept(client, seq, 1)) for seq in (1, 2, 3)]
     batches[0].done(base_offset=5)
     batches[1].done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
     batches[2].done(base_offset=6)
-    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Completed(tuple(batches)), 1.0)
     assert [(each.seq, each.code) for each in told(client.row)] == [(1, 0), (2, LocalCode.EXPIRED), (3, 0)]
-    assert [each.state for each in scene.descriptors] == [DescriptorState.SETTLED], "until its client's ack"
+    assert [each.state for each in harness.descriptors] == [DescriptorState.SETTLED], "until its client's ack"
 
 
 @pytest.mark.rule("A6")
-def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_ack(scene: Scene) -> None:
-    client = scene.client()
-    fill_ring(scene, client, room=2)
-    batches = [scene.batch(scene.accept(client, seq, 1), partition=seq) for seq in (2, 3, 4)]
+def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_ack(harness: Harness) -> None:
+    client = harness.client()
+    fill_ring(harness, client, room=2)
+    batches = [harness.batch(harness.accept(client, seq, 1), partition=seq) for seq in (2, 3, 4)]
     for batch in batches:
         batch.done(base_offset=batch.partition)
     last = client.row.next_number - 1
-    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Completed(tuple(batches)), 1.0)
     assert [each.base_offset for each in told(client.row, last + 1)] == [2, 3]
-    assert client in scene.outboxes.pending, "it has something to hear"
+    assert client in harness.outboxes.pending, "it has something to hear"
     assert client.ring_full_since_ms == 1.0
-    assert len(list(scene.descriptors)) == 3
+    assert len(list(harness.descriptors)) == 3
     client.row.ring_ack(last)
-    scene.acker.acked(client, 2.0)
+    harness.acker.acked(client, 2.0)
     assert [each.base_offset for each in told(client.row, last + 1)] == [2, 3, 4]
-    assert list(scene.descriptors) == []
+    assert list(harness.descriptors) == []
     assert client.ring_full_since_ms is None
 
 
 @pytest.mark.rule("A6")
-def test_outcomes_that_wait_for_room_are_written_in_the_order_of_their_fates(scene: Scene) -> None:
+def test_outcomes_that_wait_for_room_are_written_in_the_order_of_their_fates(harness: Harness) -> None:
     """Of one partition, decided one by one while the ring is full, and both kinds of fate among them."""
-    client = scene.client()
-    fill_ring(scene, client, room=0)
+    client = harness.client()
+    fill_ring(harness, client, room=0)
     last = client.row.next_number - 1
     for seq in (2, 3, 4, 5):
-        batch = scene.batch(scene.accept(client, seq, 1))
+        batch = harness.batch(harness.accept(client, seq, 1))
         if seq == 4:
             batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
         else:
             batch.done(base_offset=seq)
-        scene.settlement.settle(Completed((batch,)), 1.0)
+        harness.settlement.settle(Completed((batch,)), 1.0)
     assert told(client.row, last + 1) == []
     assert len(client.unwritten) == 4
     client.row.ring_ack(last)
-    scene.acker.acked(client, 2.0)
+    harness.acker.acked(client, 2.0)
     found = [(each.seq, each.code) for each in told(client.row, last + 1)]
     assert found == [(2, 0), (3, 0), (4, LocalCode.EXPIRED), (5, 0)]
 
 
-def test_a_cut_client_counts_as_told_and_frees_what_it_held(scene: Scene) -> None:
-    deaf = scene.client("deaf")
-    entry = scene.accept(deaf, 1, 1)
-    batch = scene.batch(entry)
+def test_a_cut_client_counts_as_told_and_frees_what_it_held(harness: Harness) -> None:
+    deaf = harness.client("deaf")
+    entry = harness.accept(deaf, 1, 1)
+    batch = harness.batch(entry)
     descriptor = batch.descriptor
     batch.done(base_offset=7)
     deaf.unwritten.append(_Blocked())
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
     assert told(deaf.row) == []
-    scene.acker.abandon(deaf)
-    assert not scene.worker.host.work, "nothing for the dead letters"
-    assert scene.descriptors.state(descriptor) == DescriptorState.FREE
-    assert describe_undelivered(scene.segment) == []
+    harness.acker.abandon(deaf)
+    assert not harness.worker.host.work, "nothing for the dead letters"
+    assert harness.descriptors.state(descriptor) == DescriptorState.FREE
+    assert describe_undelivered(harness.segment) == []
 
 
 class _Blocked:
@@ -217,96 +217,96 @@ class _Blocked:
         pass
 
 
-def test_an_outcome_for_a_row_given_to_somebody_else_is_not_written(scene: Scene) -> None:
-    gone = scene.client("gone")
-    entry = scene.accept(gone, 1, 1)
-    batch = scene.batch(entry)
-    scene.sessions.detach(gone, 0.0, for_good=True)
+def test_an_outcome_for_a_row_given_to_somebody_else_is_not_written(harness: Harness) -> None:
+    gone = harness.client("gone")
+    entry = harness.accept(gone, 1, 1)
+    batch = harness.batch(entry)
+    harness.sessions.detach(gone, 0.0, for_good=True)
     gone.unsettled_records = 0
-    scene.sessions.reclaim(1.0)
-    heir = scene.client("heir")
+    harness.sessions.reclaim(1.0)
+    heir = harness.client("heir")
     assert heir.row.index == gone.row.index
     batch.done(base_offset=7)
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
     assert told(heir.row) == []
     assert entry.remaining == 0
 
 
-def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(scene: Scene) -> None:
-    client = scene.client()
-    entry = scene.accept(client, 1, 2)
-    batch = scene.batch(entry, publish=False)
+def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(harness: Harness) -> None:
+    client = harness.client()
+    entry = harness.accept(client, 1, 2)
+    batch = harness.batch(entry, publish=False)
     assert batch.descriptor == NO_DESCRIPTOR
     batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
-    scene.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Completed((batch,)), 1.0)
     (outcome,) = told(client.row)
     assert (outcome.kind, outcome.code, outcome.text) == (OutcomeKind.FAILED, LocalCode.EXPIRED, "too late")
     assert outcome.persistence == Persistence.NOT_PERSISTED
     assert entry.remaining == 2, "kept until the client has acknowledged it"
-    assert scene.counters.get("records_failed_total") == 0
+    assert harness.counters.get("records_failed_total") == 0
     client.row.ring_ack(outcome.number)
-    scene.acker.acked(client, 2.0)
+    harness.acker.acked(client, 2.0)
     assert entry.remaining == 0
-    assert scene.counters.get("records_failed_total") == 2
+    assert harness.counters.get("records_failed_total") == 2
 
 
-def test_a_topic_that_never_came_names_why_no_broker_answers(scene: Scene) -> None:
-    client = scene.client()
-    entry = scene.accept(client, 1, 1)
+def test_a_topic_that_never_came_names_why_no_broker_answers(harness: Harness) -> None:
+    client = harness.client()
+    entry = harness.accept(client, 1, 1)
     failures = [
         (i, int(LocalCode.METADATA_TIMEOUT))
-        for i in fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
+        for i in fail_remaining(harness.chain, entry, LocalCode.METADATA_TIMEOUT)
     ]
-    scene.settlement.cluster_error = "Kafka is not reachable: its certificate has expired."
-    scene.settlement.fail_records(TopicQueue("t", 0, scene.chain), entry, failures, 1.0)
+    harness.settlement.cluster_error = "Kafka is not reachable: its certificate has expired."
+    harness.settlement.fail_records(TopicQueue("t", 0, harness.chain), entry, failures, 1.0)
     (outcome,) = told(client.row)
     assert outcome.text.endswith("(max.block.ms). Kafka is not reachable: its certificate has expired.")
 
 
-def test_failures_before_partitioning_are_told_in_runs(scene: Scene) -> None:
-    client = scene.client()
-    entry = scene.accept(client, 1, 5)
-    failed = fail_remaining(scene.chain, entry, LocalCode.METADATA_TIMEOUT)
-    queue = TopicQueue("t", 0, scene.chain)
+def test_failures_before_partitioning_are_told_in_runs(harness: Harness) -> None:
+    client = harness.client()
+    entry = harness.accept(client, 1, 5)
+    failed = fail_remaining(harness.chain, entry, LocalCode.METADATA_TIMEOUT)
+    queue = TopicQueue("t", 0, harness.chain)
     failures = [(i, int(LocalCode.METADATA_TIMEOUT)) for i in failed]
-    scene.settlement.fail_records(queue, entry, failures, 1.0)
+    harness.settlement.fail_records(queue, entry, failures, 1.0)
     (outcome,) = told(client.row)
     assert (outcome.first_index, outcome.count, outcome.code) == (0, 5, LocalCode.METADATA_TIMEOUT)
     assert outcome.text == "Topic t not present in metadata after 60000 ms (max.block.ms)."
     client.row.ring_ack(outcome.number)
-    scene.acker.acked(client, 2.0)
-    assert scene.chain.live_entries == 0
+    harness.acker.acked(client, 2.0)
+    assert harness.chain.live_entries == 0
 
 
-def test_pages_go_back_when_all_their_records_are_told(scene: Scene) -> None:
-    client = scene.client()
-    entries = [scene.accept(client, seq, 400) for seq in range(1, 40)]
-    taken = scene.pool.taken_count
+def test_pages_go_back_when_all_their_records_are_told(harness: Harness) -> None:
+    client = harness.client()
+    entries = [harness.accept(client, seq, 400) for seq in range(1, 40)]
+    taken = harness.pool.taken_count
     assert taken > 5
     for entry in entries:
-        batch = scene.batch(entry)
+        batch = harness.batch(entry)
         batch.done(base_offset=0)
-        scene.settlement.settle(Completed((batch,)), 1.0)
+        harness.settlement.settle(Completed((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
-    for chain in scene.settlement.finished_chains:
-        scene.pool.give(chain.release_pages())
-    scene.pool.give(scene.chain.release_idle())
-    assert scene.pool.taken_count == 0
+    for chain in harness.settlement.finished_chains:
+        harness.pool.give(chain.release_pages())
+    harness.pool.give(harness.chain.release_idle())
+    assert harness.pool.taken_count == 0
 
 
 def test_the_heartbeat_moves_while_many_batches_are_settled(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = scene.client()
+    client = harness.client()
     batches = []
     for seq in range(1, 2 * BEAT_BATCHES + 2):
-        batches.append(scene.batch(scene.accept(client, seq, 1)))
+        batches.append(harness.batch(harness.accept(client, seq, 1)))
         batches[-1].done(base_offset=seq)
     settled: list[int] = []
     monkeypatch.setattr(
-        scene.settlement._memory,
+        harness.settlement._memory,
         "beat",
-        lambda: settled.append(scene.counters.get("records_delivered_total")),
+        lambda: settled.append(harness.counters.get("records_delivered_total")),
     )
-    scene.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Completed(tuple(batches)), 1.0)
     assert settled == [BEAT_BATCHES, 2 * BEAT_BATCHES]

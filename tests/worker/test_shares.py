@@ -22,8 +22,8 @@ from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
 from sidecar.worker.stubs.intake import Intake
 from sidecar.worker.stubs.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
-from tests.worker.hand import HandHost, ListedOutboxes, no_limits
-from tests.worker.test_intake import FakeCounters, FakeRow, HandSettlement, HandTopics
+from tests.worker.manual_worker import ListedOutboxes, ManualHost, no_limits
+from tests.worker.test_intake import FakeCounters, FakeRow, ManualSettlement, ManualTopics
 
 EPOCH = 7
 NOW = 50_000.0
@@ -34,7 +34,7 @@ PAYLOAD = b"\x92\xc0\xc5" + (3955).to_bytes(2, "big") + b"v" * 3955
 """One record; with its entry it fills a page."""
 
 
-class Hand:
+class Harness:
     """One worker's hand in the segment: intake, shares and pool are real, the rest is not there."""
 
     def __init__(self, segment: Segment, slot: int, workers: int) -> None:
@@ -63,11 +63,11 @@ class Hand:
             counters=FakeCounters(),  # type: ignore[arg-type]
             submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=1 << 30,
-            topics=HandTopics(self.queue),  # type: ignore[arg-type]
-            settlement=HandSettlement(),  # type: ignore[arg-type]
+            topics=ManualTopics(self.queue),  # type: ignore[arg-type]
+            settlement=ManualSettlement(),  # type: ignore[arg-type]
             outboxes=self.outboxes,
             turns=None,  # type: ignore[arg-type]
-            host=HandHost(),
+            host=ManualHost(),
             limits=no_limits(),
         )
         self.clients: dict[str, ClientSession] = {}
@@ -130,11 +130,11 @@ class Hand:
         return [name for name, message in sent if message[0] == Kind.RESUME]
 
 
-MakeHands = Callable[[int], list[Hand]]
+MakeHarnesses = Callable[[int], list[Harness]]
 
 
 @pytest.fixture
-def hands(tmp_path: Path) -> Iterator[MakeHands]:
+def harnesses(tmp_path: Path) -> Iterator[MakeHarnesses]:
     segment = Segment.create(
         tmp_path / "segment",
         page_bytes=PAGE_BYTES,
@@ -142,45 +142,49 @@ def hands(tmp_path: Path) -> Iterator[MakeHands]:
         clients_max=16,
         instance_id=b"test",
     )
-    yield lambda workers: [Hand(segment, slot, workers) for slot in range(workers)]
+    yield lambda workers: [Harness(segment, slot, workers) for slot in range(workers)]
     segment.close()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_topics_that_do_not_move_leave_a_quarter_of_the_pool_however_many_workers(
-    hands: MakeHands, workers: int
+    harnesses: MakeHarnesses, workers: int
 ) -> None:
-    all_hands = hands(workers)
+    all_harnesses = harnesses(workers)
     for number in range(6):
-        all_hands[number % workers].fill(f"unknown {number}")
-    held = sum(hand.pool.taken_count for hand in all_hands)
+        all_harnesses[number % workers].fill(f"unknown {number}")
+    held = sum(harness.pool.taken_count for harness in all_harnesses)
     assert PAGES * STALLED_SHARE * 0.95 < held <= PAGES * STALLED_SHARE
-    for hand in all_hands:
-        for number in range(max(hand.pool.floor_pages - 2, 4)):
-            assert hand.submit("good"), f"page {number} of the good client at worker {hand.slot}"
+    for harness in all_harnesses:
+        for number in range(max(harness.pool.floor_pages - 2, 4)):
+            assert harness.submit("good"), f"page {number} of the good client at worker {harness.slot}"
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_a_topic_has_one_share_at_all_workers_together(hands: MakeHands, workers: int) -> None:
-    all_hands = hands(workers)
+def test_a_topic_has_one_share_at_all_workers_together(harnesses: MakeHarnesses, workers: int) -> None:
+    all_harnesses = harnesses(workers)
     is_open = [True] * workers
     while any(is_open):  # in turns, so that none has it all
-        is_open = [still and hand.submit("t") for still, hand in zip(is_open, all_hands, strict=True)]
-    held = sum(hand.pool.taken_count for hand in all_hands)
+        is_open = [
+            still and harness.submit("t") for still, harness in zip(is_open, all_harnesses, strict=True)
+        ]
+    held = sum(harness.pool.taken_count for harness in all_harnesses)
     assert PAGES * TOPIC_SHARE * 0.9 < held <= PAGES * TOPIC_SHARE
-    assert all(hand.submit("other") for hand in all_hands)
+    assert all(harness.submit("other") for harness in all_harnesses)
 
 
-def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(hands: MakeHands) -> None:
-    one, two = hands(2)
-    for hand in (one, two):
+def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(
+    harnesses: MakeHarnesses,
+) -> None:
+    one, two = harnesses(2)
+    for harness in (one, two):
         for _ in range(PAGES * 3 // 8 - 3):
-            assert hand.submit(f"unknown {hand.slot}")
+            assert harness.submit(f"unknown {harness.slot}")
     # Three pages are left of the share, for one of the two. Both judge before either has taken.
-    sessions = [hand.clients[f"client of unknown {hand.slot}"] for hand in (one, two)]
+    sessions = [harness.clients[f"client of unknown {harness.slot}"] for harness in (one, two)]
     refusals = [
-        hand.shares.claim(hand.queues[f"unknown {hand.slot}"], session, 2, NOW)
-        for hand, session in zip((one, two), sessions, strict=True)
+        harness.shares.claim(harness.queues[f"unknown {harness.slot}"], session, 2, NOW)
+        for harness, session in zip((one, two), sessions, strict=True)
     ]
     assert [refusal is None for refusal in refusals] in ([True, False], [False, True], [False, False])
     one.shares.count(one.queues["unknown 0"], NOW)
@@ -188,8 +192,8 @@ def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(han
     assert 0 < one.fill("unknown 0") <= 3, "what was claimed and not taken is free again"
 
 
-def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_what_another_worker_gives_back_lets_held_streams_go_on(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     assert two.fill("unknown two") > 0
     assert one.fill("unknown one") > 0  # holds the rest of the share
     two.outboxes.sent.clear()
@@ -204,8 +208,8 @@ def test_what_another_worker_gives_back_lets_held_streams_go_on(hands: MakeHands
     assert not one.shares.others_wait(), "nobody is held any more"
 
 
-def test_a_little_that_goes_back_rings_nobody(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_a_little_that_goes_back_rings_nobody(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     one.fill("unknown one")
     one.fill("unknown one more")
     assert not two.submit("unknown two")
@@ -217,8 +221,8 @@ def test_a_little_that_goes_back_rings_nobody(hands: MakeHands) -> None:
     assert one.shares.look_is_due
 
 
-def test_a_topic_that_moves_again_frees_its_share_at_every_worker(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_a_topic_that_moves_again_frees_its_share_at_every_worker(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     one.fill("unknown one")
     one.fill("unknown one more")
     assert not two.submit("unknown two")
@@ -231,18 +235,18 @@ def test_a_topic_that_moves_again_frees_its_share_at_every_worker(hands: MakeHan
     assert len(two.resumed()) == 1
 
 
-def test_what_a_dead_worker_holds_counts_until_its_slot_is_adopted(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_what_a_dead_worker_holds_counts_until_its_slot_is_adopted(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     assert one.fill("unknown one") and one.fill("unknown more")
     assert not two.submit("unknown two"), "its words stay when it dies"
-    successor = Hand(two.segment, one.slot, 2)
+    successor = Harness(two.segment, one.slot, 2)
     assert not two.submit("unknown three"), "and until its successor knows what is there"
     successor.shares.begin(NOW)  # it found nothing: as after a slot was reclaimed
     assert two.submit("unknown four")
 
 
-def test_pages_of_a_worker_that_does_not_beat_do_not_move(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_pages_of_a_worker_that_does_not_beat_do_not_move(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     for topic in ("a", "b"):
         one.fill(topic)
     assert one.pool.taken_count > PAGES * STALLED_SHARE
@@ -252,8 +256,8 @@ def test_pages_of_a_worker_that_does_not_beat_do_not_move(hands: MakeHands) -> N
     assert two.submit("unknown too"), "its topics move"
 
 
-def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_a_row_with_another_topic_is_known_as_such(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     assert two.submit("t") and two.submit("late")
     one.fill("t")
     assert not two.submit("t")
@@ -272,9 +276,9 @@ def test_a_row_with_another_topic_is_known_as_such(hands: MakeHands) -> None:
     assert list(seen._places) == ["late"], "nothing is kept of a topic that no row names"
 
 
-def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(hands: MakeHands) -> None:
+def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(harnesses: MakeHarnesses) -> None:
     """A large record must not wait until a topic that is busy elsewhere is empty there for a moment."""
-    one, two = hands(2)
+    one, two = harnesses(2)
     one.fill("t")
     assert two.submit("t")
     assert not two.submit("t")
@@ -284,8 +288,8 @@ def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(hands: Ma
     assert two.resumed() == [sum(map(ord, "t"))]
 
 
-def test_a_reclaimed_slot_holds_nothing(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_a_reclaimed_slot_holds_nothing(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     one.fill("unknown one")
     one.fill("unknown two")
     assert not one.submit("unknown one")
@@ -302,8 +306,8 @@ def test_the_words_lie_in_room_that_older_segments_have_as_zeros() -> None:
     assert layout.SHARE_WAITS_OFFSET + 8 <= layout.IN_WORK_OFFSET
 
 
-def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHands) -> None:
-    one, two = hands(2)
+def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(harnesses: MakeHarnesses) -> None:
+    one, two = harnesses(2)
     held = one.pool.take(one.pool.pages_max)
     assert held is not None
     one.submit("t")  # waits for a page
@@ -321,62 +325,62 @@ def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(hands: MakeHan
     assert one.rung == 2
 
 
-def session(hand: Hand) -> ClientSession:
+def session(harness: Harness) -> ClientSession:
     return ClientSession(b"r", FakeRow(), "anybody", NOW)  # type: ignore[arg-type]
 
 
 def test_small_submissions_do_not_pass_a_large_one_of_their_topic_or_client_for_ever(
-    hands: MakeHands,
+    harnesses: MakeHarnesses,
 ) -> None:
     """They would keep the share too full for it, as long as they came faster than the topic drains."""
-    (hand,) = hands(1)
+    (harness,) = harnesses(1)
     large = b"\x92\xc0\xc6" + (40 * 4032).to_bytes(4, "big") + b"v" * (40 * 4032)
     for number in range(100):
-        assert hand.submit("t", f"small {number % 3}")
-    assert not hand.submit("t", "large", large)
-    assert not hand.submit("t", "small 0"), "there is room for it, and somebody waits"
-    assert hand.submit("other", "small 1"), "only that share is waited for"
+        assert harness.submit("t", f"small {number % 3}")
+    assert not harness.submit("t", "large", large)
+    assert not harness.submit("t", "small 0"), "there is room for it, and somebody waits"
+    assert harness.submit("other", "small 1"), "only that share is waited for"
     goes_on: list[tuple[str, ...]] = []
     while not goes_on or "large" not in goes_on[-1]:
-        hand.settle("t", 10)
-        hand.intake.holds.shares_freed(NOW)
-        goes_on.append(tuple(hand.resumed_clients()))
+        harness.settle("t", 10)
+        harness.intake.holds.shares_freed(NOW)
+        goes_on.append(tuple(harness.resumed_clients()))
         assert goes_on[-1] == () or goes_on[-1][0] == "large"
     assert goes_on[-1] == ("large", "small 0")
-    assert hand.queues["t"].chain.live_entries, "it was not waited until nothing was left"
-    assert hand.submit("t", "large", large)
-    assert hand.submit("t", "small 0")
+    assert harness.queues["t"].chain.live_entries, "it was not waited until nothing was left"
+    assert harness.submit("t", "large", large)
+    assert harness.submit("t", "small 0")
 
 
-def test_a_clients_share_counts_what_the_journal_keeps_of_it(hands: MakeHands) -> None:
+def test_a_clients_share_counts_what_the_journal_keeps_of_it(harnesses: MakeHarnesses) -> None:
     """12 bytes are 128 in the journal and 64 of index: a client of many topics has one share all the same."""
-    (hand,) = hands(1)
+    (harness,) = harnesses(1)
     for number in range(4):
-        hand.fill(f"topic {number}", "bulk", b"\x92\xc0\xc4\x08" + b"v" * 8)
+        harness.fill(f"topic {number}", "bulk", b"\x92\xc0\xc4\x08" + b"v" * 8)
     share = PAGES * CLIENT_SHARE * 128 / held_bytes(1, 12)
-    assert share * 0.95 < hand.pool.taken_count <= share * 1.05
-    assert hand.submit("good", client="another")
+    assert share * 0.95 < harness.pool.taken_count <= share * 1.05
+    assert harness.submit("good", client="another")
 
 
 def test_a_stream_stands_once_in_the_line_for_pages_whatever_else_it_waited_for_before(
-    hands: MakeHands,
+    harnesses: MakeHarnesses,
 ) -> None:
-    (hand,) = hands(1)
-    holds, pool = hand.intake.holds, hand.pool
-    assert hand.submit("a", "c")
-    session = hand.clients["c"]
+    (harness,) = harnesses(1)
+    holds, pool = harness.intake.holds, harness.pool
+    assert harness.submit("a", "c")
+    session = harness.clients["c"]
     (stream,) = session.streams.values()
     holds.hold_until(stream, HoldCause.RATE, ("the topic is at its rate", NOW + 1_000), NOW)
     holds.forget(session)  # it lost its connection, and comes back within its grace
     rest = pool.take(pool.page_count - pool.taken_count)
     assert rest is not None
-    assert not hand.submit("a", "c")
+    assert not harness.submit("a", "c")
     assert stream.hold_cause is HoldCause.POOL
     holds.timed_due(NOW + 1_000)
-    assert not hand.submit("a", "c"), "it keeps its place"
+    assert not harness.submit("a", "c"), "it keeps its place"
     assert pool.waiting_count == 1
     pool.give(rest)
     for waiter, pages in pool.poll(NOW):
         holds.pool_granted(waiter, pages, NOW)
     holds.forget(session)
-    assert pool.taken_count == hand.queues["a"].chain.page_count, "pages that nobody has"
+    assert pool.taken_count == harness.queues["a"].chain.page_count, "pages that nobody has"

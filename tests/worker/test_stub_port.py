@@ -1,6 +1,6 @@
 """Goal: nothing that one client sends costs another one anything, and no fault of ours is blamed on a client.
 
-Method: the worker's rooms between socket and journal on a real segment (tests/worker/port_stage.py).
+Method: the worker's rooms between socket and journal on a real segment (tests/worker/port_harness.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from client_stub.contract.wire import (
 from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.session import OUTBOX_FRAMES_MAX
-from tests.worker.port_stage import BASE_TIMESTAMP_MS, RECORD, PortStage
-from tests.worker.scene import EPOCH, Scene
+from tests.worker.harness import EPOCH, Harness
+from tests.worker.port_harness import BASE_TIMESTAMP_MS, RECORD, PortHarness
 from tests.worker.test_topics import snapshot
 
 
-def fill_ring(stage: PortStage, name: str = "client") -> None:
+def fill_ring(port_harness: PortHarness, name: str = "client") -> None:
     """Outcomes until less than a quarter of the ring is free."""
-    (session,) = [each for each in stage.scene.sessions if each.name == name]
+    (session,) = [each for each in port_harness.harness.sessions if each.name == name]
     row = session.row
     while row.ring_free_bytes > row.ring_bytes // 5:
         number = row.next_number
@@ -39,15 +39,15 @@ def fill_ring(stage: PortStage, name: str = "client") -> None:
         )
 
 
-def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(stage: PortStage) -> None:
-    peer = stage.client()
-    fill_ring(stage)
+def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
+    fill_ring(port_harness)
     peer.submit(1)
     assert [message[:3] for message in peer.heard(Kind.HOLD)] == [[Kind.HOLD, 1, 1]]
     again = peer.again(b"another connection")
     welcome = again.attach()
     assert welcome[6] == [[1, "t", 0, True]], "it is still held"
-    (session,) = stage.scene.sessions
+    (session,) = port_harness.harness.sessions
     again.send([Kind.ACK, session.row.next_number - 1])
     assert again.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     again.submit(1)
@@ -63,13 +63,13 @@ class NoRoom:
         return False
 
 
-def test_an_ack_of_nothing_new_gives_a_deaf_client_no_more_time(stage: PortStage) -> None:
+def test_an_ack_of_nothing_new_gives_a_deaf_client_no_more_time(port_harness: PortHarness) -> None:
     """One that repeated an old ACK was never cut, and kept the batches that it shares with others."""
-    peer = stage.client()
-    fill_ring(stage)
-    (session,) = stage.scene.sessions
+    peer = port_harness.client()
+    fill_ring(port_harness)
+    (session,) = port_harness.harness.sessions
     session.unwritten.append(cast(Any, NoRoom()))
-    session.ring_full_since_ms = full_since_ms = stage.clock.now_ms() - 1_000
+    session.ring_full_since_ms = full_since_ms = port_harness.clock.now_ms() - 1_000
     for number in (0, -1, 0):
         peer.send([Kind.ACK, number])
         assert session.ring_full_since_ms == full_since_ms
@@ -77,9 +77,9 @@ def test_an_ack_of_nothing_new_gives_a_deaf_client_no_more_time(stage: PortStage
     assert session.ring_full_since_ms > full_since_ms, "it has read something"
 
 
-def test_the_credit_is_a_window_beyond_what_was_accepted(stage: PortStage) -> None:
-    peer = stage.client()
-    (session,) = stage.scene.sessions
+def test_the_credit_is_a_window_beyond_what_was_accepted(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
+    (session,) = port_harness.harness.sessions
     window = session.credit_bytes
     assert window
     for seq in (1, 2):
@@ -89,16 +89,18 @@ def test_the_credit_is_a_window_beyond_what_was_accepted(stage: PortStage) -> No
 
 
 @pytest.mark.parametrize("why", ["a repeat", "too large"])
-def test_a_flush_with_records_that_are_not_taken_reaches_earlier_ones(stage: PortStage, why: str) -> None:
-    peer = stage.client()
-    stage.topics.on_snapshot(snapshot(t=1), 0.0)
+def test_a_flush_with_records_that_are_not_taken_reaches_earlier_ones(
+    port_harness: PortHarness, why: str
+) -> None:
+    peer = port_harness.client()
+    port_harness.topics.on_snapshot(snapshot(t=1), 0.0)
     peer.submit(1)
-    (batch,) = stage.scene.rooms.core.accumulator.batches_of("t", None)
+    (batch,) = port_harness.harness.rooms.core.accumulator.batches_of("t", None)
     assert not batch.expedited
     if why == "a repeat":
         peer.submit(1, flags=SubmitFlag.FLUSH)
     else:
-        peer.submit(2, payload=b"", skipped_bytes=stage.limit + 1, flags=SubmitFlag.FLUSH)
+        peer.submit(2, payload=b"", skipped_bytes=port_harness.limit + 1, flags=SubmitFlag.FLUSH)
     assert batch.expedited
 
 
@@ -166,17 +168,17 @@ ABSURD: list[list[Any]] = [
 
 @pytest.mark.parametrize("message", ABSURD, ids=str)
 def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
-    stage: PortStage, message: list[Any], caplog: pytest.LogCaptureFixture
+    port_harness: PortHarness, message: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    peer = stage.client()
-    names = len(stage.scene.chain_table)
+    peer = port_harness.client()
+    names = len(port_harness.harness.chain_table)
     peer.send(message, RECORD)
     assert [each[:2] for each in peer.heard(Kind.REFUSED)] == [[Kind.REFUSED, "MALFORMED_FRAME"]]
-    assert stage.counted("malformed_frames_total") == 1
-    assert stage.counted("accept_errors_total") == 0
-    assert stage.endpoint.nonsense[peer.routing_id] == 1
-    assert len(stage.scene.chain_table) == names
-    assert not stage.topics.missing.names
+    assert port_harness.counted("malformed_frames_total") == 1
+    assert port_harness.counted("accept_errors_total") == 0
+    assert port_harness.endpoint.nonsense[peer.routing_id] == 1
+    assert len(port_harness.harness.chain_table) == names
+    assert not port_harness.topics.missing.names
     assert not any(record.exc_info for record in caplog.records), "a traceback is for faults of ours"
     peer.submit(1)
     assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]], "an ordinary one is taken as ever"
@@ -195,118 +197,120 @@ def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
     ],
     ids=["nothing", "unused", "nested", "long", "array of 4 billion", "map of 4 billion", "a map"],
 )
-def test_frames_that_are_no_message_are_refused(stage: PortStage, frame: bytes) -> None:
-    peer = stage.client()
-    stage.port.on_message(peer.routing_id, [memoryview(frame)])
+def test_frames_that_are_no_message_are_refused(port_harness: PortHarness, frame: bytes) -> None:
+    peer = port_harness.client()
+    port_harness.port.on_message(peer.routing_id, [memoryview(frame)])
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
-    assert stage.counted("malformed_frames_total") == 1
+    assert port_harness.counted("malformed_frames_total") == 1
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_first_frame_above_its_bound_is_not_unpacked(stage: PortStage, beyond: int) -> None:
+def test_a_first_frame_above_its_bound_is_not_unpacked(port_harness: PortHarness, beyond: int) -> None:
     """A good message but for its size: an unknown kind's text fills it up."""
-    peer = stage.client()
+    peer = port_harness.client()
     filler = "x" * (SUBMIT_HEAD_BYTES_MAX - len(msgpack.packb([255, "x" * 500])) + 500 + beyond)
     frame = msgpack.packb([255, filler])
     assert len(frame) == SUBMIT_HEAD_BYTES_MAX + beyond
-    stage.port.on_message(peer.routing_id, [memoryview(frame)])
+    port_harness.port.on_message(peer.routing_id, [memoryview(frame)])
     (refused,) = peer.heard(Kind.REFUSED)
     assert ("a first frame of" in refused[2]) == bool(beyond)
 
 
-def test_values_at_the_edge_are_taken(stage: PortStage) -> None:
-    peer = stage.client()
+def test_values_at_the_edge_are_taken(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
     peer.send(submit_fields(base_timestamp_ms=(1 << 63) - 1, flags=255, stream=0xFFFFFFFF), RECORD)
     assert peer.heard(Kind.REFUSED) == []
-    assert stage.counted("records_accepted_total") == 1
+    assert port_harness.counted("records_accepted_total") == 1
 
 
-def test_flushes_and_acks_of_what_is_not_there_do_nothing(stage: PortStage) -> None:
-    peer = stage.client()
+def test_flushes_and_acks_of_what_is_not_there_do_nothing(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
     for message in ([Kind.FLUSH, 99, 1], [Kind.FLUSH, 1 << 62, 1 << 62], [Kind.ACK, 0], [Kind.ACK, -5]):
         peer.send(message)
     assert peer.heard(Kind.REFUSED) == []
-    assert stage.counted("malformed_frames_total") == 0
+    assert port_harness.counted("malformed_frames_total") == 0
 
 
 def test_one_line_a_minute_says_that_a_client_sends_nonsense(
-    stage: PortStage, caplog: pytest.LogCaptureFixture
+    port_harness: PortHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    bad, worse = stage.client("bad"), stage.client("worse")
+    bad, worse = port_harness.client("bad"), port_harness.client("worse")
     for _ in range(50):
         bad.send([255])
         worse.send([255])
     assert [record.getMessage().count("bad") for record in caplog.records] == [1, 0]
-    stage.clock.advance(60_000)
+    port_harness.clock.advance(60_000)
     bad.send([255])
     assert "and 49 more" in caplog.records[-1].getMessage()
 
 
-def test_a_flood_of_pings_is_bounded_and_costs_its_own_client_only(stage: PortStage) -> None:
-    peer, other = stage.client(), stage.client("other")
-    stage.endpoint.send = lambda routing_id, frames: routing_id != peer.routing_id  # type: ignore[method-assign]
+def test_a_flood_of_pings_is_bounded_and_costs_its_own_client_only(port_harness: PortHarness) -> None:
+    peer, other = port_harness.client(), port_harness.client("other")
+    port_harness.endpoint.send = lambda routing_id, frames: routing_id != peer.routing_id  # type: ignore[method-assign]
     for _ in range(10_000):
-        stage.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
-    (session,) = (session for session in stage.scene.sessions if session.name == "client")
+        port_harness.port.on_message(peer.routing_id, [memoryview(msgpack.packb([Kind.PING]))])
+    (session,) = (session for session in port_harness.harness.sessions if session.name == "client")
     assert len(session.outbox) == OUTBOX_FRAMES_MAX
-    stage.port.end_turn(stage.clock.now_ms())
-    names = [session.name for session in stage.scene.sessions]
+    port_harness.port.end_turn(port_harness.clock.now_ms())
+    names = [session.name for session in port_harness.harness.sessions]
     assert names == ["other"], "who does not read its answers is detached"
-    assert other.routing_id in stage.endpoint.attached
+    assert other.routing_id in port_harness.endpoint.attached
 
 
-def test_one_connection_attaches_one_client(stage: PortStage) -> None:
-    first = stage.client("first")
-    second = stage.connect("second")
+def test_one_connection_attaches_one_client(port_harness: PortHarness) -> None:
+    first = port_harness.client("first")
+    second = port_harness.connect("second")
     second.routing_id = first.routing_id
     assert second.attach()[:2] == [Kind.REFUSED, "MALFORMED_FRAME"]
-    assert [session.name for session in stage.scene.sessions] == ["first"]
-    assert len(list(ClientTable(stage.scene.segment).rows())) == 1
+    assert [session.name for session in port_harness.harness.sessions] == ["first"]
+    assert len(list(ClientTable(port_harness.harness.segment).rows())) == 1
 
 
-def test_a_connection_that_its_client_has_left_is_given_back(stage: PortStage) -> None:
+def test_a_connection_that_its_client_has_left_is_given_back(port_harness: PortHarness) -> None:
     """Else a client that attaches by one connection after the other takes them all."""
-    first = stage.client()
+    first = port_harness.client()
     second = first.again(b"second")
     assert second.attach()[0] == Kind.WELCOME
-    assert stage.endpoint.attached == {b"second"}
+    assert port_harness.endpoint.attached == {b"second"}
     second.send([Kind.BYE, False])
-    assert not stage.endpoint.attached
+    assert not port_harness.endpoint.attached
 
 
-def test_one_process_takes_a_quarter_of_the_clients_and_no_more(stage: PortStage) -> None:
-    quarter = ClientTable(stage.scene.segment).capacity // 4
-    peers = [stage.client(f"c{number}", os.getpid()) for number in range(quarter)]
-    late = stage.connect("late", os.getpid())
+def test_one_process_takes_a_quarter_of_the_clients_and_no_more(port_harness: PortHarness) -> None:
+    quarter = ClientTable(port_harness.harness.segment).capacity // 4
+    peers = [port_harness.client(f"c{number}", os.getpid()) for number in range(quarter)]
+    late = port_harness.connect("late", os.getpid())
     answer = late.attach()
     assert answer[:2] == [Kind.REFUSED, "TOO_MANY_CLIENTS"]
     assert f"Process {os.getpid()}" in answer[2]
-    assert stage.connect("other", 1).attach()[0] == Kind.WELCOME
+    assert port_harness.connect("other", 1).attach()[0] == Kind.WELCOME
     peers[0].send([Kind.BYE, False])
     assert late.attach()[0] == Kind.WELCOME, "who has left is made room of"
 
 
-def test_submissions_that_open_nothing_are_counted_on_their_connection(stage: PortStage) -> None:
-    peer = stage.client()
+def test_submissions_that_open_nothing_are_counted_on_their_connection(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
     for stream in range(1, STREAMS_MAX + 4):
         peer.submit(1, stream=stream, topic=f"t{stream}")
-    assert stage.endpoint.useless[peer.routing_id] >= 3, "more streams than one may have"
-    before = stage.endpoint.useless[peer.routing_id]
+    assert port_harness.endpoint.useless[peer.routing_id] >= 3, "more streams than one may have"
+    before = port_harness.endpoint.useless[peer.routing_id]
     peer.submit(5, stream=STREAMS_MAX + 100)
-    assert stage.endpoint.useless[peer.routing_id] == before + 1, "no stream begins with 5"
+    assert port_harness.endpoint.useless[peer.routing_id] == before + 1, "no stream begins with 5"
     peer.submit(1)
     peer.submit(3)
-    assert stage.endpoint.useless[peer.routing_id] == before + 1, "a repeat and a gap are an honest stub's"
+    assert port_harness.endpoint.useless[peer.routing_id] == before + 1, (
+        "a repeat and a gap are an honest stub's"
+    )
 
 
 def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_says_who_has_them(
-    stage: PortStage,
+    port_harness: PortHarness,
 ) -> None:
-    table = ClientTable(stage.scene.segment)
-    held = [stage.connect(f"c{number}") for number in range(table.capacity)]
+    table = ClientTable(port_harness.harness.segment)
+    held = [port_harness.connect(f"c{number}") for number in range(table.capacity)]
     for peer in held:
-        stage.endpoint.users[peer.routing_id] = 1001
+        port_harness.endpoint.users[peer.routing_id] = 1001
     answers = [peer.attach() for peer in held]
     allowed = table.capacity * 3 // 4
     assert [answer[0] for answer in answers[:allowed]] == [Kind.WELCOME] * allowed
@@ -316,8 +320,8 @@ def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_say
         "Raise daemon.clients_max; a quarter of it is left for other users."
     )
     for uid in (1002, 1003):
-        other = stage.connect("other")
-        stage.endpoint.users[other.routing_id] = uid
+        other = port_harness.connect("other")
+        port_harness.endpoint.users[other.routing_id] = uid
         assert other.attach()[0] == Kind.WELCOME
     held[0].send([Kind.BYE, False])
     held[1].send([Kind.BYE, False])
@@ -325,8 +329,8 @@ def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_say
     assert held[-1].attach()[0] == Kind.WELCOME, "after some have left there is room again"
 
 
-def test_a_ticket_that_was_seen_lets_nobody_else_in(stage: PortStage) -> None:
-    peer = stage.client()
+def test_a_ticket_that_was_seen_lets_nobody_else_in(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
     peer.submit(1)
     thief = peer.again(b"thief")
     for secret in (None, b"", b"x" * 16):
@@ -339,22 +343,22 @@ def test_a_ticket_that_was_seen_lets_nobody_else_in(stage: PortStage) -> None:
     assert peer.heard(Kind.ACCEPTED)[-1][2] == [[1, 2]]
 
 
-def test_who_is_not_attached_hears_so_and_is_counted_on_its_connection(stage: PortStage) -> None:
-    stranger = stage.connect()
+def test_who_is_not_attached_hears_so_and_is_counted_on_its_connection(port_harness: PortHarness) -> None:
+    stranger = port_harness.connect()
     for _ in range(3):
         stranger.submit(1)
     assert stranger.heard(Kind.HELLO_AGAIN) == [[Kind.HELLO_AGAIN, EPOCH]] * 3
-    assert stage.endpoint.nonsense[stranger.routing_id] == 3
+    assert port_harness.endpoint.nonsense[stranger.routing_id] == 3
 
 
-def test_streams_that_do_not_begin_at_the_first_make_nothing(stage: PortStage) -> None:
+def test_streams_that_do_not_begin_at_the_first_make_nothing(port_harness: PortHarness) -> None:
     """1,100 such frames once took every row of the table of topics, for the life of the segment."""
-    peer, other = stage.client(), stage.client("other")
-    names = len(stage.scene.chain_table)
+    peer, other = port_harness.client(), port_harness.client("other")
+    names = len(port_harness.harness.chain_table)
     for number in range(1, 1_101):
         peer.submit(5, stream=number, topic=f"nobody-{number}")
-    assert len(stage.scene.chain_table) == names
-    assert not stage.topics.missing.names, "Kafka is not asked for them"
+    assert len(port_harness.harness.chain_table) == names
+    assert not port_harness.topics.missing.names, "Kafka is not asked for them"
     assert len(peer.heard(Kind.RESEND)) == STREAMS_MAX
     other.submit(1, topic="new")
     assert other.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
@@ -362,27 +366,29 @@ def test_streams_that_do_not_begin_at_the_first_make_nothing(stage: PortStage) -
     assert peer.heard(Kind.ACCEPTED)[0][2] == [[3, 1]]
 
 
-def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace(stage: PortStage) -> None:
-    peer = stage.client()
-    stage.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
-    scene = stage.scene
+def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace(
+    port_harness: PortHarness,
+) -> None:
+    peer = port_harness.client()
+    port_harness.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    harness = port_harness.harness
     for number in range(1, STREAMS_MAX + 2):
-        stage.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+        port_harness.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
         peer.submit(1, stream=number, topic=f"t{number}")
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"]
-    assert (0, f"t{STREAMS_MAX}") in scene.chain_table.ids()
-    assert (0, f"t{STREAMS_MAX + 1}") not in scene.chain_table.ids()
+    assert (0, f"t{STREAMS_MAX}") in harness.chain_table.ids()
+    assert (0, f"t{STREAMS_MAX + 1}") not in harness.chain_table.ids()
 
 
-def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(stage: PortStage) -> None:
-    peer = stage.client()
-    stage.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
+    port_harness.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     for number in range(1, STREAMS_MAX + 1):
-        take = stage.intake.holds._take
+        take = port_harness.intake.holds._take
         if number > 1:  # a page each is more than there are
-            stage.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+            port_harness.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
         peer.submit(stream=number, topic=f"t{number}")
-        stage.intake.holds._take = take  # type: ignore[method-assign]
+        port_harness.intake.holds._take = take  # type: ignore[method-assign]
     peer.submit(2, stream=1, topic="t1")
     for fields in ([1, 1], [1, 3], [999, 1]):
         peer.send([Kind.END_STREAM, *fields])
@@ -399,15 +405,15 @@ def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(stage: Po
     assert (
         1 not in listed and listed[500] == ("one more", 0) and listed[STREAMS_MAX] == (f"t{STREAMS_MAX}", 0)
     )
-    row = stage.scene.sessions.by_row[0].row
-    chain_id = stage.topics.get("t1").chain.chain_id  # type: ignore[union-attr]
-    assert chain_id not in set(row.chain_ids) | stage.scene.sessions.chains_in_use()
+    row = port_harness.harness.sessions.by_row[0].row
+    chain_id = port_harness.topics.get("t1").chain.chain_id  # type: ignore[union-attr]
+    assert chain_id not in set(row.chain_ids) | port_harness.harness.sessions.chains_in_use()
 
 
-def test_a_held_stream_and_one_that_is_not_on_disk_keep_their_places(stage: PortStage) -> None:
-    peer = stage.client()
+def test_a_held_stream_and_one_that_is_not_on_disk_keep_their_places(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
     peer.submit()
-    session = stage.scene.sessions.by_row[0]
+    session = port_harness.harness.sessions.by_row[0]
     stream = session.streams[1]
     stream.hold_reason = "paused"
     peer.send([Kind.END_STREAM, 1, 1])
@@ -415,27 +421,27 @@ def test_a_held_stream_and_one_that_is_not_on_disk_keep_their_places(stage: Port
     peer.send([Kind.END_STREAM, 1, 1])
     assert session.streams == {1: stream}
     stream.accepted = 1
-    stream.reserved_pages = stage.scene.pool.take(1) or []
-    taken = stage.scene.pool.taken_count
+    stream.reserved_pages = port_harness.harness.pool.take(1) or []
+    taken = port_harness.harness.pool.taken_count
     peer.send([Kind.END_STREAM, 1, 1])
     assert session.streams == {}
-    assert stage.scene.pool.taken_count == taken - 1
+    assert port_harness.harness.pool.taken_count == taken - 1
     peer.send([Kind.END_STREAM, 1])
     assert peer.heard(Kind.REFUSED)[0][1] == "MALFORMED_FRAME"
 
 
-def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(scene: Scene) -> None:
-    stage = PortStage(scene)
-    stage.intake.open_to_records(False)
-    stays, leaves = stage.client("stays"), stage.client("leaves")
+def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(harness: Harness) -> None:
+    port_harness = PortHarness(harness)
+    port_harness.intake.open_to_records(False)
+    stays, leaves = port_harness.client("stays"), port_harness.client("leaves")
     for peer in (stays, leaves):
         peer.submit(1)
         assert [message[0] for message in peer.heard(Kind.HOLD, Kind.ACCEPTED)] == [Kind.HOLD]
     leaves.send([Kind.BYE, True])
-    assert len(stage.intake.holds._closed) == 1
-    stage.intake.open_to_records(True)
-    stage.port.end_turn(stage.clock.now_ms())
+    assert len(port_harness.intake.holds._closed) == 1
+    port_harness.intake.open_to_records(True)
+    port_harness.port.end_turn(port_harness.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not stage.intake.holds._closed
+    assert not port_harness.intake.holds._closed
     stays.submit(1)
     assert stays.heard(Kind.HOLD, Kind.ACCEPTED)[0][0] == Kind.ACCEPTED

@@ -19,18 +19,18 @@ from sidecar.worker.streams.topic_queue import EntryLine, TopicQueue
 from sidecar.worker.topics import waiting_entries
 from sidecar.worker.topics.waiting_entries import LOOK_UP_MS
 from tests.configs import producer_config
-from tests.worker.hand import HandWorker
-from tests.worker.scene import Scene
+from tests.worker.harness import Harness
+from tests.worker.manual_worker import ManualWorker
 
 
-class TopicScene:
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        rooms = scene.rooms
+class TopicHarness:
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        rooms = harness.rooms
         self.accumulator, self.topics = rooms.core.accumulator, rooms.topics
         self.failed: list[tuple[str, int, list[tuple[int, int]]]] = []
-        scene.settlement.fail_records = self._failed  # type: ignore[method-assign,assignment]
-        self.client = scene.client()
+        harness.settlement.fail_records = self._failed  # type: ignore[method-assign,assignment]
+        self.client = harness.client()
         self.seq = 0
 
     def _failed(
@@ -54,16 +54,16 @@ class TopicScene:
     ) -> Entry:
         queue = self.queue(topic)
         self.seq += 1
-        chain, self.scene.chain = self.scene.chain, queue.chain
-        entry = self.scene.accept(self.client, self.seq, count, partition)
-        self.scene.chain = chain
+        chain, self.harness.chain = self.harness.chain, queue.chain
+        entry = self.harness.accept(self.client, self.seq, count, partition)
+        self.harness.chain = chain
         self.topics.on_entry(queue, entry, now_ms, flushes)
         return entry
 
     def end(self, entry: Entry) -> None:
         """All its records are told and done."""
         (queue,) = (queue for queue in self.topics if queue.chain.chain_id == entry.chain_id)
-        block = index(queue.chain, entry, self.scene.partitioner, 1 << 20)
+        block = index(queue.chain, entry, self.harness.partitioner, 1 << 20)
         records = BatchRecords()
         for _, start, stop in block.groups:
             records.try_append(block, start, stop, 1 << 20)
@@ -82,14 +82,14 @@ def snapshot(version: int = 1, **topics: int) -> MetadataSnapshot:
 
 
 @pytest.fixture
-def topics(tmp_path: Path) -> Iterator[TopicScene]:
-    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=1000.0))
-    yield TopicScene(scene)
-    scene.close()
+def topics(tmp_path: Path) -> Iterator[TopicHarness]:
+    harness = Harness(tmp_path / "segment", producer_config(max_block_ms=1000.0))
+    yield TopicHarness(harness)
+    harness.close()
 
 
 @pytest.mark.rule("M10")
-def test_accepted_records_wait_for_metadata_in_order_and_then_all_go(topics: TopicScene) -> None:
+def test_accepted_records_wait_for_metadata_in_order_and_then_all_go(topics: TopicHarness) -> None:
     topics.entry("a", 0.0)
     topics.entry("a", 1.0)
     assert topics.topics.missing.names == {"a"}
@@ -102,7 +102,7 @@ def test_accepted_records_wait_for_metadata_in_order_and_then_all_go(topics: Top
 
 
 @pytest.mark.rule("M10")
-def test_only_the_topic_that_waits_too_long_fails(topics: TopicScene) -> None:
+def test_only_the_topic_that_waits_too_long_fails(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(known=2), 0.0)
     topics.entry("unknown", 0.0, count=3)
     topics.entry("known", 0.0)
@@ -122,8 +122,8 @@ def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_on
     tmp_path: Path,
 ) -> None:
     """All of a burst failed, as none of them waited for the answer that the first one had asked for."""
-    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=0.0))
-    topics = TopicScene(scene)
+    harness = Harness(tmp_path / "segment", producer_config(max_block_ms=0.0))
+    topics = TopicHarness(harness)
     waiting = topics.topics.waiting
     for topic in ("comes", "never"):
         topics.entry(topic, 10.0)
@@ -141,12 +141,12 @@ def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_on
     waiting.expire(11.0 + LOOK_UP_MS)
     assert [len(failed) for topic, _, failed in topics.failed if topic == "never"] == [1, 1, 2, 2, 2]
     assert waiting.entry_count == 0
-    scene.close()
+    harness.close()
 
 
 def test_a_partition_is_looked_for_though_its_records_have_failed_at_once(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "segment", producer_config(max_block_ms=0.0))
-    topics = TopicScene(scene)
+    harness = Harness(tmp_path / "segment", producer_config(max_block_ms=0.0))
+    topics = TopicHarness(harness)
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0, partition=2)
     topics.topics.waiting.expire(1.0)
@@ -157,11 +157,11 @@ def test_a_partition_is_looked_for_though_its_records_have_failed_at_once(tmp_pa
     topics.topics.on_snapshot(snapshot(2, a=3), 2.0)
     topics.entry("a", 3.0, partition=2)
     assert topics.batched("a") == 2
-    scene.close()
+    harness.close()
 
 
 @pytest.mark.rule("M9")
-def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicScene) -> None:
+def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicHarness) -> None:
     """Whatever is said of others in the same message, also by a code that is newer than this version."""
     topics.entry("secret", 0.0)
     topics.entry("later", 0.0)
@@ -173,7 +173,7 @@ def test_a_topic_nobody_may_write_to_fails_at_once_and_alone(topics: TopicScene)
 
 
 @pytest.mark.rule("U5")
-def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: TopicScene) -> None:
+def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=3), 0.0)
     topics.entry("a", 1.0)
     assert topics.batched("a") == 2
@@ -181,7 +181,7 @@ def test_a_topic_that_came_before_its_first_record_here_needs_no_push(topics: To
 
 
 @pytest.mark.rule("U5")
-def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: TopicScene) -> None:
+def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: TopicHarness) -> None:
     """Placed by the old partitions they would wait for one that may never be there again, until their deadline."""
     topics.topics.on_snapshot(snapshot(a=6), 0.0)
     topics.entry("a", 1.0, partition=9)
@@ -203,7 +203,7 @@ def test_after_a_deletion_records_wait_for_the_topic_to_come_again(topics: Topic
 
 @pytest.mark.rule("M5")
 @pytest.mark.rule("M8")
-def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: TopicScene) -> None:
+def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0, partition=2)
     topics.entry("a", 2.0, partition=2)
@@ -220,9 +220,9 @@ def test_a_partition_not_there_yet_is_waited_for_and_holds_nothing_else(topics: 
 
 
 @pytest.mark.rule("M5")
-def test_a_client_may_want_a_missing_partition_to_fail_at_once(topics: TopicScene) -> None:
+def test_a_client_may_want_a_missing_partition_to_fail_at_once(topics: TopicHarness) -> None:
     """As librdkafka does. The topic is looked up again, so that records behind it find a new partition."""
-    topics.scene.flags |= SubmitFlag.FIXED_PARTITIONS
+    topics.harness.flags |= SubmitFlag.FIXED_PARTITIONS
     topics.entry("a", 0.0, partition=2)
     assert topics.failed == []
     topics.topics.on_snapshot(snapshot(a=1), 1.0)
@@ -244,7 +244,7 @@ def test_a_client_may_want_a_missing_partition_to_fail_at_once(topics: TopicScen
 
 
 @pytest.mark.rule("M5")
-def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: TopicScene) -> None:
+def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0, partition=2)
     topics.topics.waiting.expire(1000.9)
@@ -256,7 +256,7 @@ def test_a_partition_that_never_appears_fails_alone_after_max_block(topics: Topi
     assert topics.topics.waiting.next_due_ms == float("inf")
 
 
-def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
+def test_a_flush_reaches_what_waits_for_metadata(topics: TopicHarness) -> None:
     """Found by a scenario: the flush of a topic's first records came before its metadata and was forgotten, so
     that they lingered in full."""
     topics.entry("a", 0.0)
@@ -269,7 +269,7 @@ def test_a_flush_reaches_what_waits_for_metadata(topics: TopicScene) -> None:
     assert expedited == {"a": [True], "b": [False]}
 
 
-def test_a_flush_with_new_records_reaches_earlier_ones_and_those_that_wait(topics: TopicScene) -> None:
+def test_a_flush_with_new_records_reaches_earlier_ones_and_those_that_wait(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 1.0)
     topics.entry("b", 1.0)
@@ -283,7 +283,7 @@ def test_a_flush_with_new_records_reaches_earlier_ones_and_those_that_wait(topic
 
 
 @pytest.mark.rule("M1")
-def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
+def test_use_is_told_once_per_asking(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.end(topics.entry("a", 0.0))
     assert topics.topics.take_used() == ["a"]
@@ -291,7 +291,7 @@ def test_use_is_told_once_per_asking(topics: TopicScene) -> None:
 
 
 @pytest.mark.rule("M2")
-def test_a_topic_with_records_here_is_in_use_however_long_they_take(topics: TopicScene) -> None:
+def test_a_topic_with_records_here_is_in_use_however_long_they_take(topics: TopicHarness) -> None:
     """Else the controller forgets it, and nobody hears of its new leaders, or of its end."""
     topics.topics.on_snapshot(snapshot(a=1, b=1), 0.0)
     entry = topics.entry("a", 0.0)
@@ -304,7 +304,7 @@ def test_a_topic_with_records_here_is_in_use_however_long_they_take(topics: Topi
 
 
 @pytest.mark.rule("M2")
-def test_what_is_waited_for_counts_as_used(topics: TopicScene) -> None:
+def test_what_is_waited_for_counts_as_used(topics: TopicHarness) -> None:
     """Found with a real broker: a topic awaited longer than metadata.max.idle.ms was forgotten by the
     controller, and its records waited in vain when it was there at last."""
     entry = topics.entry("late", 0.0)
@@ -316,7 +316,7 @@ def test_what_is_waited_for_counts_as_used(topics: TopicScene) -> None:
 
 
 @pytest.mark.rule("S2")
-def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
+def test_a_forced_close_fails_what_still_waits(topics: TopicHarness) -> None:
     topics.entry("a", 0.0)
     topics.topics.waiting.fail_all(LocalCode.ABORTED, 1.0)
     assert [codes for _, _, codes in topics.failed] == [
@@ -328,7 +328,7 @@ def test_a_forced_close_fails_what_still_waits(topics: TopicScene) -> None:
 
 @pytest.mark.rule("S2")
 @pytest.mark.timeout(20)
-def test_a_forced_close_fails_records_that_wait_for_their_partition(topics: TopicScene) -> None:
+def test_a_forced_close_fails_records_that_wait_for_their_partition(topics: TopicHarness) -> None:
     """Before max.block.ms is over, too: the drain of a worker looked at such an entry for ever."""
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.entry("a", 0.0, partition=2)
@@ -339,7 +339,7 @@ def test_a_forced_close_fails_records_that_wait_for_their_partition(topics: Topi
     assert topics.topics.waiting.entry_count == 0
 
 
-def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: TopicScene) -> None:
+def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: TopicHarness) -> None:
     states = {"a": TopicState("a", None, 0, (PartitionState(1), PartitionState(2)))}
     nodes = {node: Node(node, "h", 9092) for node in (1, 2)}
     topics.topics.on_snapshot(MetadataSnapshot.build(1, "c", nodes, states), 0.0)
@@ -352,7 +352,7 @@ def test_keyless_records_leave_a_broker_that_is_late_and_come_back(topics: Topic
 
 
 def test_a_topic_with_acks_1_goes_through_the_plain_lane(segment: Segment) -> None:
-    topics = HandWorker(segment, patterns={"plain-*": {"acks": 1}}).rooms.topics
+    topics = ManualWorker(segment, patterns={"plain-*": {"acks": 1}}).rooms.topics
     lanes = []
     for name in ("plain-a", "other"):
         queue = topics.get(name)
@@ -362,7 +362,7 @@ def test_a_topic_with_acks_1_goes_through_the_plain_lane(segment: Segment) -> No
 
 
 def test_what_waited_is_partitioned_in_parts_and_in_order(
-    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+    topics: TopicHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large backlog takes many turns, and what comes meanwhile stays behind it; other topics do not wait."""
     monkeypatch.setattr(waiting_entries, "RUN_ENTRIES", 3)
@@ -386,7 +386,7 @@ def test_what_waited_is_partitioned_in_parts_and_in_order(
 
 @pytest.mark.rule("M5")
 def test_a_backlog_gives_up_in_parts_by_time_and_by_refusal(
-    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+    topics: TopicHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_entries, "EXPIRED_ENTRIES", 3)
     for _ in range(7):
@@ -446,7 +446,7 @@ def calls_of(work: Callable[[], object]) -> int:
     return count
 
 
-def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: TopicScene) -> None:
+def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: TopicHarness) -> None:
     """Six clients that flooded unknown topics made each turn of the worker look at hundreds of queues, thrice."""
 
     def turn() -> None:
@@ -462,7 +462,7 @@ def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: Topi
     assert calls_of(turn) == one
 
 
-def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicScene) -> None:
+def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicHarness) -> None:
     """Each name of a flood stayed in the tables of what waits, though its row had gone to another name."""
     topics.entry("nobody", 0.0)
     topics.topics.flush("nobody", 0.0)
@@ -472,7 +472,7 @@ def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicS
 
 
 def test_what_goes_on_stops_while_its_topic_is_gone_and_goes_on_when_it_is_back(
-    topics: TopicScene, monkeypatch: pytest.MonkeyPatch
+    topics: TopicHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_entries, "RUN_ENTRIES", 1)
     for seq in range(3):

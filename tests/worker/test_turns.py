@@ -12,16 +12,16 @@ import pytest
 from sidecar.common.clock import ManualClock
 from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, Turns
 
-from .hand import INFINITY, HandHost, HandLoop
+from .manual_worker import INFINITY, ManualHost, ManualLoop
 
 
-class Stage:
+class Harness:
     """``began``: when each turn began. ``due_ms``: what a turn finds due next; when that has come, it is done."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(now_ms=0.0)
-        self.loop = HandLoop(self.clock)
-        self.host = self.loop.host = HandHost()
+        self.loop = ManualLoop(self.clock)
+        self.host = self.loop.host = ManualHost()
         self.counted: Counter[str] = Counter()
         self.turns = Turns(self.loop, self.clock, self.host, self, housekeeping_s=0.5, resting_s=1.0)  # type: ignore[arg-type]
         self.turns.turn = self.turn
@@ -43,45 +43,45 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def harness() -> Harness:
+    return Harness()
 
 
-def test_a_turn_follows_what_is_due_and_never_before(stage: Stage) -> None:
+def test_a_turn_follows_what_is_due_and_never_before(harness: Harness) -> None:
     for delay_ms in (7.0, 8.3, 0.4):
-        stage.due_ms = due_ms = stage.clock.now_ms() + delay_ms
-        stage.turns.wake()
-        stage.loop.run()
-        stage.began.clear()
-        stage.loop.run(10)
-        assert stage.began == [due_ms]
-        stage.began.clear()
-    stage.loop.run(10_000)
-    assert stage.began == [], "nothing is due any more"
+        harness.due_ms = due_ms = harness.clock.now_ms() + delay_ms
+        harness.turns.wake()
+        harness.loop.run()
+        harness.began.clear()
+        harness.loop.run(10)
+        assert harness.began == [due_ms]
+        harness.began.clear()
+    harness.loop.run(10_000)
+    assert harness.began == [], "nothing is due any more"
 
 
-def test_a_timer_for_what_is_settled_runs_no_turn(stage: Stage) -> None:
-    stage.due_ms = 5.0
-    stage.turns.wake()
-    stage.loop.run(1)
-    stage.due_ms = 100.0
-    stage.turns.wake()
-    stage.loop.run(1)
-    assert stage.host.timer_ms == 5.0, "the earlier one is left"
-    turns = len(stage.began)
-    stage.loop.run(90)
-    assert len(stage.began) == turns
-    stage.loop.run(20)
-    assert stage.began[turns:] == [100.0]
+def test_a_timer_for_what_is_settled_runs_no_turn(harness: Harness) -> None:
+    harness.due_ms = 5.0
+    harness.turns.wake()
+    harness.loop.run(1)
+    harness.due_ms = 100.0
+    harness.turns.wake()
+    harness.loop.run(1)
+    assert harness.host.timer_ms == 5.0, "the earlier one is left"
+    turns = len(harness.began)
+    harness.loop.run(90)
+    assert len(harness.began) == turns
+    harness.loop.run(20)
+    assert harness.began[turns:] == [100.0]
 
 
-def test_what_is_due_sooner_gets_the_timer(stage: Stage) -> None:
+def test_what_is_due_sooner_gets_the_timer(harness: Harness) -> None:
     for due_ms in (1000.0, 10.0):
-        stage.due_ms = due_ms
-        stage.turns.wake()
-        stage.loop.run(1)
-    stage.loop.run(10)
-    assert stage.began[-1] == 10.0
+        harness.due_ms = due_ms
+        harness.turns.wake()
+        harness.loop.run(1)
+    harness.loop.run(10)
+    assert harness.began[-1] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -94,42 +94,44 @@ def test_what_is_due_sooner_gets_the_timer(stage: Stage) -> None:
     ],
     ids=["two asks", "asked for and run now", "asked for after it", "halted"],
 )
-def test_asks_in_one_iteration_are_one_turn(stage: Stage, ask: Callable[[Turns], Any], turns: int) -> None:
-    ask(stage.turns)
-    stage.loop.run(1)
-    assert len(stage.began) == turns
+def test_asks_in_one_iteration_are_one_turn(
+    harness: Harness, ask: Callable[[Turns], Any], turns: int
+) -> None:
+    ask(harness.turns)
+    harness.loop.run(1)
+    assert len(harness.began) == turns
 
 
-def test_a_turn_that_failed_comes_again_after_a_pause_until_the_worker_gives_up(stage: Stage) -> None:
-    stage.fails = True
-    stage.turns.wake()
-    stage.loop.run(FAILED_TURN_PAUSE_MS * 3.5)
-    assert stage.began == [0.0, *(FAILED_TURN_PAUSE_MS * turn for turn in (1, 2, 3))]
-    assert not stage.host.given_up
-    stage.loop.run(FAILED_TURN_PAUSE_MS * FAILED_TURNS_MAX)
-    assert len(stage.host.given_up) == 1
-    assert stage.counted["sender_exceptions_total"] == len(stage.began)
+def test_a_turn_that_failed_comes_again_after_a_pause_until_the_worker_gives_up(harness: Harness) -> None:
+    harness.fails = True
+    harness.turns.wake()
+    harness.loop.run(FAILED_TURN_PAUSE_MS * 3.5)
+    assert harness.began == [0.0, *(FAILED_TURN_PAUSE_MS * turn for turn in (1, 2, 3))]
+    assert not harness.host.given_up
+    harness.loop.run(FAILED_TURN_PAUSE_MS * FAILED_TURNS_MAX)
+    assert len(harness.host.given_up) == 1
+    assert harness.counted["sender_exceptions_total"] == len(harness.began)
 
 
-def test_one_good_turn_forgets_the_failed_ones(stage: Stage) -> None:
+def test_one_good_turn_forgets_the_failed_ones(harness: Harness) -> None:
     for _ in range(2):
-        stage.fails = True
-        stage.turns.wake()
-        stage.loop.run(FAILED_TURN_PAUSE_MS * (FAILED_TURNS_MAX - 2))
-        stage.fails = False
-        stage.loop.run(FAILED_TURN_PAUSE_MS)
-    assert not stage.host.given_up
+        harness.fails = True
+        harness.turns.wake()
+        harness.loop.run(FAILED_TURN_PAUSE_MS * (FAILED_TURNS_MAX - 2))
+        harness.fails = False
+        harness.loop.run(FAILED_TURN_PAUSE_MS)
+    assert not harness.host.given_up
 
 
 def test_a_turn_ends_a_rest() -> None:
-    stage = Stage()
+    harness = Harness()
 
     async def rest() -> None:
         loop = asyncio.get_running_loop()
-        turns = Turns(loop, stage.clock, stage.host, stage, housekeeping_s=0.5, resting_s=3_600.0)  # type: ignore[arg-type]
-        turns.turn = stage.turn
+        turns = Turns(loop, harness.clock, harness.host, harness, housekeeping_s=0.5, resting_s=3_600.0)  # type: ignore[arg-type]
+        turns.turn = harness.turn
         turns.wake()
         await turns.rest()
 
     asyncio.run(rest())
-    assert stage.began == [0.0]
+    assert harness.began == [0.0]

@@ -14,7 +14,7 @@ import pytest
 from sidecar.common.clock import MonotonicClock
 from sidecar.worker.streams.outboxes import Outboxes
 from sidecar.worker.stubs.stub_port import UNACKED_MS_MAX, StubPort
-from tests.worker.hand import no_limits
+from tests.worker.manual_worker import no_limits
 
 TIMEOUT_MS = 30_000.0
 

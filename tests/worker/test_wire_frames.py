@@ -28,8 +28,8 @@ from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.session import Session
 from sidecar.cli.orders import order_message
 from sidecar.controller.front.control_endpoint import ControlEndpoint
-from tests.worker.port_stage import ListedEndpoint, Peer, PortStage
-from tests.worker.scene import Scene
+from tests.worker.harness import Harness
+from tests.worker.port_harness import ListedEndpoint, Peer, PortHarness
 
 GOLDEN = Path(__file__).with_name("wire_frames.txt")
 CLIENT = bytes(range(20))
@@ -118,14 +118,14 @@ class RawEndpoint(ListedEndpoint):
         return super().send(routing_id, frames)
 
 
-def worker_frames(scene: Scene) -> Iterator[tuple[str, Frames]]:
-    stage = PortStage(scene)
-    endpoint = stage.port.endpoint = stage.endpoint = RawEndpoint()  # type: ignore[assignment]
+def worker_frames(harness: Harness) -> Iterator[tuple[str, Frames]]:
+    port_harness = PortHarness(harness)
+    endpoint = port_harness.port.endpoint = port_harness.endpoint = RawEndpoint()  # type: ignore[assignment]
 
     def last() -> Frames:
         return endpoint.raw[-1]
 
-    peer = Peer(stage, b"routing", "app", CLIENT, 42)
+    peer = Peer(port_harness, b"routing", "app", CLIENT, 42)
     peer.send([Kind.PING])
     yield "HELLO_AGAIN", last()
     welcome = peer.attach()
@@ -136,11 +136,11 @@ def worker_frames(scene: Scene) -> Iterator[tuple[str, Frames]]:
     yield "ACCEPTED", last()
     peer.send([Kind.PING])
     yield "PONG", last()
-    (client,) = stage.scene.sessions
+    (client,) = port_harness.harness.sessions
     outcome = Outcome(1, 2, 1, 1, 1, 0, 1, 3, 0, 2, 77, -1, b"\3", "")
     client.row.ring_append(pack_outcome(outcome))
-    stage.scene.outboxes.pending.add(client)
-    stage.port.end_turn(0.0)
+    port_harness.harness.outboxes.pending.add(client)
+    port_harness.port.end_turn(0.0)
     yield "OUTCOMES", last()
     while client.row.ring_free_bytes > client.row.ring_bytes // 5:
         number = client.row.next_number
@@ -153,17 +153,17 @@ def worker_frames(scene: Scene) -> Iterator[tuple[str, Frames]]:
     yield "RESUME", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.RESUME]))
     peer.submit(1, stream=2, topic="")
     yield "REFUSED", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.REFUSED]))
-    stage.port.start_draining()
-    stage.port.end_turn(0.0)
-    stage.port.end_draining()
-    stage.port.end_turn(0.0)
+    port_harness.port.start_draining()
+    port_harness.port.end_turn(0.0)
+    port_harness.port.end_draining()
+    port_harness.port.end_turn(0.0)
     yield "DRAINING", next(each for each in reversed(endpoint.raw) if each[0][1:2] == bytes([Kind.DRAINING]))
 
 
-def made(scene: Scene, records: bytes) -> dict[str, Frames]:
+def made(harness: Harness, records: bytes) -> dict[str, Frames]:
     return {
         name: frames
-        for source in (stub_frames(records), lookup_frames(), worker_frames(scene))
+        for source in (stub_frames(records), lookup_frames(), worker_frames(harness))
         for name, frames in source
     }
 
@@ -178,9 +178,9 @@ CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "EXPLAIN_REPLY", "ORDER", 
 
 
 @pytest.mark.parametrize("packer", [pure.RecordPacker, _native.RecordPacker])
-def test_frames_have_the_bytes_of_the_golden_file(scene: Scene, packer: type[Any]) -> None:
+def test_frames_have_the_bytes_of_the_golden_file(harness: Harness, packer: type[Any]) -> None:
     expected = {name: frames for name, frames in golden().items() if name not in CONTROL}
-    found = made(scene, payload(packer()))
+    found = made(harness, payload(packer()))
     assert {name: [each.hex() for each in frames] for name, frames in found.items()} == {
         name: [each.hex() for each in frames] for name, frames in expected.items()
     }
@@ -243,10 +243,10 @@ def test_every_kind_has_a_golden_frame_below_a_drawing() -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        scene = Scene(Path(folder) / "segment")
-        for name, frames in {**made(scene, payload(pure.RecordPacker())), **dict(control_frames())}.items():
+        harness = Harness(Path(folder) / "segment")
+        for name, frames in {**made(harness, payload(pure.RecordPacker())), **dict(control_frames())}.items():
             print(name, *(frame.hex() for frame in frames))
-        scene.close()
+        harness.close()
 
 
 if __name__ == "__main__":

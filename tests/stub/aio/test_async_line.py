@@ -16,25 +16,25 @@ import pytest
 from client_stub import errors
 from client_stub.aio.loop_line import SERVED_AT_ONCE
 from client_stub.engine.rows_call import ROWS_CHECKED_AT_ONCE
-from tests.stub.aio.async_stage import BUFFER_BYTES, JumpingLoop, Stage, run, settle
+from tests.stub.aio.async_harness import BUFFER_BYTES, Harness, JumpingLoop, run, settle
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
-MakeStage = Callable[..., Stage]
+MakeHarness = Callable[..., Harness]
 MAX_BLOCK_MS = 60_000
 
 
 @pytest.fixture
-def make_stage(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> MakeStage:
-    return lambda **settings: Stage(monkeypatch, run_dir, **settings)
+def make_harness(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> MakeHarness:
+    return lambda **settings: Harness(monkeypatch, run_dir, **settings)
 
 
-async def fill(stage: Stage, topic: str = "full") -> None:
+async def fill(harness: Harness, topic: str = "full") -> None:
     """Send until a record of any topic without an open submission would have to wait."""
-    while stage.outbox.has_room:
-        await stage.producer.send(topic, bytes(500))
-    stage.gathered.extend(stage.outbox.gather(lambda each: each == topic)[0])
+    while harness.outbox.has_room:
+        await harness.producer.send(topic, bytes(500))
+    harness.gathered.extend(harness.outbox.gather(lambda each: each == topic)[0])
 
 
 operations = st.lists(
@@ -54,14 +54,14 @@ operations = st.lists(
 @hypothesis.given(operations)
 @hypothesis.settings(max_examples=200, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 def test_every_history_keeps_the_order_and_sends_what_was_not_taken_back(
-    make_stage: MakeStage, history: list[tuple[str, Any, Any]]
+    make_harness: MakeHarness, history: list[tuple[str, Any, Any]]
 ) -> None:
     """Sends and bulk calls of three topics, cancelled at random while room comes and goes.
 
     Each topic's log is what was called for it, in the order of the calls, without what was cancelled while it waited;
     of a bulk call that was cancelled a beginning may be there.
     """
-    stage = make_stage()
+    harness = make_harness()
     numbers = itertools.count()
 
     async def main() -> None:
@@ -74,9 +74,9 @@ def test_every_history_keeps_the_order_and_sends_what_was_not_taken_back(
                 values = [b"%08d" % next(numbers) + bytes(size) for size in sizes]
                 coroutine: Any
                 if action == "send":
-                    coroutine = stage.producer.send(what, values[0])
+                    coroutine = harness.producer.send(what, values[0])
                 else:
-                    coroutine = stage.producer.send_many(what, [(b"k", value) for value in values])
+                    coroutine = harness.producer.send_many(what, [(b"k", value) for value in values])
                 called[what].append((loop.create_task(coroutine), values))
             elif action == "cancel":
                 tasks = [task for each in called.values() for task, _ in each]
@@ -84,12 +84,12 @@ def test_every_history_keeps_the_order_and_sends_what_was_not_taken_back(
                 if tasks and tasks[what % len(tasks)].cancel():
                     cancelled.add(tasks[what % len(tasks)])
             elif action == "accept":
-                stage.accept(what)
+                harness.accept(what)
             else:
                 await settle()
-        await stage.accept_all()
+        await harness.accept_all()
         for topic, calls in called.items():
-            rest = list(stage.log.get(topic, []))
+            rest = list(harness.log.get(topic, []))
             for task, values in calls:
                 assert task.done(), "room came for all"
                 if task not in cancelled:
@@ -101,103 +101,103 @@ def test_every_history_keeps_the_order_and_sends_what_was_not_taken_back(
                     while values and rest[:1] == values[:1]:
                         del rest[0], values[0]
             assert rest == []
-        assert stage.outbox.listeners == {}, "nobody waits any more"
+        assert harness.outbox.listeners == {}, "nobody waits any more"
 
     run(main())
 
 
-def test_a_later_record_that_would_fit_does_not_overtake_one_that_waits(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_a_later_record_that_would_fit_does_not_overtake_one_that_waits(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        await stage.producer.send("t", b"0")
-        await fill(stage)
-        large = loop.create_task(stage.producer.send("t", b"1" * 590))
-        small = loop.create_task(stage.producer.send("t", b"2"))
+        await harness.producer.send("t", b"0")
+        await fill(harness)
+        large = loop.create_task(harness.producer.send("t", b"1" * 590))
+        small = loop.create_task(harness.producer.send("t", b"2"))
         await settle()
         assert not large.done() and not small.done()
-        await stage.accept_all()
-        assert [value[:1] for value in stage.log["t"]] == [b"0", b"1", b"2"]
+        await harness.accept_all()
+        assert [value[:1] for value in harness.log["t"]] == [b"0", b"1", b"2"]
 
     run(main())
 
 
-def test_a_topic_without_room_does_not_hold_up_one_that_has_some(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_a_topic_without_room_does_not_hold_up_one_that_has_some(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        await stage.producer.send("open", b"0")
+        await harness.producer.send("open", b"0")
         for number in itertools.count():
-            if not stage.outbox.has_room:
+            if not harness.outbox.has_room:
                 break
-            await stage.producer.send("full", b"%500d" % number)
-        waits = loop.create_task(stage.producer.send("full", bytes(500)))
+            await harness.producer.send("full", b"%500d" % number)
+        waits = loop.create_task(harness.producer.send("full", bytes(500)))
         await settle()
-        await stage.producer.send("open", b"1")
+        await harness.producer.send("open", b"1")
         assert not waits.done()
-        await stage.accept_all()
+        await harness.accept_all()
         assert waits.done()
-        assert stage.log["open"] == [b"0", b"1"]
+        assert harness.log["open"] == [b"0", b"1"]
 
     run(main())
 
 
-def test_room_is_given_to_who_came_first_whatever_the_topic(make_stage: MakeStage) -> None:
+def test_room_is_given_to_who_came_first_whatever_the_topic(make_harness: MakeHarness) -> None:
     """Also where a newcomer asks in the moment between room and those who wait for it."""
-    stage = make_stage()
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
+        await fill(harness)
         topics = [f"topic-{number}" for number in range(11)]
-        tasks = [asyncio.create_task(stage.producer.send(topic, bytes(500))) for topic in topics[:10]]
+        tasks = [asyncio.create_task(harness.producer.send(topic, bytes(500))) for topic in topics[:10]]
         await settle()
-        tasks.append(asyncio.create_task(stage.producer.send(topics[10], bytes(500))))
-        stage.accept()  # the newcomer's first step comes before the line has looked
+        tasks.append(asyncio.create_task(harness.producer.send(topics[10], bytes(500))))
+        harness.accept()  # the newcomer's first step comes before the line has looked
         await asyncio.gather(*tasks)
-        assert [each.topic for each in stage.outbox.pending if each.topic != "full"] == topics
+        assert [each.topic for each in harness.outbox.pending if each.topic != "full"] == topics
 
     run(main())
 
 
-def test_many_topics_without_room_leave_the_loop_idle_and_hold_up_nobody(make_stage: MakeStage) -> None:
+def test_many_topics_without_room_leave_the_loop_idle_and_hold_up_nobody(make_harness: MakeHarness) -> None:
     """More topics than one look lets in: the loop sleeps while none finds room, and one that has some is found."""
-    stage = make_stage(max_block_ms=MAX_BLOCK_MS)
+    harness = make_harness(max_block_ms=MAX_BLOCK_MS)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        await fill(stage)
+        await fill(harness)
         topics = [f"topic-{number}" for number in range(2 * SERVED_AT_ONCE)]
-        tasks = [asyncio.create_task(stage.producer.send(topic, bytes(500))) for topic in topics]
+        tasks = [asyncio.create_task(harness.producer.send(topic, bytes(500))) for topic in topics]
         began = loop.time()
         await asyncio.sleep(1)  # the clock jumps only while the loop has nothing to do
         assert loop.time() - began >= 1
-        stage.outbox.streams[topics[-1]].refusal = errors.TopicLimit("too many topics")
-        stage.outbox.notify()
+        harness.outbox.streams[topics[-1]].refusal = errors.TopicLimit("too many topics")
+        harness.outbox.notify()
         with pytest.raises(errors.TopicLimit):
             await tasks.pop()
         assert not any(task.done() for task in tasks)
-        await stage.accept_all()
+        await harness.accept_all()
         assert all(task.done() for task in tasks)
 
     run(main())
 
 
-def test_max_block_ms_counts_from_the_call(make_stage: MakeStage) -> None:
+def test_max_block_ms_counts_from_the_call(make_harness: MakeHarness) -> None:
     """However many wait: each hears it after its own time, in order, and the sentence says how long."""
-    stage = make_stage(max_block_ms=MAX_BLOCK_MS)
+    harness = make_harness(max_block_ms=MAX_BLOCK_MS)
     told: list[tuple[float, float, str]] = []
 
     async def send() -> None:
         loop = asyncio.get_running_loop()
         called = loop.time()
         with pytest.raises(errors.BufferExhausted) as caught:
-            await stage.producer.send("t", bytes(500))
+            await harness.producer.send("t", bytes(500))
         told.append((called, loop.time(), str(caught.value)))
 
     async def main() -> None:
-        await fill(stage)
+        await fill(harness)
         tasks = []
         for _ in range(40):
             tasks.append(asyncio.create_task(send()))
@@ -206,28 +206,28 @@ def test_max_block_ms_counts_from_the_call(make_stage: MakeStage) -> None:
         assert [late - called for called, late, _ in told] == pytest.approx([MAX_BLOCK_MS / 1e3] * 40)
         assert [called for called, _, _ in told] == sorted(called for called, _, _ in told)
         assert "within the configured max blocking time 60000 ms" in told[0][2]
-        stage.accept()
-        await stage.producer.send("t", b"there is room again")
+        harness.accept()
+        await harness.producer.send("t", b"there is room again")
 
     run(main())
 
 
-def test_the_first_send_waits_for_a_daemon_no_longer_than_connect_timeout(make_stage: MakeStage) -> None:
-    stage = make_stage(max_block_ms=MAX_BLOCK_MS, connect_timeout_ms=5_000)
-    stage.outbox.attached_once = False
+def test_the_first_send_waits_for_a_daemon_no_longer_than_connect_timeout(make_harness: MakeHarness) -> None:
+    harness = make_harness(max_block_ms=MAX_BLOCK_MS, connect_timeout_ms=5_000)
+    harness.outbox.attached_once = False
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(errors.DaemonUnreachable, match="waited 5 s"):
-            await stage.producer.send("t", b"v")
+            await harness.producer.send("t", b"v")
         assert loop.time() - began == pytest.approx(5)
         # Attached in time, it has what is left of max_block_ms for room.
-        stage.outbox.buffer_bytes = 0
-        waits = asyncio.create_task(stage.producer.send("t", b"v"))
+        harness.outbox.buffer_bytes = 0
+        waits = asyncio.create_task(harness.producer.send("t", b"v"))
         began = loop.time()
         await asyncio.sleep(1)
-        stage.outbox.attached_once = True
+        harness.outbox.attached_once = True
         with pytest.raises(errors.BufferExhausted):
             await waits
         assert loop.time() - began == pytest.approx(MAX_BLOCK_MS / 1e3)
@@ -235,16 +235,18 @@ def test_the_first_send_waits_for_a_daemon_no_longer_than_connect_timeout(make_s
     run(main())
 
 
-def test_a_bulk_call_that_gets_on_is_given_more_time_and_says_what_is_queued(make_stage: MakeStage) -> None:
-    stage = make_stage(max_block_ms=MAX_BLOCK_MS)
+def test_a_bulk_call_that_gets_on_is_given_more_time_and_says_what_is_queued(
+    make_harness: MakeHarness,
+) -> None:
+    harness = make_harness(max_block_ms=MAX_BLOCK_MS)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         rows = [(None, b"%500d" % number) for number in range(20)]
-        call = asyncio.create_task(stage.producer.send_many("t", rows))
+        call = asyncio.create_task(harness.producer.send_many("t", rows))
         await asyncio.sleep(MAX_BLOCK_MS / 2e3)
-        before = len(stage.gathered) + stage.accept()
+        before = len(harness.gathered) + harness.accept()
         with pytest.raises(errors.BufferExhausted) as caught:
             await call
         assert loop.time() - began == pytest.approx(MAX_BLOCK_MS * 1.5 / 1e3)
@@ -252,16 +254,16 @@ def test_a_bulk_call_that_gets_on_is_given_more_time_and_says_what_is_queued(mak
         assert queued is not None
         assert before < queued.count < 20
         assert f"(The first {queued.count} records of this call are queued.)" in str(caught.value)
-        await stage.accept_all()
-        assert stage.log["t"] == [value for _, value in rows[: queued.count]]
+        await harness.accept_all()
+        assert harness.log["t"] == [value for _, value in rows[: queued.count]]
 
     run(main())
 
 
-def test_a_long_bulk_call_lets_the_loop_go_on(make_stage: MakeStage) -> None:
+def test_a_long_bulk_call_lets_the_loop_go_on(make_harness: MakeHarness) -> None:
     """Rows with headers are checked in Python: a bad last one is found before any is queued."""
-    stage = make_stage()
-    stage.outbox.buffer_bytes = 1 << 20
+    harness = make_harness()
+    harness.outbox.buffer_bytes = 1 << 20
 
     async def main() -> None:
         turns = 0
@@ -275,157 +277,159 @@ def test_a_long_bulk_call_lets_the_loop_go_on(make_stage: MakeStage) -> None:
         running = asyncio.create_task(others())
         rows: list[Any] = [(None, b"v", [("h", b"x")])] * 10 * ROWS_CHECKED_AT_ONCE
         with pytest.raises(TypeError, match="record 10000"):
-            await stage.producer.send_many("t", [*rows, (None, "text", None)])
+            await harness.producer.send_many("t", [*rows, (None, "text", None)])
         assert turns >= 10
-        assert not stage.outbox.pending
-        delivery = await stage.producer.send_many("t", rows[: ROWS_CHECKED_AT_ONCE + 1])
+        assert not harness.outbox.pending
+        delivery = await harness.producer.send_many("t", rows[: ROWS_CHECKED_AT_ONCE + 1])
         assert delivery.count == ROWS_CHECKED_AT_ONCE + 1
         running.cancel()
-        await stage.accept_all()
-        assert len(stage.log["t"]) == ROWS_CHECKED_AT_ONCE + 1
+        await harness.accept_all()
+        assert len(harness.log["t"]) == ROWS_CHECKED_AT_ONCE + 1
 
     run(main())
 
 
-def test_a_refused_topic_fails_those_who_wait_for_it_and_no_others(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_a_refused_topic_fails_those_who_wait_for_it_and_no_others(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
-        stage.outbox.open_stream("bad")
-        bad, good = (asyncio.create_task(stage.producer.send(topic, bytes(500))) for topic in ("bad", "good"))
+        await fill(harness)
+        harness.outbox.open_stream("bad")
+        bad, good = (
+            asyncio.create_task(harness.producer.send(topic, bytes(500))) for topic in ("bad", "good")
+        )
         await settle()
-        stage.outbox.streams["bad"].refusal = errors.TopicLimit("too many topics")
-        stage.outbox.notify()
+        harness.outbox.streams["bad"].refusal = errors.TopicLimit("too many topics")
+        harness.outbox.notify()
         with pytest.raises(errors.TopicLimit):
             await bad
         assert not good.done()
-        await stage.accept_all()
+        await harness.accept_all()
         await good
 
     run(main())
 
 
-def test_what_ends_the_producer_is_told_to_all_who_wait(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_what_ends_the_producer_is_told_to_all_who_wait(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
-        tasks = [asyncio.create_task(stage.producer.send("t", bytes(500))) for _ in range(600)]
+        await fill(harness)
+        tasks = [asyncio.create_task(harness.producer.send("t", bytes(500))) for _ in range(600)]
         await settle()
-        stage.outbox.fatal = errors.DaemonRefused("The daemon refused this client.", name="NOT_ADMITTED")
-        stage.outbox.notify()
+        harness.outbox.fatal = errors.DaemonRefused("The daemon refused this client.", name="NOT_ADMITTED")
+        harness.outbox.notify()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {errors.DaemonRefused}
 
     run(main())
 
 
-def test_flush_waits_for_the_sends_before_it_and_not_for_those_behind(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_flush_waits_for_the_sends_before_it_and_not_for_those_behind(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
-        before = asyncio.create_task(stage.producer.send("t", b"1" * 500))
+        await fill(harness)
+        before = asyncio.create_task(harness.producer.send("t", b"1" * 500))
         await settle()
         with pytest.raises(TimeoutError, match="1 send waits for room"):
-            await stage.producer.flush(1)
-        flush = asyncio.create_task(stage.producer.flush(10, until="accepted"))
+            await harness.producer.flush(1)
+        flush = asyncio.create_task(harness.producer.flush(10, until="accepted"))
         await settle()
-        behind = [asyncio.create_task(stage.producer.send("t", b"2" * 590)) for _ in range(20)]
+        behind = [asyncio.create_task(harness.producer.send("t", b"2" * 590)) for _ in range(20)]
         await settle()
         while not before.done():
             assert not flush.done()
-            stage.accept(1)
+            harness.accept(1)
             await settle()
         while not flush.done():
-            assert stage.accept(1)
+            assert harness.accept(1)
             await settle()
-        assert stage.log["t"][0] == b"1" * 500
+        assert harness.log["t"][0] == b"1" * 500
         assert not behind[-1].done()
         await flush
-        await stage.accept_all()
+        await harness.accept_all()
 
     run(main())
 
 
-def test_a_cancelled_send_leaves_nothing_behind(make_stage: MakeStage) -> None:
+def test_a_cancelled_send_leaves_nothing_behind(make_harness: MakeHarness) -> None:
     """A caller with a short patience under a long full buffer: nothing piles up."""
-    stage = make_stage(max_block_ms=MAX_BLOCK_MS)
+    harness = make_harness(max_block_ms=MAX_BLOCK_MS)
 
     async def main() -> None:
-        await fill(stage)
-        line = stage.producer._line_of(asyncio.get_running_loop())
+        await fill(harness)
+        line = harness.producer._line_of(asyncio.get_running_loop())
         for _ in range(500):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await stage.producer.send("t", bytes(400))
+                    await harness.producer.send("t", bytes(400))
         assert not line._by_age
-        assert stage.outbox.listeners == {}
-        await stage.accept_all()
-        assert "t" not in stage.log
+        assert harness.outbox.listeners == {}
+        await harness.accept_all()
+        assert "t" not in harness.log
 
     run(main())
 
 
-def test_a_send_cancelled_just_before_the_line_looks_is_not_sent(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_a_send_cancelled_just_before_the_line_looks_is_not_sent(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
-        waits = asyncio.create_task(stage.producer.send("t", b"v"))
+        await fill(harness)
+        waits = asyncio.create_task(harness.producer.send("t", b"v"))
         await settle()
-        stage.accept()
+        harness.accept()
         waits.cancel()  # there is room, and neither the line nor the task has run since
         with pytest.raises(asyncio.CancelledError):
             await waits
-        await stage.accept_all()
-        assert "t" not in stage.log
+        await harness.accept_all()
+        assert "t" not in harness.log
 
     run(main())
 
 
-def test_a_send_cancelled_in_the_step_that_queues_it_is_sent(make_stage: MakeStage) -> None:
-    stage = make_stage()
+def test_a_send_cancelled_in_the_step_that_queues_it_is_sent(make_harness: MakeHarness) -> None:
+    harness = make_harness()
 
     async def main() -> None:
-        await fill(stage)
-        waits = asyncio.create_task(stage.producer.send("t", b"v"))
+        await fill(harness)
+        waits = asyncio.create_task(harness.producer.send("t", b"v"))
         await settle()
-        stage.accept()
+        harness.accept()
         await asyncio.sleep(0)  # the line has looked, the task has not run
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits
-        await stage.accept_all()
-        assert stage.log["t"] == [b"v"]
+        await harness.accept_all()
+        assert harness.log["t"] == [b"v"]
 
     run(main())
 
 
 def test_a_loop_that_closes_takes_its_waiters_along_and_disturbs_no_other(
-    make_stage: MakeStage, caplog: pytest.LogCaptureFixture
+    make_harness: MakeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     import gc
     import weakref
 
-    stage = make_stage()
+    harness = make_harness()
 
     async def leave() -> None:
-        await fill(stage)
+        await fill(harness)
         for number in range(3):
-            left.append(asyncio.create_task(stage.producer.send("left", b"%d" % number)))
-        left.append(asyncio.create_task(stage.producer.flush()))
+            left.append(asyncio.create_task(harness.producer.send("left", b"%d" % number)))
+        left.append(asyncio.create_task(harness.producer.flush()))
         await settle()
 
     async def come() -> None:
-        waits = asyncio.create_task(stage.producer.send("t", b"2"))
+        waits = asyncio.create_task(harness.producer.send("t", b"2"))
         await settle()
-        await stage.accept_all()
+        await harness.accept_all()
         outcome = await waits
-        assert stage.log["t"] == [b"2"]
-        assert "left" not in stage.log
-        stage.decide()
+        assert harness.log["t"] == [b"2"]
+        assert "left" not in harness.log
+        harness.decide()
         with pytest.raises(errors.DeliveryFailed):
             await outcome
 
@@ -437,7 +441,7 @@ def test_a_loop_that_closes_takes_its_waiters_along_and_disturbs_no_other(
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     run(come())
-    assert stage.outbox.listeners == {}
+    assert harness.outbox.listeners == {}
     del first, task
     left.clear()
     gc.collect()
@@ -445,30 +449,30 @@ def test_a_loop_that_closes_takes_its_waiters_along_and_disturbs_no_other(
     assert caplog.text == ""
 
 
-def test_buffer_bytes_bound_what_waits_with_the_daemon_away(make_stage: MakeStage) -> None:
+def test_buffer_bytes_bound_what_waits_with_the_daemon_away(make_harness: MakeHarness) -> None:
     """The line holds calls, not bytes: what is queued stays within the buffer and one open submission a topic."""
-    stage = make_stage()
+    harness = make_harness()
 
     async def main() -> None:
-        tasks = [asyncio.create_task(stage.producer.send("t", bytes(500))) for _ in range(1_000)]
+        tasks = [asyncio.create_task(harness.producer.send("t", bytes(500))) for _ in range(1_000)]
         await settle()
         queued = sum(task.done() for task in tasks)
         assert queued <= BUFFER_BYTES // 500 + 2
-        await stage.accept_all()
-        assert len(stage.log["t"]) == 1_000
+        await harness.accept_all()
+        assert len(harness.log["t"]) == 1_000
 
     run(main())
 
 
 @pytest.mark.parametrize("is_met_at_once", [True, False])
 def test_what_was_decided_before_a_wait_ends_is_done_behind_it(
-    make_stage: MakeStage, is_met_at_once: bool
+    make_harness: MakeHarness, is_met_at_once: bool
 ) -> None:
     """The io thread decides the last record and lets flush() go between two lines of the loop's thread."""
-    stage = make_stage()
+    harness = make_harness()
 
     async def main() -> None:
-        line = stage.producer._line_of(asyncio.get_running_loop())
+        line = harness.producer._line_of(asyncio.get_running_loop())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         error = errors.RecordTooLarge("too large")
         looks = itertools.count()

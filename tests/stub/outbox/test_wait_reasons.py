@@ -12,7 +12,7 @@ import pytest
 from client_stub import AsyncProducer, Producer
 from client_stub.contract.wire import Kind
 from client_stub.outbox import wait_reasons
-from tests.stub.aio.async_stage import settle
+from tests.stub.aio.async_harness import settle
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 

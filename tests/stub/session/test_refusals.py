@@ -19,7 +19,7 @@ from client_stub.session.patience import BACKOFF_MAX_MS, REFUSED_FIRST_MS, REFUS
 from client_stub.session.refusals import REFUSALS, Lasts, lasts, refusal_error
 from client_stub.session.session import Session
 from client_stub.session.states import State
-from tests.stub.session.test_session import Scene
+from tests.stub.session.test_session import Harness
 
 ORDERS_ONLY = frozenset({"NOT_PAUSED"})
 """Codes that only the command line gets."""
@@ -79,10 +79,10 @@ def test_a_producer_that_was_never_attached_fails_at_once_unless_it_passes_in_a_
 @pytest.mark.parametrize("place", ["hello", "attached"])
 def test_one_that_was_attached_asks_again_under_its_client_id(code: str, place: str) -> None:
     """Its records at the daemon get their true outcomes, and the others wait."""
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     run.add()
-    scene.drain()
+    harness.drain()
     run.add()
     client_id = session._identity.hello()[2]
     if place == "attached":
@@ -118,8 +118,8 @@ def test_one_that_was_attached_asks_again_under_its_client_id(code: str, place: 
 
 
 def test_who_is_refused_asks_again_after_1_to_30_s() -> None:
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     session.receive_worker(refused("NOT_ALLOWED"), run.now_ms)
     waits_ms = []
     for _ in range(12):
@@ -135,11 +135,11 @@ def test_who_is_refused_asks_again_after_1_to_30_s() -> None:
 
 def test_records_that_wait_too_long_for_it_name_the_refusal() -> None:
     """They were DaemonLost, retriable, and a program sent them again for ever."""
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     session._delivery_timeout_ms = 5_000
     run.add()
-    scene.drain()
+    harness.drain()
     run.add()
     session.receive_worker(refused("NOT_ALLOWED"), run.now_ms)
     while not run.made[-1][2]:
@@ -193,8 +193,8 @@ def test_who_may_not_connect_is_tried_twice_and_then_hears_it_at_once() -> None:
 
 
 def test_who_was_attached_and_may_not_connect_now_asks_again() -> None:
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     run.add()
     session.lost("cut", run.now_ms)
     session.tick(run.now_ms)

@@ -355,8 +355,8 @@ def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
 def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None:
     """It brought the secret of a client id that was given up. At the next connection the daemon knew nobody by both,
     and records that it had accepted meanwhile were in doubt."""
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     session._delivery_timeout_ms = 10_000
     run.add()
     session.next_frames()
@@ -393,7 +393,7 @@ def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() ->
     assert all(later > earlier for earlier, later in pairwise(waits[:6]))
 
 
-class Scene:
+class Harness:
     """A session attached to a worker that the test plays by hand."""
 
     def __init__(self) -> None:
@@ -421,48 +421,48 @@ class Scene:
 
 
 def test_an_ack_travels_with_the_next_submission() -> None:
-    scene = Scene()
-    scene.outcomes(1, 2, 3)
-    assert scene.drain() == [], "nobody waits for it yet"
-    scene.run.add()
-    (submit,) = scene.drain()
+    harness = Harness()
+    harness.outcomes(1, 2, 3)
+    assert harness.drain() == [], "nobody waits for it yet"
+    harness.run.add()
+    (submit,) = harness.drain()
     assert submit[0] == Kind.SUBMIT
     assert submit[9] == 3
-    scene.run.pass_time(1_000.0)
-    assert scene.drain() == [], "it was said"
+    harness.run.pass_time(1_000.0)
+    assert harness.drain() == [], "it was said"
 
 
 def test_an_ack_without_a_submission_comes_after_a_while() -> None:
-    scene = Scene()
-    scene.outcomes(1)
-    assert scene.session.due_ms == ACK_DELAY_MS
-    scene.run.pass_time(ACK_DELAY_MS)
-    assert scene.drain() == [[Kind.ACK, 1]]
-    assert scene.session.due_ms > 2 * ACK_DELAY_MS
+    harness = Harness()
+    harness.outcomes(1)
+    assert harness.session.due_ms == ACK_DELAY_MS
+    harness.run.pass_time(ACK_DELAY_MS)
+    assert harness.drain() == [[Kind.ACK, 1]]
+    assert harness.session.due_ms > 2 * ACK_DELAY_MS
 
 
 def test_many_outcomes_are_acknowledged_at_once() -> None:
     """The daemon's ring is bounded; a client that reads must never fill it."""
-    scene = Scene()
-    scene.outcomes(*range(1, ACK_OUTCOMES_MAX))
-    assert scene.drain() == []
-    scene.outcomes(ACK_OUTCOMES_MAX)
-    assert scene.drain() == [[Kind.ACK, ACK_OUTCOMES_MAX]]
+    harness = Harness()
+    harness.outcomes(*range(1, ACK_OUTCOMES_MAX))
+    assert harness.drain() == []
+    harness.outcomes(ACK_OUTCOMES_MAX)
+    assert harness.drain() == [[Kind.ACK, ACK_OUTCOMES_MAX]]
 
 
 def test_a_failure_is_acknowledged_at_once() -> None:
     """The daemon keeps a failed record until its sender knows, for the case that it is gone."""
-    scene = Scene()
+    harness = Harness()
     outcome = Outcome(OutcomeKind.FAILED, 0, Shape.RANGE, 1, 9, 1, 1, 0, 0, 1, -1, -1, b"", "no")
-    scene.run.tell([Kind.OUTCOMES, 1, 1], pack_outcome(outcome))
-    assert scene.drain() == [[Kind.ACK, 1]]
+    harness.run.tell([Kind.OUTCOMES, 1, 1], pack_outcome(outcome))
+    assert harness.drain() == [[Kind.ACK, 1]]
 
 
 def test_a_draining_daemon_hears_acks_at_once() -> None:
-    scene = Scene()
-    scene.outcomes(1)
-    scene.run.tell([Kind.DRAINING, "bye"])
-    assert scene.drain() == [[Kind.ACK, 1]]
+    harness = Harness()
+    harness.outcomes(1)
+    harness.run.tell([Kind.DRAINING, "bye"])
+    assert harness.drain() == [[Kind.ACK, 1]]
 
 
 @pytest.mark.parametrize("code", ["DRAINING", "NOT_ADMITTED", "PROTOCOL_VERSION"])
@@ -471,34 +471,34 @@ def test_a_refusal_that_was_still_on_the_way_moves_no_session_that_has_left_its_
     state: State, code: str
 ) -> None:
     """A frame may arrive after the session has said goodbye, or after it has given the worker up."""
-    scene = Scene()
+    harness = Harness()
     if state is State.CLOSED:
-        scene.session.bye()
+        harness.session.bye()
     else:
-        scene.session.lost("cut", scene.run.now_ms)
-    scene.session.take_effects()
-    scene.session.receive_worker([msgpack.packb([Kind.REFUSED, code, "no room"])], scene.run.now_ms)
-    assert scene.session.state is state
-    assert scene.session.fatal is None
-    assert scene.session.take_effects() == []
+        harness.session.lost("cut", harness.run.now_ms)
+    harness.session.take_effects()
+    harness.session.receive_worker([msgpack.packb([Kind.REFUSED, code, "no room"])], harness.run.now_ms)
+    assert harness.session.state is state
+    assert harness.session.fatal is None
+    assert harness.session.take_effects() == []
 
 
 def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
     """Whether the one before has noted it is not known."""
-    scene = Scene()
-    scene.outcomes(1)
-    scene.run.add()
-    scene.drain()
-    scene.run.cut(forget=False)
-    scene.run.pass_time(1.0)
-    assert scene.session.state is State.ATTACHED
-    assert scene.drain()[0][9] == 1
+    harness = Harness()
+    harness.outcomes(1)
+    harness.run.add()
+    harness.drain()
+    harness.run.cut(forget=False)
+    harness.run.pass_time(1.0)
+    assert harness.session.state is State.ATTACHED
+    assert harness.drain()[0][9] == 1
 
 
 def test_a_worker_that_answers_no_ping_is_given_up_unless_bytes_still_move() -> None:
     """Behind a TCP proxy nothing else shows it. A slow line that takes our bytes, or any word of the worker, counts."""
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
 
     def pings(count: int, *, is_moving: bool = False) -> int:
         """How many of so many came, each when it was due."""
@@ -523,24 +523,24 @@ def test_a_worker_that_answers_no_ping_is_given_up_unless_bytes_still_move() -> 
 
 @pytest.mark.rule("A9")
 def test_a_flush_travels_with_the_last_submission_it_names() -> None:
-    scene = Scene()
+    harness = Harness()
     for _ in range(6):
-        scene.run.add()
-    scene.session.add((), scene.run.now_ms, flush=True)
-    messages = scene.drain()
+        harness.run.add()
+    harness.session.add((), harness.run.now_ms, flush=True)
+    messages = harness.drain()
     assert {message[0] for message in messages} == {Kind.SUBMIT}
     last = {message[2]: message[3] for message in messages}
     flushed = {message[2]: message[3] for message in messages if message[7] & SubmitFlag.FLUSH}
     assert flushed == last, "once for each stream, with its last submission"
-    scene.session.add((), scene.run.now_ms, flush=True)
-    assert [message[0] for message in scene.drain()] == [], "it is said once"
+    harness.session.add((), harness.run.now_ms, flush=True)
+    assert [message[0] for message in harness.drain()] == [], "it is said once"
 
 
 @pytest.mark.rule("A9")
 def test_a_flush_behind_everything_sent_is_a_message_of_its_own() -> None:
-    scene = Scene()
-    scene.run.add()
-    (submit,) = scene.drain()
+    harness = Harness()
+    harness.run.add()
+    (submit,) = harness.drain()
     assert not submit[7] & SubmitFlag.FLUSH
-    scene.session.add((), scene.run.now_ms, flush=True)
-    assert scene.drain() == [[Kind.FLUSH, submit[2], submit[3]]]
+    harness.session.add((), harness.run.now_ms, flush=True)
+    assert harness.drain() == [[Kind.FLUSH, submit[2], submit[3]]]

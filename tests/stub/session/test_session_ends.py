@@ -10,7 +10,7 @@ from client_stub.contract.wire import Kind, LocalCode
 from client_stub.errors import DaemonLost, error_for
 from client_stub.session.session import Session
 from client_stub.session.states import State
-from tests.stub.session.test_session import Scene
+from tests.stub.session.test_session import Harness
 
 CANCELLED = error_for(LocalCode.CANCELLED, "closed")
 
@@ -18,35 +18,35 @@ CANCELLED = error_for(LocalCode.CANCELLED, "closed")
 @pytest.mark.parametrize(
     "end",
     [
-        lambda scene: scene.session.cancel(lambda sent: CANCELLED),
-        lambda scene: scene.run.tell([Kind.REFUSED, "TOPIC_LIMIT", "too many", 1]),
-        lambda scene: scene.run.tell([Kind.REFUSED, "MALFORMED_FRAME", "no"]),
+        lambda harness: harness.session.cancel(lambda sent: CANCELLED),
+        lambda harness: harness.run.tell([Kind.REFUSED, "TOPIC_LIMIT", "too many", 1]),
+        lambda harness: harness.run.tell([Kind.REFUSED, "MALFORMED_FRAME", "no"]),
     ],
     ids=["closed", "topic refused", "client refused"],
 )
 def test_a_record_that_fails_in_the_turn_of_its_acceptance_is_accepted_once(
-    end: Callable[[Scene], object],
+    end: Callable[[Harness], object],
 ) -> None:
     """Its bytes were released twice, and stats() told of more accepted records than were sent."""
-    scene = Scene()
-    session: Session = scene.session
-    outbox = scene.run.outbox
-    scene.run.add()
-    assert [message[0] for message in scene.drain()] == [Kind.SUBMIT]
-    scene.run.tell([Kind.ACCEPTED, 1 << 20, [[1, 1]]])
-    end(scene)
+    harness = Harness()
+    session: Session = harness.session
+    outbox = harness.run.outbox
+    harness.run.add()
+    assert [message[0] for message in harness.drain()] == [Kind.SUBMIT]
+    harness.run.tell([Kind.ACCEPTED, 1 << 20, [[1, 1]]])
+    end(harness)
     outbox.settle(session.released, session.finished, is_news=True)
     assert outbox.accepted_count == 1
-    assert outbox._released_bytes == len(scene.run.made[0][1])
-    assert len(scene.run.made[0][2]) == 1
+    assert outbox._released_bytes == len(harness.run.made[0][1])
+    assert len(harness.run.made[0][2]) == 1
 
 
 def test_records_that_a_successor_has_beyond_the_last_word_are_in_doubt_when_it_is_forgotten() -> None:
     """DRAINING counted them as never sent. Their bytes were gone with WELCOME, and a new stream sent them without."""
-    scene = Scene()
-    run, session = scene.run, scene.session
+    harness = Harness()
+    run, session = harness.run, harness.session
     run.add()
-    ((_, _, stream, seq, topic, *_),) = scene.drain()
+    ((_, _, stream, seq, topic, *_),) = harness.drain()
     run.tell([Kind.DRAINING, "bye", [[stream, seq - 1]]])
     run.worker.topics[stream], run.worker.positions[stream] = topic, seq
     run.cut(forget=False)
@@ -56,6 +56,6 @@ def test_records_that_a_successor_has_beyond_the_last_word_are_in_doubt_when_it_
     run.cut(forget=True)
     run.pass_time(2_000.0)
     assert session.state is State.ATTACHED
-    assert scene.drain() == [], "it is not sent again"
+    assert harness.drain() == [], "it is not sent again"
     ((error,),) = (told for _, _, told in run.made)
     assert isinstance(error, DaemonLost) and error.persistence == 1

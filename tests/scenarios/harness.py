@@ -133,7 +133,7 @@ class Sender:
         self.producer.close(OUTCOME_S if error is None else 0)
 
 
-class Scene:
+class Harness:
     """A fake broker and a real daemon on it; each test takes a topic of its own."""
 
     def __init__(self, kafka: FakeBroker, daemon: SidecarDaemon) -> None:
@@ -141,7 +141,7 @@ class Scene:
         self.daemon = daemon
 
     def new_topic(self, partitions: int = 1) -> str:
-        name = f"scene-{next(_serial)}"
+        name = f"harness-{next(_serial)}"
         self.kafka.create_topic(name, partitions)
         return name
 

@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_S
 MESSAGE_BYTES_MAX = 4 << 20
 
 
-class Desk:
+class Harness:
     """Keeps what came, and answers by the endpoint."""
 
     def __init__(self, path: Path) -> None:
@@ -50,12 +50,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk_at(path: Path) -> AsyncIterator[Desk]:
-    desk = Desk(path)
+async def harness_at(path: Path) -> AsyncIterator[Harness]:
+    harness = Harness(path)
     try:
-        yield desk
+        yield harness
     finally:
-        desk.endpoint.close()
+        harness.endpoint.close()
 
 
 def run(test: Callable[[], Any]) -> None:
@@ -69,24 +69,24 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.001)
 
 
-def dial(desk: Desk) -> socket.socket:
+def dial(harness: Harness) -> socket.socket:
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     peer.settimeout(PATIENCE_S)
-    peer.connect(desk.path)
+    peer.connect(harness.path)
     return peer
 
 
-def stub_at(desk: Desk) -> socket.socket:
-    peer = dial(desk)
+def stub_at(harness: Harness) -> socket.socket:
+    peer = dial(harness)
     peer.sendall(opening(b"DEALER"))
     return peer
 
 
-async def greet(desk: Desk, peer: socket.socket) -> bytes:
+async def greet(harness: Harness, peer: socket.socket) -> bytes:
     """A first message of ``peer`` has arrived; the routing id it came under."""
     peer.sendall(b"".join(encode([b"hello"])))
-    await until(lambda: desk.messages)
-    return desk.messages[0][0]
+    await until(lambda: harness.messages)
+    return harness.messages[0][0]
 
 
 def is_closed(peer: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""JavaScene, JavaRealScene: the same scenes with Apache Kafka's own producer in place of the daemon and its stub."""
+"""JavaHarness, JavaRealHarness: the harness over Apache Kafka's own producer in place of daemon and stub."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sidecar.tools.testing.waiting import wait_until
 
+from .harness import FAST, Harness, Sender
 from .java_producers import JavaProducers
-from .scene import FAST, Scene, Sender
-from .test_real_kafka import RealScene
+from .test_real_kafka import RealHarness
 
 if TYPE_CHECKING:
     from client_stub import Producer
@@ -56,7 +56,7 @@ class JavaThread:
 
 
 class JavaSenders:
-    """One Java producer; the senders of a scene share it, as they share a worker there."""
+    """One Java producer; the senders of a harness share it, as they share a worker there."""
 
     def __init__(self, java: JavaProducers, settings: Mapping[str, object]) -> None:
         self._java = java
@@ -81,7 +81,7 @@ class JavaSenders:
         wait_until(lambda: self.held_bytes() == 0, "Java's buffer to be whole", timeout_s=10)
 
 
-class JavaScene(Scene):
+class JavaHarness(Harness):
     """Scenarios run in it unchanged, those that do not ask the daemon itself."""
 
     def __init__(self, kafka: FakeBroker, java: JavaProducers, settings: Mapping[str, object]) -> None:
@@ -89,11 +89,11 @@ class JavaScene(Scene):
         self._java = java
         self._settings = settings
         self._senders = JavaSenders(java, java_settings(kafka.bootstrap_servers, settings))
-        self._twins: list[JavaScene] = []
+        self._twins: list[JavaHarness] = []
 
-    def twin(self, settings: Mapping[str, object]) -> JavaScene:
+    def twin(self, settings: Mapping[str, object]) -> JavaHarness:
         """Another producer on the same broker, with these settings besides."""
-        self._twins.append(JavaScene(self.kafka, self._java, {**self._settings, **settings}))
+        self._twins.append(JavaHarness(self.kafka, self._java, {**self._settings, **settings}))
         return self._twins[-1]
 
     def sender(self, topic: str, *, max_block_ms: float = 20_000) -> Sender:
@@ -116,11 +116,11 @@ class JavaScene(Scene):
 
     def end(self) -> None:
         self.kafka.clear_rules()
-        for scene in [self, *self._twins]:
-            scene.close(0)
+        for harness in [self, *self._twins]:
+            harness.close(0)
 
 
-class JavaRealScene(RealScene):
+class JavaRealHarness(RealHarness):
     """The same on a real Kafka behind the proxy."""
 
     def __init__(self, kafka: KafkaCluster, proxy: FaultProxy, java: JavaProducers) -> None:

@@ -12,8 +12,8 @@ from client_stub.contract.wire import Format, Kind, Outcome, unpack_outcomes
 from sidecar.common.tickets import attach_ticket
 from sidecar.config.client_rules import Caller
 from sidecar.net.stubs import peer as credentials
-from tests.worker.hand import EPOCH, KEY
-from tests.worker.scene import Scene
+from tests.worker.harness import Harness
+from tests.worker.manual_worker import EPOCH, KEY
 
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 RECORD = msgpack.packb([b"k", b"v"])
@@ -56,22 +56,24 @@ class ListedEndpoint:
 class Peer:
     """A stub of a few lines at the other end."""
 
-    def __init__(self, stage: PortStage, routing_id: bytes, name: str, client_id: bytes, pid: int) -> None:
-        self.stage = stage
+    def __init__(
+        self, port_harness: PortHarness, routing_id: bytes, name: str, client_id: bytes, pid: int
+    ) -> None:
+        self.port_harness = port_harness
         self.routing_id = routing_id
         self.name = name
         self.client_id = client_id
         self.pid = pid
         self.secret: bytes | None = None
         self.token_digest = b""
-        stage.endpoint.processes[routing_id] = pid
+        port_harness.endpoint.processes[routing_id] = pid
 
     def send(self, message: list[Any], *frames: bytes, skipped_bytes: int = 0) -> None:
-        stage = self.stage
-        stage.port.on_message(
+        port_harness = self.port_harness
+        port_harness.port.on_message(
             self.routing_id, [memoryview(msgpack.packb(message)), *map(memoryview, frames)], skipped_bytes
         )
-        stage.port.end_turn(stage.clock.now_ms())
+        port_harness.port.end_turn(port_harness.clock.now_ms())
 
     def attach(self) -> list[Any]:
         """ATTACH; the answer."""
@@ -84,7 +86,7 @@ class Peer:
 
     def again(self, routing_id: bytes) -> Peer:
         """The same client on another connection."""
-        peer = Peer(self.stage, routing_id, self.name, self.client_id, self.pid)
+        peer = Peer(self.port_harness, routing_id, self.name, self.client_id, self.pid)
         peer.secret = self.secret
         return peer
 
@@ -104,26 +106,30 @@ class Peer:
 
     def heard(self, *kinds: Kind) -> list[list[Any]]:
         """Messages since the last call, of these kinds; the others are dropped."""
-        stage = self.stage
-        mine = [message for routing_id, message, _ in stage.endpoint.sent if routing_id == self.routing_id]
-        stage.endpoint.sent = [each for each in stage.endpoint.sent if each[0] != self.routing_id]
+        port_harness = self.port_harness
+        mine = [
+            message for routing_id, message, _ in port_harness.endpoint.sent if routing_id == self.routing_id
+        ]
+        port_harness.endpoint.sent = [
+            each for each in port_harness.endpoint.sent if each[0] != self.routing_id
+        ]
         return [message for message in mine if message[0] in kinds]
 
     def outcomes(self) -> list[Outcome]:
         found = []
-        for routing_id, message, frames in self.stage.endpoint.sent:
+        for routing_id, message, frames in self.port_harness.endpoint.sent:
             if routing_id == self.routing_id and message[0] == Kind.OUTCOMES:
                 found += unpack_outcomes(frames[0])
         return found
 
 
-class PortStage:
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
-        self.clock = scene.worker.clock
-        rooms = scene.rooms
+class PortHarness:
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.clock = harness.worker.clock
+        rooms = harness.rooms
         self.topics, self.shares, self.intake = rooms.topics, rooms.stubs.shares, rooms.stubs.intake
-        self.given_up = scene.worker.host.given_up
+        self.given_up = harness.worker.host.given_up
         self.limit = rooms.stubs.submission_bytes_max
         self.port = rooms.stubs.port
         self.endpoint = ListedEndpoint()
@@ -138,4 +144,4 @@ class PortStage:
         return peer
 
     def counted(self, name: str) -> int:
-        return self.scene.counters.get(name)
+        return self.harness.counters.get(name)

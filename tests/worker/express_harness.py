@@ -16,8 +16,8 @@ from sidecar.worker.stubs.express import (
 )
 from tests.configs import producer_config
 
-from .hand import EPOCH
-from .slot_stage import STAMP_MS, TOPIC, MemoryBroker, SlotStage
+from .manual_worker import EPOCH
+from .slot_harness import STAMP_MS, TOPIC, MemoryBroker, SlotHarness
 
 LOUD, QUIET = b"l" * 20, b"q" * 20
 LARGE = 64 << 10
@@ -25,7 +25,7 @@ SMALL = QUIET_BYTES // 4
 CONFIG = producer_config(batch_size=100, linger_ms=0, batch_growth_bytes=4 * LARGE)
 
 
-class Stage(SlotStage):
+class ExpressHarness(SlotHarness):
     """A loud and a quiet client at one worker; submissions go the whole way from the frame."""
 
     def __init__(
@@ -81,19 +81,19 @@ def log_of(broker: MemoryBroker) -> list[bytes]:
     return [value.strip() for value in broker.log.get(0, [])]
 
 
-def successor(first: Stage, segment: Segment) -> Stage:
-    second = Stage(segment, first.broker, 2)
+def successor(first: ExpressHarness, segment: Segment) -> ExpressHarness:
+    second = ExpressHarness(segment, first.broker, 2)
     second.broker.is_silent = False
     second.ask()
     second.know_topic()
     return second
 
 
-def finish(stage: SlotStage) -> list[bytes]:
+def finish(harness: SlotHarness) -> list[bytes]:
     for _ in range(300):
-        stage.turn()
-        if not stage.accumulator.incomplete:
-            return log_of(stage.broker)
+        harness.turn()
+        if not harness.accumulator.incomplete:
+            return log_of(harness.broker)
     raise AssertionError("not everything ends")
 
 
@@ -107,9 +107,9 @@ def small_segment(folder: Path) -> Segment:
     )
 
 
-def quiet_and_loud(segment: Segment) -> Stage:
+def quiet_and_loud(segment: Segment) -> ExpressHarness:
     """The first worker, which knows the topic and has both clients."""
-    made = Stage(segment, MemoryBroker(), 1)
+    made = ExpressHarness(segment, MemoryBroker(), 1)
     made.know_topic()
     made.join(LOUD)
     made.join(QUIET)

@@ -21,13 +21,13 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
 
-from .hand import EPOCH, KEY, HandWorker
+from .manual_worker import EPOCH, KEY, ManualWorker
 
 INCARNATION = 5
 GRACE_MS = DEFAULTS["daemon.client_grace_s"] * 1000
 
 
-class Scene:
+class Harness:
     """One slot, one topic ``t`` of six partitions, any number of clients."""
 
     def __init__(
@@ -38,11 +38,11 @@ class Scene:
         pool_bytes: int = 1 << 20,
         **real: Any,
     ) -> None:
-        """``real``: loop, clock and links for HandWorker, in place of those that are moved by hand."""
+        """``real``: loop, clock and links for ManualWorker, in place of those that are moved by hand."""
         self.segment = Segment.create(
             path, page_bytes=16_384, buffer_memory_bytes=pool_bytes, clients_max=16, instance_id=b"test"
         )
-        self.worker = HandWorker(
+        self.worker = ManualWorker(
             self.segment,
             incarnation=INCARNATION,
             config=config,

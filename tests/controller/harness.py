@@ -46,7 +46,7 @@ class FakeSlots:
         return self._incarnation
 
 
-class Stage:
+class Harness:
     """One supervisor over workers that it starts, and a daemon and a cluster that note what they hear of it."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Stage:
         return worker
 
 
-def on_stage(
+def with_harness(
     behaviour: str = "",
     *,
     workers: int = 1,
@@ -144,17 +144,19 @@ def on_stage(
     worker_slots: Sequence[int] = (),
     with_standby: bool = False,
     worker_command: Sequence[str] = FAKE_WORKER,
-) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
-    """Make a test of a coroutine that plays on a stage; its workers are ended afterwards."""
+) -> Callable[[Callable[[Harness], Awaitable[None]]], Callable[[], None]]:
+    """Make a test of a coroutine over a harness; its workers are ended afterwards."""
 
-    def decorate(play: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+    def decorate(play: Callable[[Harness], Awaitable[None]]) -> Callable[[], None]:
         async def perform() -> None:
-            stage = Stage(behaviour, workers, heartbeat_timeout_s, worker_slots, with_standby, worker_command)
-            stage.supervisor.start()
+            harness = Harness(
+                behaviour, workers, heartbeat_timeout_s, worker_slots, with_standby, worker_command
+            )
+            harness.supervisor.start()
             try:
-                await asyncio.wait_for(play(stage), 40.0)
+                await asyncio.wait_for(play(harness), 40.0)
             finally:
-                await stage.supervisor.stop()
+                await harness.supervisor.stop()
 
         def test() -> None:
             asyncio.run(perform())

@@ -74,7 +74,7 @@ class Loop:
             self.calls.pop(0)()
 
 
-class CrashStage:
+class CrashHarness:
     """A worker's life on one segment and one disk. Submissions are told apart by a number in their payload."""
 
     def __init__(

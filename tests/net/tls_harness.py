@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.tools.testing.certificates import LOCAL_HOSTS, Certificate, CertificateAuthority
 
 
-class TlsBed:
+class TlsHarness:
     """``settings`` make a link trust the CA. Files are written into ``folder``."""
 
     def __init__(self, ca: CertificateAuthority, folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Scenes: daemons to which failures happen, one after the other or several at once.
+"""Scenarios: daemons to which failures happen, one after the other or several at once.
 
-Scenes are played side by side, for most of their time is waiting: a record counts as held after 5 s, a worker as silent
+Scenarios run at the same time, for most of their time is waiting: a record counts as held after 5 s, a worker as silent
 after 9. So a failure costs the suite a second or two, not its own daemon and its own wait.
 """
 
@@ -42,7 +42,7 @@ from .failures import (
     WORKER_KILLED,
     WORKER_STOPPED,
     Failure,
-    Stage,
+    Harness,
     broker,
     wait_shown,
 )
@@ -65,44 +65,46 @@ def on_fake_brokers(
     environment: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
     advertised_host: str | None = None,
-) -> Stage:
+) -> Harness:
     kafka = closing.enter_context(FakeBroker(TOPICS, nodes=2, advertised_host=advertised_host))
     daemon = SidecarDaemon(
         kafka.bootstrap_servers, settings={**SETTINGS, **settings}, environment=environment, prefix=prefix
     )
     closing.callback(daemon.remove)
     daemon.start()
-    return Stage(kafka, daemon, closing)
+    return Harness(kafka, daemon, closing)
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """``steps``: failures that are caused and awaited together; between two steps ``heal`` ends the cause."""
 
     steps: tuple[tuple[Failure, ...], ...]
     settings: Mapping[str, object] = field(default_factory=dict)
-    heal: Callable[[Stage], None] = lambda _: None
-    open: Callable[[Mapping[str, object], contextlib.ExitStack], Stage] = on_fake_brokers
+    heal: Callable[[Harness], None] = lambda _: None
+    open: Callable[[Mapping[str, object], contextlib.ExitStack], Harness] = on_fake_brokers
 
     def play(self, reader: PageReader) -> dict[str, float]:
         """Seconds until each of its failures was in all places. AssertionError for one that was not."""
         seen: dict[str, float] = {}
         with contextlib.ExitStack() as closing:
-            stage = self.open(self.settings, closing)
+            harness = self.open(self.settings, closing)
             for position, failures in enumerate(self.steps):
                 if position:
-                    self.heal(stage)
-                stage.begin(*failures)
+                    self.heal(harness)
+                harness.begin(*failures)
                 for failure in failures:
-                    failure.cause(stage)
-                seen |= wait_shown(stage, *failures, reader=reader, timeout_s=SEEN_S)
+                    failure.cause(harness)
+                seen |= wait_shown(harness, *failures, reader=reader, timeout_s=SEEN_S)
         return seen
 
 
-def well_again(stage: Stage) -> None:
+def well_again(harness: Harness) -> None:
     """No rule is in force, and what was held has been delivered."""
-    stage.kafka.clear_rules()
-    wait_until(lambda: '"state": "running"' in http_get(stage.daemon, "/api/status"), "a daemon that is well")
+    harness.kafka.clear_rules()
+    wait_until(
+        lambda: '"state": "running"' in http_get(harness.daemon, "/api/status"), "a daemon that is well"
+    )
 
 
 # ---- in a mount namespace of the daemon's own: needs root
@@ -113,7 +115,7 @@ def privately(*commands: str) -> list[str]:
     return ["unshare", "--mount", "sh", "-ec", "; ".join([*commands, 'exec "$@"']), "sh"]
 
 
-def on_a_small_disk(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+def on_a_small_disk(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Harness:
     """Dead letters go to a tmpfs of 16 KiB."""
     disk = closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-disk-"))
     return on_fake_brokers(
@@ -123,16 +125,18 @@ def on_a_small_disk(settings: Mapping[str, object], closing: contextlib.ExitStac
     )
 
 
-def by_name(settings: Mapping[str, object], closing: contextlib.ExitStack, more: Sequence[str] = ()) -> Stage:
+def by_name(
+    settings: Mapping[str, object], closing: contextlib.ExitStack, more: Sequence[str] = ()
+) -> Harness:
     """The brokers have a name, in a hosts file that only the daemon reads."""
     folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-hosts-")))
     hosts, services = folder / "hosts", folder / "nsswitch.conf"
     hosts.write_text(f"127.0.0.1 localhost {NAME}\n")
     services.write_text("hosts: files\n")
     mounts = [f"mount --bind {hosts} /etc/hosts", f"mount --bind {services} /etc/nsswitch.conf", *more]
-    stage = on_fake_brokers(settings, closing, prefix=privately(*mounts), advertised_host=NAME)
-    stage.hosts = hosts
-    return stage
+    harness = on_fake_brokers(settings, closing, prefix=privately(*mounts), advertised_host=NAME)
+    harness.hosts = hosts
+    return harness
 
 
 def silent_dns(closing: contextlib.ExitStack) -> list[str]:
@@ -149,18 +153,18 @@ def silent_dns(closing: contextlib.ExitStack) -> list[str]:
     return [f"mount --bind {resolver} /etc/resolv.conf", f"mount --bind {services} /etc/nsswitch.conf"]
 
 
-def by_silent_dns(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+def by_silent_dns(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Harness:
     return by_name(settings, closing, silent_dns(closing))
 
 
-def name_vanishes(stage: Stage) -> None:
+def name_vanishes(harness: Harness) -> None:
     """Connections that stand need no name: it is missed when the brokers close them."""
-    producer = stage.producer()
+    producer = harness.producer()
     for partition in (0, 1):
         producer.send("orders", b"before", partition=partition).result(30)
-    assert stage.hosts is not None
-    stage.hosts.write_text("127.0.0.1 localhost\n")
-    stage.kafka.disconnect()
+    assert harness.hosts is not None
+    harness.hosts.write_text("127.0.0.1 localhost\n")
+    harness.kafka.disconnect()
     for partition in (0, 1):
         producer.send("orders", b"x", partition=partition)
 
@@ -194,16 +198,16 @@ DNS_SILENT = Failure(
 # ---- other ways to begin
 
 
-def with_a_clock(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Stage:
+def with_a_clock(settings: Mapping[str, object], closing: contextlib.ExitStack) -> Harness:
     clock = ShiftedClock(Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="ks-clock-"))))
-    stage = on_fake_brokers(settings, closing, environment=clock.environment)
-    stage.clock = clock
-    return stage
+    harness = on_fake_brokers(settings, closing, environment=clock.environment)
+    harness.clock = clock
+    return harness
 
 
-def step_of_an_hour(stage: Stage) -> None:
-    assert stage.clock is not None
-    stage.clock.set(HOUR_S)
+def step_of_an_hour(harness: Harness) -> None:
+    assert harness.clock is not None
+    harness.clock.set(HOUR_S)
 
 
 CLOCK_STEP = Failure(
@@ -217,14 +221,14 @@ CLOCK_STEP = Failure(
 )
 
 
-def stop_the_controller(stage: Stage) -> None:
+def stop_the_controller(harness: Harness) -> None:
     """While it stands it answers nobody: `status` reads files. Page, metric and log have it once it goes on."""
-    pid = stage.daemon.info()["pid"]
+    pid = harness.daemon.info()["pid"]
     os.kill(pid, signal.SIGSTOP)
     stopped_s = time.monotonic()
-    shown = stage.daemon.command("status")
+    shown = harness.daemon.command("status")
     assert (shown.returncode, f"kill -CONT {pid}" in shown.stdout) == (1, True)
-    assert stage.daemon.command("status", "--alive").returncode != 0
+    assert harness.daemon.command("status", "--alive").returncode != 0
     wait_until(lambda: time.monotonic() - stopped_s >= STALL_S, "time to pass")
     os.kill(pid, signal.SIGCONT)
 
@@ -239,20 +243,20 @@ CONTROLLER_STOPPED = Failure(
     r"\d\d:\d\d:\d\d.*: The controller did not run for \d+ s",
 )
 
-SCENES = (
-    Scene(((WORKER_KILLED,), (WORKER_STOPPED,), (DAEMON_REPLACED,))),
-    Scene(((MIN_ISR,), (LEADER_MISSING,)), heal=well_again),
-    Scene(((CONTROLLER_STOPPED,),)),
-    Scene(((TOPIC_FORBIDDEN, RECORD_TOO_LARGE, TOPIC_MISSING), (QUOTA,))),
-    Scene(((BROKER_DOWN,), (KAFKA_AWAY,))),
-    Scene(((BROKER_HUNG,),)),
-    Scene(((POOL_FULL_BY_TOPIC,),), {"buffer.memory": POOL_BYTES}),
-    Scene(((POOL_FULL_BY_CLIENT,),), {"buffer.memory": POOL_BYTES}),
-    Scene(((SLOW_CLIENT,),)),
-    Scene(((CLOCK_STEP,),), open=with_a_clock),
-    Scene(((DISK_FULL_FOR_LETTERS,),), {"max.block.ms": 1_000}, open=on_a_small_disk),
-    Scene(((DNS_GONE,),), open=by_name),
-    Scene(((DNS_SILENT,),), open=by_silent_dns),
+SCENARIOS = (
+    Scenario(((WORKER_KILLED,), (WORKER_STOPPED,), (DAEMON_REPLACED,))),
+    Scenario(((MIN_ISR,), (LEADER_MISSING,)), heal=well_again),
+    Scenario(((CONTROLLER_STOPPED,),)),
+    Scenario(((TOPIC_FORBIDDEN, RECORD_TOO_LARGE, TOPIC_MISSING), (QUOTA,))),
+    Scenario(((BROKER_DOWN,), (KAFKA_AWAY,))),
+    Scenario(((BROKER_HUNG,),)),
+    Scenario(((POOL_FULL_BY_TOPIC,),), {"buffer.memory": POOL_BYTES}),
+    Scenario(((POOL_FULL_BY_CLIENT,),), {"buffer.memory": POOL_BYTES}),
+    Scenario(((SLOW_CLIENT,),)),
+    Scenario(((CLOCK_STEP,),), open=with_a_clock),
+    Scenario(((DISK_FULL_FOR_LETTERS,),), {"max.block.ms": 1_000}, open=on_a_small_disk),
+    Scenario(((DNS_GONE,),), open=by_name),
+    Scenario(((DNS_SILENT,),), open=by_silent_dns),
 )
 """The longest first."""
 OF_ROOT = (DISK_FULL_FOR_LETTERS, DNS_GONE, DNS_SILENT)

@@ -32,7 +32,7 @@ from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
 
-from .hand import EPOCH, KEY, HandWorker
+from .manual_worker import EPOCH, KEY, ManualWorker
 
 TOPIC = "t"
 PARTITIONS = 2
@@ -156,7 +156,7 @@ class _AllReady:
         return None
 
 
-class SlotStage:
+class SlotHarness:
     """One worker's life on slot 0: ``start`` claims and adopts, :meth:`turn` does what the driver does."""
 
     def __init__(
@@ -172,7 +172,7 @@ class SlotStage:
         clock = ManualClock(1000.0 * incarnation if now_ms is None else now_ms, STAMP_MS)
         self.config = config or producer_config(batch_size=120, linger_ms=0)
         self.config = dataclasses.replace(self.config, retry_backoff_ms=1, retry_backoff_max_ms=1)
-        self.worker = HandWorker(segment, incarnation=incarnation, clock=clock, config=self.config)
+        self.worker = ManualWorker(segment, incarnation=incarnation, clock=clock, config=self.config)
         self.rooms = rooms = self.worker.rooms
         memory = rooms.memory
         self.beats: list[int] = []

@@ -42,14 +42,14 @@ class Handle:
         self.is_cancelled = True
 
 
-class HandLoop:
+class ManualLoop:
     """The part of an event loop that the rooms use; it goes on when :meth:`run` is called. Coroutines do not run
     here."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.calls: list[Handle] = []
-        self.host: HandHost | None = None
+        self.host: ManualHost | None = None
         """Whose timer rings."""
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> Handle:
@@ -87,7 +87,7 @@ class HandLoop:
                 self.host.on_timer()
 
 
-class HandHost:
+class ManualHost:
     """The process around the rooms: notes what they ask of it."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class ListedOutboxes(Outboxes):
         self.sent.append((session.name, message))
 
 
-class HandWorker:
+class ManualWorker:
     """One worker's rooms on a real segment and the compiled kernel."""
 
     def __init__(
@@ -154,9 +154,9 @@ class HandWorker:
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
-        self.loop = loop or HandLoop(self.clock)
-        self.host = HandHost()
-        if isinstance(self.loop, HandLoop):
+        self.loop = loop or ManualLoop(self.clock)
+        self.host = ManualHost()
+        if isinstance(self.loop, ManualLoop):
             self.loop.host = self.host
         else:
             self.host.set_timer = self._ring_later  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""A stage for AsyncProducer without a daemon and without time: the test plays the io thread, the loop's clock jumps."""
+"""A harness for AsyncProducer without a daemon: the test plays the io thread, and the loop's clock jumps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PlayedIo:
         self.has_ended = True
 
 
-class Stage:
+class Harness:
     """An AsyncProducer that is attached, with small submissions and a small buffer; nothing is taken unless told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path, **settings: Any) -> None:
