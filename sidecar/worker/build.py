@@ -22,11 +22,15 @@ from sidecar.worker.brokers.inquiry import Inquiry
 from sidecar.worker.brokers.produce_port import ProducePort
 from sidecar.worker.brokers.producer_id_port import ProducerIdPort
 from sidecar.worker.brokers.request_encoder import RequestEncoder
+from sidecar.worker.drain import WorkerDrain
 from sidecar.worker.driver import Driver
 from sidecar.worker.explainer import Explainer
 from sidecar.worker.fates.acker import Acker
 from sidecar.worker.fates.dead_letters import DeadLetters
+from sidecar.worker.fates.endings import Endings
 from sidecar.worker.fates.settlement import Settlement
+from sidecar.worker.housekeeping import Housekeeping
+from sidecar.worker.page_returns import PageReturns
 from sidecar.worker.reporter import Reporter
 from sidecar.worker.sides import Brokers, Stubs
 from sidecar.worker.streams.client_limits import ClientLimits
@@ -34,11 +38,14 @@ from sidecar.worker.streams.outboxes import Outboxes
 from sidecar.worker.streams.rate_limit import RateLimits
 from sidecar.worker.streams.sessions import Sessions
 from sidecar.worker.stubs.client_processes import ClientProcesses
+from sidecar.worker.stubs.client_watch import ClientWatch
+from sidecar.worker.stubs.express import Express
 from sidecar.worker.stubs.group_commit import GroupCommit
-from sidecar.worker.stubs.intake import Intake
+from sidecar.worker.stubs.holds import Holds
+from sidecar.worker.stubs.intake import Intake, full_submission, largest_submission
+from sidecar.worker.stubs.openings import StreamOpenings
 from sidecar.worker.stubs.shares import Shares
 from sidecar.worker.stubs.stub_port import StubPort
-from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
 from sidecar.worker.turns import Turns
@@ -84,11 +91,15 @@ class Rooms:
     stubs: Stubs
     acker: Acker
     settlement: Settlement
+    endings: Endings
     dead_letters: DeadLetters
     brokers: Brokers
     reporter: Reporter
     explainer: Explainer
+    pages: PageReturns
+    drain: WorkerDrain
     driver: Driver
+    housekeeping: Housekeeping
     adoption: Adoption
 
 
@@ -139,8 +150,14 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         turns=turns,
     )
     acker = Acker(outboxes, dead_letters)
+    endings = Endings(memory, sessions)
     settlement = Settlement(
-        config=config, memory=memory, sessions=sessions, outboxes=outboxes, dead_letters=dead_letters
+        config=config,
+        memory=memory,
+        sessions=sessions,
+        outboxes=outboxes,
+        dead_letters=dead_letters,
+        endings=endings,
     )
     topics = Topics(
         config=config,
@@ -151,6 +168,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         in_work=memory.in_work,
         accumulator=core.accumulator,
         sessions=sessions,
+        endings=endings,
         settlement=settlement,
     )
     stubs = _build_stubs(
@@ -174,11 +192,33 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         core=core,
         topics=topics,
         sessions=sessions,
-        intake=stubs.intake,
+        holds=stubs.holds,
+        openings=stubs.openings,
         produce_port=brokers.produce_port,
         dead_letters=dead_letters,
         page_count=memory.segment.page_count,
         page_bytes=memory.segment.page_bytes,
+    )
+    pages = PageReturns(
+        host=outside.host,
+        pool=memory.pool,
+        schedule=core.accumulator.schedule,
+        topics=topics,
+        shares=stubs.shares,
+        holds=stubs.holds,
+        commit=stubs.commit,
+        endings=endings,
+    )
+    drain = WorkerDrain(
+        host=outside.host,
+        clock=clock,
+        turns=turns,
+        topics=topics,
+        sender=core.sender,
+        stub_port=stubs.port,
+        clients=stubs.clients,
+        settlement=settlement,
+        dead_letters=dead_letters,
     )
     driver = Driver(
         host=outside.host,
@@ -193,8 +233,24 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         stubs=stubs,
         brokers=brokers,
         settlement=settlement,
+        pages=pages,
+        drain=drain,
+    )
+    housekeeping = Housekeeping(
+        host=outside.host,
+        clock=clock,
+        turns=turns,
+        memory=memory,
+        core=core,
+        topics=topics,
+        stubs=stubs,
+        brokers=brokers,
+        settlement=settlement,
+        endings=endings,
         dead_letters=dead_letters,
         reporter=reporter,
+        pages=pages,
+        drain=drain,
     )
     outside.links.report_to(on_state=driver.on_link_state, on_response=brokers.produce_port.on_response)
     adoption = Adoption(
@@ -213,6 +269,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         stubs=stubs,
         acker=acker,
         settlement=settlement,
+        endings=endings,
         dead_letters=dead_letters,
         brokers=brokers,
         reporter=reporter,
@@ -225,7 +282,10 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
             reporter=reporter,
             dead_letters=dead_letters,
         ),
+        pages=pages,
+        drain=drain,
         driver=driver,
+        housekeeping=housekeeping,
         adoption=adoption,
     )
 
@@ -252,25 +312,29 @@ def _build_stubs(
         queues=topics,
         words=ShareWords(segment, memory.index),
     )
+    openings = StreamOpenings(topics, limits, outboxes, memory.counters)
+    holds = Holds(memory.pool, shares, outboxes, memory.counters, openings)
+    express = Express(topics, holds, shares)
     submission_bytes_max = largest_submission(config.max_request_size, memory.pool)
     intake = Intake(
         worker_epoch=start.worker_epoch,
-        pool=memory.pool,
         shares=shares,
         counters=memory.counters,
         submission_sizes=memory.histograms.submission_sizes,
         submission_bytes_max=submission_bytes_max,
         topics=topics,
         settlement=settlement,
+        openings=openings,
+        holds=holds,
+        express=express,
         outboxes=outboxes,
-        turns=turns,
         host=outside.host,
         limits=limits,
         clock_ahead_ms=memory.clock_ahead_ms,
     )
     if outside.accept_log is not None:
         pool_bytes = segment.page_count * segment.page_bytes
-        intake.express.is_on = False  # the accept log keeps one order per topic
+        express.is_on = False  # the accept log keeps one order per topic
         intake.commit = GroupCommit(
             loop=outside.loop,
             accept_log=outside.accept_log,
@@ -278,6 +342,7 @@ def _build_stubs(
             pending_bytes_max=min(COMMIT_PENDING_BYTES_MAX, pool_bytes // 4),
             counters=memory.counters,
             queues=topics,
+            turns=turns,
             on_accepted=intake.committed,
         )
     processes = ClientProcesses(outside.loop)
@@ -291,18 +356,40 @@ def _build_stubs(
             "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
         },
         credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
-        client_ack_timeout_ms=settings.client_ack_timeout_ms,
         sessions=sessions,
-        client_limits=limits,
         processes=processes,
+        openings=openings,
+        holds=holds,
         intake=intake,
         topics=topics,
         acker=acker,
         outboxes=outboxes,
         counters=memory.counters,
     )
+    clients = ClientWatch(
+        clock=outside.clock,
+        client_ack_timeout_ms=settings.client_ack_timeout_ms,
+        sessions=sessions,
+        limits=limits,
+        processes=processes,
+        acker=acker,
+        counters=memory.counters,
+        port=port,
+    )
     return Stubs(
-        sessions, limits, outboxes, processes, shares, intake, intake.commit, port, submission_bytes_max
+        sessions=sessions,
+        limits=limits,
+        outboxes=outboxes,
+        processes=processes,
+        shares=shares,
+        openings=openings,
+        holds=holds,
+        express=express,
+        intake=intake,
+        commit=intake.commit,
+        port=port,
+        clients=clients,
+        submission_bytes_max=submission_bytes_max,
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub.contract.wire import LocalCode
 from sidecar.common.control import (
-    Drained,
     NeedTopics,
     TopicErrors,
     UpdateError,
@@ -38,8 +37,6 @@ from sidecar.producer.effects import (
     Split,
 )
 from sidecar.worker.fates.publication import free_descriptor, split
-from sidecar.worker.gauges import Gauges
-from sidecar.worker.spare_memory import SpareMemory
 from sidecar.worker.turns import NEVER_MS
 
 if TYPE_CHECKING:
@@ -47,10 +44,10 @@ if TYPE_CHECKING:
     from sidecar.common.control import UpdateMetadata
     from sidecar.common.model import TopicPartition
     from sidecar.producer.core import Core
-    from sidecar.worker.fates.dead_letters import DeadLetters
+    from sidecar.worker.drain import WorkerDrain
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
-    from sidecar.worker.reporter import Reporter
+    from sidecar.worker.page_returns import PageReturns
     from sidecar.worker.sides import Brokers, Stubs
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.topics.topics import Topics
@@ -58,8 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ACKS_WAIT_MS_MAX = 1_000.0
-"""Time in ms that a drained worker waits for its stubs to acknowledge their last outcomes."""
 UNSENT_RETRY_MS = 20.0
 """Time in ms after which a stub whose socket took nothing is tried again."""
 BACKOFF_STEP_MS = 1.0
@@ -86,8 +81,8 @@ class Driver:
         stubs: Stubs,
         brokers: Brokers,
         settlement: Settlement,
-        dead_letters: DeadLetters,
-        reporter: Reporter,
+        pages: PageReturns,
+        drain: WorkerDrain,
     ) -> None:
         self._host = host
         self._loop = loop
@@ -98,17 +93,18 @@ class Driver:
         self._memory = memory
         self._counters = memory.counters
         self._pool = memory.pool
+        self._pages = pages
+        self._drain = drain
+        self._endings = pages.endings
         self._accumulator = core.accumulator
         self._sender = core.sender
-        self._ids = core.ids
         self._topics = topics
         self._waiting = topics.waiting
-        self._sessions = stubs.sessions
         self._outboxes = stubs.outboxes
         self._shares = stubs.shares
-        self._openings = stubs.intake.openings
-        self._holds = stubs.intake.holds
-        self._express = stubs.intake.express
+        self._openings = stubs.openings
+        self._holds = stubs.holds
+        self._express = stubs.express
         self._commit = stubs.commit
         self._stub_port = stubs.port
         self._links = brokers.links
@@ -116,17 +112,8 @@ class Driver:
         self._producer_id_port = brokers.producer_id_port
         self._inquiry = brokers.inquiry
         self._settlement = settlement
-        self._dead_letters = dead_letters
-        self._reporter = reporter
-        self._drain_deadline_ms: float | None = None
-        self._acks_deadline_ms: float | None = None
-        self._drained = False
-        self._forced = False
-        self._spare_memory = SpareMemory(core.buffers)
-        self._wakeups = self._last_wakeups = 0
         self._backoff_ends_ms: dict[int, float] = {}
         """Brokers with a timer for the end of their backoff, and when that is (monotonic ms)."""
-        self._gauges = Gauges(memory, core, topics, brokers)
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
             Completed: self._settlement.settle,
             SendProduce: self._produce_port.send,
@@ -172,9 +159,7 @@ class Driver:
             self._host.send_control(
                 NeedTopics(topics=tuple(unnamed))
             )  # expired at the controller, or deleted: it will check
-        self._shares.count_all(now_ms)
-        if self._shares.look_is_due:
-            self._look_at_held(now_ms)
+        self._pages.count_shares(now_ms)
         self._producer_id_port.step()
         self._host.send_control(UpdateMetadataReply(UpdateError.NONE, self._worker_epoch, update.version))
         self._turns.wake()
@@ -188,54 +173,10 @@ class Driver:
         self._turns.wake()
 
     def on_pool_wake(self) -> None:
-        """Another worker gave pages back, or left the line for pages."""
+        """Another worker gave pages back, or stopped waiting for some."""
         if self._holds.share_held:
             self._holds.shares_freed(self._clock.now_ms())
         self._turns.wake()
-
-    # --- drain (rule S2) -----------------------------------------------------------------------------------
-
-    def start_drain(self, timeout_ms: float) -> None:
-        """Accept nothing new and deliver the rest. Records left after ``timeout_ms`` fail."""
-        if self._drain_deadline_ms is None:
-            self._stub_port.start_draining()
-            self._sender.begin_close(self._clock.now_ms())
-        self._drain_deadline_ms = self._clock.now_ms() + timeout_ms
-        self._turns.wake()
-
-    def _drain_step(self, now_ms: float) -> None:
-        if self._drained or self._drain_deadline_ms is None:
-            return
-        if not self._forced and (self._waiting.entry_count or not self._sender.is_idle):
-            if now_ms >= self._drain_deadline_ms:
-                log.warning(
-                    "The drain ran out of time (daemon.shutdown_timeout_s): the rest fails, or becomes dead letters."
-                )
-                self._waiting.fail_all(LocalCode.ABORTED, now_ms)
-                self._sender.force_close(now_ms)
-                # From here on no answer is awaited: requests to a silent broker would outlive the daemon.
-                self._forced = True
-                self._drain_deadline_ms = inf
-                self._turns.wake()
-            return
-        if self._acks_deadline_ms is None:
-            self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX
-        # Wait shortly for ACKs: a stub need not ask the next daemon for outcomes that it has.
-        if self._stub_port.has_unacked and now_ms < self._acks_deadline_ms:
-            return
-        # Outcomes without an ACK by now can no longer be written.
-        self._stub_port.give_up_all()
-        if self._dead_letters.is_writing:
-            return
-        self._drained = True
-        self._stub_port.end_draining()
-        self._report_failed()
-        self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
-
-    def _report_failed(self) -> None:
-        failed = self._settlement.failures.take()
-        if failed is not None:
-            self._host.send_control(failed)
 
     # --- the turn ------------------------------------------------------------------------------------------
 
@@ -251,7 +192,6 @@ class Driver:
                 self._turns.wake()
         if self._inquiry.unanswered:
             self._inquiry.step(now_ms)
-        self._wakeups += 1
         for effect in sender.poll(self._cache.current, self._links, now_ms):
             try:
                 self._handlers[type(effect)](effect, now_ms)
@@ -271,31 +211,26 @@ class Driver:
             self._holds.timed_due(now_ms)
         if topics.missing.unasked or waiting.queues or waiting.outdated:
             self._ask_for_topics(now_ms)
-        if self._settlement.finished_chains:
-            self._give_pages_back(now_ms)
+        if self._endings.finished_chains:
+            self._pages.give_back(now_ms)
             if self._express.changing:
                 self._express.look()
         if self._pool.waiters or self._accumulator.schedule.is_exhausted:
-            self._serve_pool_waiters(now_ms)
+            self._pages.serve_waiters(now_ms)
         if self._commit is not None:
             self._commit.step()
         later_ms = outboxes.next_due_ms if outboxes.later else NEVER_MS
         if outboxes.pending or later_ms <= now_ms:
             self._stub_port.end_turn(now_ms)
             later_ms = outboxes.next_due_ms if outboxes.later else NEVER_MS
-        if self._drain_deadline_ms is not None:
-            self._drain_step(now_ms)
+        if self._drain.has_begun:
+            self._drain.step(now_ms)
         if sender.room.lacks_descriptors:
             sender.look_for_descriptors()
         due_ms, timed_ms = sender.next_wakeup_ms, self._holds.next_timed_ms
         due_ms = timed_ms if timed_ms < due_ms else due_ms
         due_ms = later_ms if later_ms < due_ms else due_ms
-        if (
-            outboxes.pending
-            or waiting.queues
-            or sender.watches_lateness
-            or self._drain_deadline_ms is not None
-        ):
+        if outboxes.pending or waiting.queues or sender.watches_lateness or self._drain.has_begun:
             due_ms = min(due_ms, self._next_due_ms(now_ms))
         return due_ms
 
@@ -308,8 +243,8 @@ class Driver:
             due_ms = min(due_ms, self._sender.next_lateness_ms(now_ms))
         if self._outboxes.pending:  # their sockets did not take the message
             due_ms = min(due_ms, now_ms + UNSENT_RETRY_MS)
-        if self._drain_deadline_ms is not None and not self._drained:
-            due_ms = min(due_ms, self._acks_deadline_ms or self._drain_deadline_ms)
+        if self._drain.has_begun:
+            due_ms = min(due_ms, self._drain.next_due_ms)
         return due_ms
 
     def _ask_for_topics(self, now_ms: float) -> None:
@@ -319,37 +254,6 @@ class Driver:
         stale = self._waiting.take_stale(now_ms)
         if stale:
             self._host.send_control(NeedTopics(topics=stale, refresh=True))
-
-    def _give_pages_back(self, now_ms: float) -> None:
-        settlement = self._settlement
-        chains, settlement.finished_chains = settlement.finished_chains, set()
-        for chain in chains:
-            queue = self._topics.by_chain[chain.chain_id]
-            queue.last_settled_ms = now_ms
-            if self._commit is not None:
-                self._commit.entries_ended(chain, queue.topic)
-            pages = chain.release_pages()
-            if pages:
-                self._give(pages)
-            if pages or queue.stalled_bytes or (queue.held_bytes and not chain.live_entries):
-                self._shares.count(queue, now_ms)
-        if self._shares.look_is_due:
-            self._look_at_held(now_ms)
-
-    def _look_at_held(self, now_ms: float) -> None:
-        """Let streams that were held by a share continue, here and in other workers, once enough pages were given
-        back.
-        """
-        self._shares.looked()
-        if self._holds.share_held:
-            self._holds.shares_freed(now_ms)
-        if self._shares.others_wait():
-            self._host.wake_workers()
-
-    def _serve_pool_waiters(self, now_ms: float) -> None:
-        for stream, pages in self._pool.poll(now_ms):
-            self._holds.pool_granted(stream, pages, now_ms)
-        self._accumulator.schedule.set_exhausted(self._pool.waiting_count > 0, now_ms)
 
     # --- effects -------------------------------------------------------------------------------------------
 
@@ -409,74 +313,3 @@ class Driver:
             self._sender.fail_partitions(
                 topic, None if is_whole else partitions, LocalCode.TOPIC_DELETED, text, now_ms
             )
-
-    # --- housekeeping --------------------------------------------------------------------------------------
-
-    async def run_periodic(self) -> None:
-        """Do the periodic work for the worker's life. The heartbeat comes from this loop, not from a thread beside it,
-        so it shows that the loop works.
-        """
-        while True:
-            self._memory.beat()
-            now_ms = self._clock.now_ms()
-            if self._sessions.by_row:
-                self._look_at_clients(now_ms)
-            self._dead_letters.step(now_ms)
-            self._release_idle(now_ms)
-            self._topics.forget_idle(now_ms)
-            self._spare_memory.step(now_ms)
-            self._shares.count_all(now_ms)
-            if self._shares.look_is_due:
-                self._look_at_held(now_ms)
-            self._holds.shares_freed(now_ms)
-            if self._pool.waiters:
-                self._turns.wake()  # the worker before this one in line may have died
-            if self._commit is not None:
-                self._commit.note_endings()
-            used = self._topics.take_used()
-            if used:
-                self._host.send_control(NeedTopics(used=tuple(used)))
-            self._report_failed()
-            self._gauges.publish(self._wakeups, now_ms)
-            self._reporter.step(now_ms)
-            if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
-                self._turns.wake()  # a client that was given up held some
-            if self._is_at_rest():
-                await self._turns.rest()
-            else:
-                await asyncio.sleep(self._turns.housekeeping_s)
-
-    def _is_at_rest(self) -> bool:
-        """True if nothing happened since the last round, and no timed work is near."""
-        before, self._last_wakeups = self._last_wakeups, self._wakeups
-        return not (
-            before != self._wakeups
-            or self._accumulator.incomplete
-            or self._pool.taken_count
-            or self._pool.waiters
-            or self._waiting.queues
-            or self._holds.held
-            or self._drain_deadline_ms is not None
-            or self._stub_port.has_unacked
-        )
-
-    def _look_at_clients(self, now_ms: float) -> None:
-        self._stub_port.expel_silent(now_ms)
-        self._stub_port.cut_unread(now_ms, descriptors_are_scarce=self._settlement.descriptors_are_scarce)
-        self._stub_port.reclaim_rows(now_ms)
-        for session in self._sessions:
-            self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
-
-    def _release_idle(self, now_ms: float) -> None:
-        """Give back the pages of chains with nothing live, so that an idle worker leaves the pool whole."""
-        for queue in self._topics:
-            chain = queue.chain
-            if chain.page_count and not chain.live_entries and now_ms - queue.last_used_ms > 1000:
-                pages = chain.release_idle()
-                if pages:
-                    self._give(pages)
-                    self._shares.count(queue, now_ms)
-
-    def _give(self, pages: list[int]) -> None:
-        # kill point: pages.released
-        self._pool.give(pages)

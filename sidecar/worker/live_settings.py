@@ -40,13 +40,12 @@ def use_settings(
     rooms.core.accumulator.use_rules(settings.rules, now_ms)
     rooms.topics.use_rules(settings.rules, RateLimits(rooms.memory.segment, settings.workers))
     rooms.stubs.limits.use(settings.client_rules)
-    rooms.stubs.port.apply_rules(now_ms)
+    rooms.stubs.clients.apply_rules(now_ms)
     rooms.stubs.intake.open_to_records(settings.takes_records)
-    rooms.stubs.intake.holds.timed_due(
-        float("inf")
-    )  # rates may be higher now; a stream over its rate is held again
+    # Rates may be higher now; a stream over its rate is held again.
+    rooms.stubs.holds.timed_due(float("inf"))
     rooms.stubs.sessions.grace_ms = settings.client_grace_ms
-    rooms.stubs.port.client_ack_timeout_ms = settings.client_ack_timeout_ms
+    rooms.stubs.clients.client_ack_timeout_ms = settings.client_ack_timeout_ms
     if authenticator is not None:
         authenticator.change(values)
     security.use(values)

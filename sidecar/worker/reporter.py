@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.host import Host
     from sidecar.worker.streams.sessions import Sessions
-    from sidecar.worker.stubs.intake import Intake
+    from sidecar.worker.stubs.holds import Holds
+    from sidecar.worker.stubs.openings import StreamOpenings
     from sidecar.worker.topics.topics import Topics
 
 REPORT_MS: Final = 1_000.0
@@ -69,7 +70,8 @@ class Reporter:
         core: Core,
         topics: Topics,
         sessions: Sessions,
-        intake: Intake,
+        holds: Holds,
+        openings: StreamOpenings,
         produce_port: ProducePort,
         dead_letters: DeadLetters,
         page_count: int,
@@ -82,7 +84,8 @@ class Reporter:
         self._incomplete = core.accumulator.incomplete
         self._topics = topics
         self._sessions = sessions
-        self._intake = intake
+        self._holds = holds
+        self._openings = openings
         self._produce_port = produce_port
         self._dead_letters = dead_letters
         self._page_bytes = page_bytes
@@ -112,7 +115,7 @@ class Reporter:
     def _look(self, now_ms: float) -> Condition:
         snapshot = self._cache.current
         brokers = self.brokers(snapshot, now_ms)
-        streams = tuple(islice(self._intake.holds.held, 10 * ROWS_MAX))
+        streams = tuple(islice(self._holds.held, 10 * ROWS_MAX))
         full = {
             stream.topic_queue.topic if stream.topic_queue.share_line else stream.session.name
             for stream in streams
@@ -129,7 +132,7 @@ class Reporter:
                 # It may be sending nothing, so none of its streams is held.
                 key = session.name, str(HoldCause.RING), ""
                 holds.setdefault(key, (session.ring_full_since_ms, len(session.streams), ""))
-        for place, wait in self._intake.openings.line.waiting.items():
+        for place, wait in self._openings.line.waiting.items():
             key = place.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
             holds.setdefault(key, (wait.since_ms, 1, ""))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]

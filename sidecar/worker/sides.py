@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.client_processes import ClientProcesses
+    from sidecar.worker.stubs.client_watch import ClientWatch
+    from sidecar.worker.stubs.express import Express
     from sidecar.worker.stubs.group_commit import GroupCommit
+    from sidecar.worker.stubs.holds import Holds
     from sidecar.worker.stubs.intake import Intake
+    from sidecar.worker.stubs.openings import StreamOpenings
     from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.stubs.stub_port import StubPort
 
@@ -31,9 +35,13 @@ class Stubs:
     outboxes: Outboxes
     processes: ClientProcesses
     shares: Shares
+    openings: StreamOpenings
+    holds: Holds
+    express: Express
     intake: Intake
     commit: GroupCommit | None
     port: StubPort
+    clients: ClientWatch
     submission_bytes_max: int
 
 

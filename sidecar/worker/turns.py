@@ -50,6 +50,8 @@ class Turns:
         """When the next turn is due without an event, as the last turn returned it."""
         self._failed = 0
         """Number of failed turns in a row."""
+        self.count = 0
+        """Number of turns so far."""
         self._halted = False
         self.housekeeping_s = housekeeping_s
         """Seconds between two rounds of periodic work while there is work."""
@@ -94,6 +96,7 @@ class Turns:
             return
         if self._resting is not None:
             _end(self._resting)
+        self.count += 1
         now_ms = self._clock.now_ms()
         try:
             due_ms = self.turn(now_ms)

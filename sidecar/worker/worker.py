@@ -199,7 +199,7 @@ class Worker:
     async def run(self) -> int:
         """Serve until STOP, the controller's death, or a fault of its own; returns the exit status."""
         self._loop.set_exception_handler(self._on_unexpected)
-        house = self._loop.create_task(self._driver.run_periodic())
+        house = self._loop.create_task(self._rooms.housekeeping.run())
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
         self._channel.send(Ready(os.getpid(), self._start.worker_epoch))
@@ -282,7 +282,7 @@ class Worker:
             if self._authenticator is not None:
                 self._authenticator.put_token(message)
         elif isinstance(message, Drain):
-            self._driver.start_drain(message.timeout_ms)
+            self._rooms.drain.begin(message.timeout_ms)
         elif isinstance(message, Configure):
             self._configure(message)
         elif isinstance(message, Explain):

@@ -15,8 +15,6 @@ TYPED_IN_CIRCLES = {
         | {"room_wait", "wait_reasons", "missing_resources", "green_lock"}
     ),
     frozenset({"columns", "producer", "rows_call"}),
-    # A completion ends its batch by the settlement that made it.
-    frozenset({"completions", "settlement"}),
     # Parts that are handed each other when they are wired.
     frozenset({"cluster", "heartbeats", "supervisor", "worker_process"}),
 }

@@ -110,6 +110,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.worker.topics": (
         "sidecar.worker.topics",
         "sidecar.worker.streams",
+        "sidecar.worker.fates.endings",
         "sidecar.worker.fates.settlement",
         "sidecar.kernel",
         "sidecar.shm",

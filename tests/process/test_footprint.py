@@ -18,7 +18,7 @@ from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.mock_broker import MockBroker
 from sidecar.tools.testing.process_stats import anonymous_rss_mb
 from sidecar.tools.testing.waiting import wait_until
-from sidecar.worker.spare_memory import TRIM_MS
+from sidecar.worker.housekeeping import TRIM_MS
 
 pytestmark = [pytest.mark.process, pytest.mark.alone]
 

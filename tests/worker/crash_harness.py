@@ -107,6 +107,7 @@ class CrashHarness:
             pending_bytes_max=pending_bytes_max,
             counters=self.counters,
             queues=self.queues.values(),
+            turns=cast(Any, SimpleNamespace(wake=lambda: None)),
             on_accepted=self._accepted,
         )
         self.told: dict[str, int] = dict.fromkeys(TOPICS, 0)

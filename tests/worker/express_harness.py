@@ -33,7 +33,11 @@ class ExpressHarness(SlotHarness):
     ) -> None:
         super().__init__(segment, broker, incarnation, config=config)
         self.intake = self.rooms.stubs.intake
-        self.express, self.shares = self.intake.express, self.rooms.stubs.shares
+        self.holds, self.express, self.shares = (
+            self.rooms.stubs.holds,
+            self.rooms.stubs.express,
+            self.rooms.stubs.shares,
+        )
         self.sessions_of: dict[bytes, ClientSession] = {}
 
     def join(self, client_id: bytes) -> ClientSession:

@@ -127,8 +127,9 @@ class PortHarness:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.clock = harness.worker.clock
-        rooms = harness.rooms
+        self.rooms = rooms = harness.rooms
         self.topics, self.shares, self.intake = rooms.topics, rooms.stubs.shares, rooms.stubs.intake
+        self.openings, self.holds = rooms.stubs.openings, rooms.stubs.holds
         self.given_up = harness.worker.host.given_up
         self.limit = rooms.stubs.submission_bytes_max
         self.port = rooms.stubs.port

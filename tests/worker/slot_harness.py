@@ -314,7 +314,7 @@ class SlotHarness:
                     self.sender.on_produce_response(request, results, 0, self.now_ms)
             if stop_after is not None and isinstance(effect, stop_after):
                 return
-        self.rooms.driver._give_pages_back(self.now_ms)
+        self.rooms.pages.give_back(self.now_ms)
 
     def cut(self) -> None:
         """The connection is lost with everything in flight on it."""

@@ -25,8 +25,8 @@ def use(port_harness: PortHarness, *rules: ClientRule, denies_unlisted: bool = F
     """As a reload brings them."""
     stubs = port_harness.harness.rooms.stubs
     stubs.limits.use(ClientRules({rule.name: rule for rule in rules}, denies_unlisted=denies_unlisted))
-    stubs.port.apply_rules(port_harness.clock.now_ms())
-    stubs.intake.holds.timed_due(float("inf"))
+    stubs.clients.apply_rules(port_harness.clock.now_ms())
+    stubs.holds.timed_due(float("inf"))
 
 
 def refused(peer: Peer) -> str:
@@ -160,7 +160,7 @@ def test_a_rate_of_a_name_holds_all_its_clients_and_nobody_else(port_harness: Po
     free.submit()
     assert [bool(peer.heard(Kind.HOLD)) for peer in (one, other, free)] == [False, True, False]
     port_harness.clock.advance(1_000)
-    port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+    port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert other.heard(Kind.RESUME)
 

@@ -21,7 +21,7 @@ from sidecar.common.control import (
 from sidecar.common.model import Node
 from sidecar.shm.share_words import ShareWords
 from sidecar.worker.driver import UNSENT_RETRY_MS
-from sidecar.worker.spare_memory import TRIM_MS
+from sidecar.worker.housekeeping import TRIM_MS
 from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
 
@@ -242,7 +242,7 @@ def test_a_drain_waits_for_records_without_a_partition(port_harness: DriverHarne
     """Their topic is not known yet: the drain ends once they have failed for that, and their client knows it."""
     peer = port_harness.client()
     port_harness.submit(peer, topic="late")
-    port_harness.driver.start_drain(10 * MAX_BLOCK_MS)
+    port_harness.rooms.drain.begin(10 * MAX_BLOCK_MS)
     port_harness.loop.run(MAX_BLOCK_MS - 1)
     assert drained(port_harness) == [] and peer.outcomes() == []
     port_harness.loop.run(1)
@@ -259,7 +259,7 @@ def test_what_is_left_at_the_end_of_a_drain_fails_with_its_reason(port_harness: 
     port_harness.submit(peer, topic="late")
     port_harness.know("t")
     port_harness.submit(peer, seq=1, topic="t", stream=2)
-    port_harness.driver.start_drain(MAX_BLOCK_MS / 2)
+    port_harness.rooms.drain.begin(MAX_BLOCK_MS / 2)
     port_harness.loop.run(MAX_BLOCK_MS / 2 - 1)
     assert drained(port_harness) == [] and peer.outcomes() == []
     port_harness.loop.run(1)
@@ -277,20 +277,20 @@ def drained(port_harness: DriverHarness) -> list[int]:
 
 def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(port_harness: DriverHarness) -> None:
     buffers = port_harness.driver._sender.room.buffers
-    spare_memory = port_harness.driver._spare_memory
+    trim = port_harness.rooms.housekeeping._trim
     lent = [buffers.take(1_000) for _ in range(8)]
     for buffer in lent:
         assert buffer is not None
         buffers.give(buffer)
     one_bytes = buffers.free_bytes // 8
-    spare_memory.step(TRIM_MS)
+    trim.step(TRIM_MS)
     assert buffers.free_bytes == 8 * one_bytes, "all of them were used"
     for now_ms in (2 * TRIM_MS - 1, 2 * TRIM_MS):
         assert buffers.free_bytes == 8 * one_bytes
         used = buffers.take(1_000)
         assert used is not None
         buffers.give(used)
-        spare_memory.step(now_ms)
+        trim.step(now_ms)
     assert buffers.free_bytes == one_bytes, "one was enough"
-    spare_memory.step(3 * TRIM_MS)
+    trim.step(3 * TRIM_MS)
     assert buffers.free_bytes == 0, "an idle worker keeps none"

@@ -108,7 +108,7 @@ def test_it_goes_on_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_o
     harness.pile_up()
     assert not harness.submit(QUIET, b"q1")
     harness.now_ms += CHANGE_MS_MAX
-    harness.intake.holds.timed_due(harness.now_ms)
+    harness.holds.timed_due(harness.now_ms)
     assert not harness.is_held(QUIET)
     assert harness.submit(QUIET, b"q1") and harness.submit(QUIET, b"q2")
     harness.express.look()
@@ -175,7 +175,7 @@ def test_a_client_that_leaves_while_it_is_held_is_forgotten(harness: ExpressHarn
     assert harness.submit(QUIET, b"q0")
     harness.pile_up()
     assert not harness.submit(QUIET, b"q1")
-    harness.intake.holds.forget(harness.sessions_of[QUIET])
+    harness.holds.forget(harness.sessions_of[QUIET])
     harness.express.look()
     assert not harness.express.changing
     harness.settle_all()
@@ -239,7 +239,7 @@ def test_names_stay_while_an_end_in_the_express_chain_is_not_noted(harness: Expr
         harness.acknowledge(harness.sessions_of[client_id])
         harness.sessions.detach(harness.sessions_of[client_id], harness.now_ms, for_good=True)
     harness.give_up()
-    harness.settlement.finished_chains.add(queue.express.chain)
+    harness.rooms.endings.finished_chains.add(queue.express.chain)
     harness.topics._vacate_unused()
     assert harness.topics.by_chain[queue.express.chain.chain_id] is queue.express
 
@@ -301,7 +301,7 @@ def test_the_pages_of_all_express_chains_are_counted_as_they_come_and_go(
     second.settle_all()
     assert second.shares.express_pages == queue.express.chain.page_count
     second.now_ms += 2_000.0
-    second.rooms.driver._release_idle(second.now_ms)
+    second.rooms.pages.release_idle(second.now_ms)
     assert second.shares.express_pages == queue.express.chain.page_count == 0
 
 
@@ -311,7 +311,7 @@ def test_an_error_of_ours_gives_the_share_back_that_was_claimed(
 ) -> None:
     """The record fails in the other chain of its topic."""
     harness.pile_up()
-    holds = harness.intake.holds
+    holds = harness.holds
     before = getattr(holds, place)
 
     def breaks(*args: object) -> None:

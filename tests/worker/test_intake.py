@@ -14,8 +14,10 @@ from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import Refusal
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
-from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
+from sidecar.worker.stubs.express import Express
+from sidecar.worker.stubs.holds import RESERVATION_MS_MAX, Holds
 from sidecar.worker.stubs.intake import Intake
+from sidecar.worker.stubs.openings import StreamOpenings
 from sidecar.worker.stubs.shares import Shares
 
 from .manual_worker import ListedOutboxes, ManualHost, no_limits
@@ -189,19 +191,26 @@ class Harness:
             queues=self.queues.values(),
             words=NoOtherWorkers(),  # type: ignore[arg-type]
         )
+        topics: Any = self.topics
+        counters: Any = self.counters
+        pool: Any = self.pool
+        limits = no_limits()
+        self.openings = StreamOpenings(topics, limits, self.outboxes, counters)
+        self.holds = Holds(pool, self.shares, self.outboxes, counters, self.openings)
         self.intake = Intake(
             worker_epoch=EPOCH,
-            pool=self.pool,  # type: ignore[arg-type]
             shares=self.shares,
             submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=100_000,
-            counters=self.counters,  # type: ignore[arg-type]
-            topics=self.topics,  # type: ignore[arg-type]
+            counters=counters,
+            topics=topics,
             settlement=self.settlement,  # type: ignore[arg-type]
             outboxes=self.outboxes,
-            turns=None,  # type: ignore[arg-type]
+            openings=self.openings,
+            holds=self.holds,
+            express=Express(topics, self.holds, self.shares),
             host=self.host,
-            limits=no_limits(),
+            limits=limits,
         )
         self.intake.commit = commit  # type: ignore[assignment]
 
@@ -300,7 +309,7 @@ def test_a_full_pool_holds_the_stream_and_its_turn_keeps_the_pages() -> None:
 
     harness.pool.give(harness.chain().linked[:1])
     stream, pages = harness.pool.grant()
-    harness.intake.holds.pool_granted(stream, pages, 10.0)
+    harness.holds.pool_granted(stream, pages, 10.0)
     assert harness.take_sent() == [[Kind.RESUME, 1, 2]]
     harness.submit(1, stream=2, topic="other")  # somebody quicker does not get the pages that were waited for
     assert harness.chain("other").appended == []
@@ -319,10 +328,10 @@ def test_pages_kept_for_a_stub_that_does_not_come_back_go_to_others() -> None:
     harness.submit(2)
     harness.pool.give([0])
     stream, pages = harness.pool.grant()
-    harness.intake.holds.pool_granted(stream, pages, 10.0)
-    harness.intake.holds.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
+    harness.holds.pool_granted(stream, pages, 10.0)
+    harness.holds.reclaim_reservations([stream], 10.0 + RESERVATION_MS_MAX)
     assert harness.pool.free == []
-    harness.intake.holds.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
+    harness.holds.reclaim_reservations([stream], 11.0 + RESERVATION_MS_MAX)
     assert len(harness.pool.free) == 1
 
 
@@ -332,7 +341,7 @@ def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
     harness.submit(1)
     harness.submit(2)
     assert len(harness.pool.waiters) == 1
-    harness.intake.holds.forget(harness.session)
+    harness.holds.forget(harness.session)
     assert harness.pool.waiters == []
 
 
@@ -345,10 +354,10 @@ def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
     harness.submit(1, stream=2, topic="other")
     assert len(harness.chain("other").appended) == 1
     harness.chain().page_count = 3
-    harness.intake.holds.shares_freed(6.0)
+    harness.holds.shares_freed(6.0)
     assert harness.take_sent() == []  # at the edge it would be held again at once
     harness.chain().page_count = 1
-    harness.intake.holds.shares_freed(6.0)
+    harness.holds.shares_freed(6.0)
     assert harness.take_sent() == [[Kind.RESUME, 1, 5]]
 
 
@@ -359,7 +368,7 @@ def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() ->
     assert "client test holds its share" in harness.held_reason
     assert harness.take_sent()[0][0] == Kind.HOLD
     harness.session.unsettled_bytes = 2 * PAGE_BYTES
-    harness.intake.holds.shares_freed(6.0)
+    harness.holds.shares_freed(6.0)
     assert harness.take_sent() == [[Kind.RESUME, 1, 1]]
 
 
@@ -377,7 +386,7 @@ def test_topics_that_do_not_move_leave_a_quarter_of_the_pool() -> None:
     harness.take_sent()
     harness.queue("a").has_leader = True
     harness.shares.count_all(6.0)
-    harness.intake.holds.shares_freed(6.0)
+    harness.holds.shares_freed(6.0)
     assert {message[1] for message in harness.take_sent() if message[0] == Kind.RESUME} == {2, 3}
 
 
@@ -395,10 +404,10 @@ def test_a_client_that_does_not_read_its_outcomes_is_held_until_it_acks() -> Non
     harness.submit(1)
     assert harness.take_sent()[0][:3] == [Kind.HOLD, 1, 1]
     harness.row.ring_free_bytes = 400
-    harness.intake.holds.ring_acked(harness.session)
+    harness.holds.ring_acked(harness.session)
     assert harness.take_sent() == []
     harness.row.ring_free_bytes = 900
-    harness.intake.holds.ring_acked(harness.session)
+    harness.holds.ring_acked(harness.session)
     assert harness.take_sent() == [[Kind.RESUME, 1, 1]]
 
 

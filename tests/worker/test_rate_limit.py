@@ -297,18 +297,18 @@ def test_a_stream_over_its_topics_rate_is_held_until_the_time_is_paid_for() -> N
     harness = Harness()
     harness.queue("t").rate = limit({}, records=20)
     harness.submit(1)  # four records at 5 ms: paid for at 205 ms
-    assert harness.intake.holds.next_timed_ms == float("inf")
+    assert harness.holds.next_timed_ms == float("inf")
     harness.submit(2)
     assert harness.take_sent() == [[Kind.HOLD, 1, 2, "topic t is at its records.per.second of 20"]]
     harness.submit(1, stream=2, topic="other")
     assert len(harness.chain("other").appended) == 1
-    due_ms = harness.intake.holds.next_timed_ms
+    due_ms = harness.holds.next_timed_ms
     assert due_ms == pytest.approx(205.0 - BURST_MS)
-    harness.intake.holds.timed_due(due_ms - 0.1)
+    harness.holds.timed_due(due_ms - 0.1)
     assert harness.take_sent() == []
-    harness.intake.holds.timed_due(due_ms)
+    harness.holds.timed_due(due_ms)
     assert harness.take_sent() == [[Kind.RESUME, 1, 2]]
-    assert harness.intake.holds.next_timed_ms == float("inf")
+    assert harness.holds.next_timed_ms == float("inf")
 
 
 def test_a_stream_whose_client_left_is_not_resumed() -> None:
@@ -317,6 +317,6 @@ def test_a_stream_whose_client_left_is_not_resumed() -> None:
     harness.submit(1)
     harness.submit(2)
     harness.take_sent()
-    harness.intake.holds.forget(harness.session)
-    harness.intake.holds.timed_due(1e9)
+    harness.holds.forget(harness.session)
+    harness.holds.timed_due(1e9)
     assert harness.take_sent() == []

@@ -24,8 +24,7 @@ from client_stub.zmtp.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.kernel import Chain, index
 from sidecar.shm.buffer_pool import BufferPool
 from sidecar.shm.segment import Segment
-from sidecar.worker.stubs.intake import ERROR_HOLD_MS
-from sidecar.worker.stubs.submission_sizes import full_submission, largest_submission
+from sidecar.worker.stubs.intake import ERROR_HOLD_MS, full_submission, largest_submission
 from tests.configs import producer_config
 from tests.worker.harness import EPOCH, Harness
 from tests.worker.port_harness import BASE_TIMESTAMP_MS, RECORD, PortHarness
@@ -181,7 +180,7 @@ def test_an_error_of_ours_fails_the_records_and_not_their_client(
         monkeypatch.undo()
         raise OurFault("nobody foresaw this")
 
-    monkeypatch.setattr(port_harness.intake.holds, "_take", breaks)
+    monkeypatch.setattr(port_harness.holds, "_take", breaks)
     large = RECORD * 10_000
     peer.submit(2, count=10_000, payload=large)
     assert failed(peer.outcomes()) == [(2, 10_000, LocalCode.ABORTED, Persistence.NOT_PERSISTED)]
@@ -205,7 +204,7 @@ def test_an_error_of_ours_that_stays_holds_the_stream_and_nothing_else(
         patched.setattr(port_harness.shares, "refusal", breaks)
         peer.submit(1)
     assert [message[:3] for message in peer.heard(Kind.HOLD, Kind.REFUSED)] == [[Kind.HOLD, 1, 1]]
-    port_harness.intake.holds.timed_due(port_harness.clock.advance(ERROR_HOLD_MS))
+    port_harness.holds.timed_due(port_harness.clock.advance(ERROR_HOLD_MS))
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert peer.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
     peer.submit(1)

@@ -226,9 +226,7 @@ def test_a_held_stream_is_reported_since_its_first_hold(port_harness: ReporterHa
     condition = port_harness.report()
     assert condition is not None
     assert condition.holds == (HoldRow("bulk", "rate", "slow", held_ms, 1, RATE_TEXT),)
-    port_harness.harness.rooms.stubs.intake.holds.resume(
-        next(iter(port_harness.harness.rooms.stubs.intake.holds.held))
-    )
+    port_harness.harness.rooms.stubs.holds.resume(next(iter(port_harness.harness.rooms.stubs.holds.held)))
     condition = port_harness.report()
     assert condition is not None
     assert condition.holds == ()

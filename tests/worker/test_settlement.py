@@ -288,7 +288,7 @@ def test_pages_go_back_when_all_their_records_are_told(harness: Harness) -> None
         batch.done(base_offset=0)
         harness.settlement.settle(Completed((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
-    for chain in harness.settlement.finished_chains:
+    for chain in harness.rooms.endings.finished_chains:
         harness.pool.give(chain.release_pages())
     harness.pool.give(harness.chain.release_idle())
     assert harness.pool.taken_count == 0

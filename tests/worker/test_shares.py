@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,10 @@ from sidecar.shm.segment import Segment
 from sidecar.shm.share_words import ShareWords
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
-from sidecar.worker.stubs.holds import RESERVATION_MS_MAX
+from sidecar.worker.stubs.express import Express
+from sidecar.worker.stubs.holds import RESERVATION_MS_MAX, Holds
 from sidecar.worker.stubs.intake import Intake
+from sidecar.worker.stubs.openings import StreamOpenings
 from sidecar.worker.stubs.shares import CLIENT_SHARE, LOOK_SHARE, STALLED_SHARE, TOPIC_SHARE, Shares
 from tests.worker.manual_worker import ListedOutboxes, ManualHost, no_limits
 from tests.worker.test_intake import FakeCounters, FakeRow, ManualSettlement, ManualTopics
@@ -56,19 +59,25 @@ class Harness:
             words=ShareWords(segment, slot),
         )
         self.outboxes = ListedOutboxes()
+        topics: Any = ManualTopics(self.queue)
+        counters: Any = FakeCounters()
+        limits = no_limits()
+        self.openings = StreamOpenings(topics, limits, self.outboxes, counters)
+        self.holds = Holds(self.pool, self.shares, self.outboxes, counters, self.openings)
         self.intake = Intake(
             worker_epoch=EPOCH,
-            pool=self.pool,
             shares=self.shares,
-            counters=FakeCounters(),  # type: ignore[arg-type]
+            counters=counters,
             submission_sizes=Histogram(bytearray(64), 1, (1,)),
             submission_bytes_max=1 << 30,
-            topics=ManualTopics(self.queue),  # type: ignore[arg-type]
+            topics=topics,
             settlement=ManualSettlement(),  # type: ignore[arg-type]
             outboxes=self.outboxes,
-            turns=None,  # type: ignore[arg-type]
+            openings=self.openings,
+            holds=self.holds,
+            express=Express(topics, self.holds, self.shares),
             host=ManualHost(),
-            limits=no_limits(),
+            limits=limits,
         )
         self.clients: dict[str, ClientSession] = {}
         self.seqs: dict[str, int] = {}
@@ -203,7 +212,7 @@ def test_what_another_worker_gives_back_lets_held_streams_go_on(harnesses: MakeH
     assert one.shares.look_is_due and one.shares.others_wait(), "the other worker is to be rung"
     # A quarter of the share must be free before a held stream goes on: it has its own to give, too.
     two.settle("unknown two", PAGES // 4)
-    two.intake.holds.shares_freed(NOW)
+    two.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "unknown two")), sum(map(ord, "unknown three"))]
     assert not one.shares.others_wait(), "nobody is held any more"
 
@@ -231,7 +240,7 @@ def test_a_topic_that_moves_again_frees_its_share_at_every_worker(harnesses: Mak
         queue.last_settled_ms = NOW
     one.shares.count_all(NOW)
     assert one.shares.look_is_due and one.shares.others_wait()
-    two.intake.holds.shares_freed(NOW)
+    two.holds.shares_freed(NOW)
     assert len(two.resumed()) == 1
 
 
@@ -268,7 +277,7 @@ def test_a_row_with_another_topic_is_known_as_such(harnesses: MakeHarnesses) -> 
     del one.queues["t"]
     one.fill("late", client="another")
     assert one.table.ids() == {(IDEMPOTENT_LANE, "late"): 0}, "the row of before"
-    two.intake.holds.shares_freed(NOW)
+    two.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "t"))]
     assert not two.submit("late", client="another")
     assert two.submit("t", client="another")
@@ -284,7 +293,7 @@ def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(harnesses
     assert not two.submit("t")
     two.settle("t", 1)
     two.pool.give(two.queues["t"].chain.release_idle())
-    two.intake.holds.shares_freed(NOW)
+    two.holds.shares_freed(NOW)
     assert two.resumed() == [sum(map(ord, "t"))]
 
 
@@ -314,10 +323,10 @@ def test_pages_kept_for_a_stub_that_go_back_wake_the_other_worker(harnesses: Mak
     stream = one.clients["client of t"].streams[sum(map(ord, "t"))]
     one.pool.give(held[:2])
     ((waiter, pages),) = one.pool.poll(NOW)
-    one.intake.holds.pool_granted(waiter, pages, NOW)
+    one.holds.pool_granted(waiter, pages, NOW)
     two.pool.enqueue("waits", two.pool.pages_max)
     one.rung = 0
-    one.intake.holds.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
+    one.holds.reclaim_reservations([stream], NOW + RESERVATION_MS_MAX + 1)
     assert one.rung == 1
     # The same when more was kept than is needed now.
     stream.reserved_pages = held[2:5]
@@ -343,7 +352,7 @@ def test_small_submissions_do_not_pass_a_large_one_of_their_topic_or_client_for_
     goes_on: list[tuple[str, ...]] = []
     while not goes_on or "large" not in goes_on[-1]:
         harness.settle("t", 10)
-        harness.intake.holds.shares_freed(NOW)
+        harness.holds.shares_freed(NOW)
         goes_on.append(tuple(harness.resumed_clients()))
         assert goes_on[-1] == () or goes_on[-1][0] == "large"
     assert goes_on[-1] == ("large", "small 0")
@@ -366,7 +375,7 @@ def test_a_stream_stands_once_in_the_line_for_pages_whatever_else_it_waited_for_
     harnesses: MakeHarnesses,
 ) -> None:
     (harness,) = harnesses(1)
-    holds, pool = harness.intake.holds, harness.pool
+    holds, pool = harness.holds, harness.pool
     assert harness.submit("a", "c")
     session = harness.clients["c"]
     (stream,) = session.streams.values()

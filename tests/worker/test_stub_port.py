@@ -373,7 +373,7 @@ def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace
     port_harness.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     harness = port_harness.harness
     for number in range(1, STREAMS_MAX + 2):
-        port_harness.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+        port_harness.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
         peer.submit(1, stream=number, topic=f"t{number}")
     assert [each[1] for each in peer.heard(Kind.REFUSED)] == ["TOO_MANY_STREAMS"]
     assert (0, f"t{STREAMS_MAX}") in harness.chain_table.ids()
@@ -384,11 +384,11 @@ def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(port_harn
     peer = port_harness.client()
     port_harness.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     for number in range(1, STREAMS_MAX + 1):
-        take = port_harness.intake.holds._take
+        take = port_harness.holds._take
         if number > 1:  # a page each is more than there are
-            port_harness.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+            port_harness.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
         peer.submit(stream=number, topic=f"t{number}")
-        port_harness.intake.holds._take = take  # type: ignore[method-assign]
+        port_harness.holds._take = take  # type: ignore[method-assign]
     peer.submit(2, stream=1, topic="t1")
     for fields in ([1, 1], [1, 3], [999, 1]):
         peer.send([Kind.END_STREAM, *fields])
@@ -438,10 +438,10 @@ def test_a_drained_daemon_holds_streams_and_keeps_none_of_a_client_that_left(har
         peer.submit(1)
         assert [message[0] for message in peer.heard(Kind.HOLD, Kind.ACCEPTED)] == [Kind.HOLD]
     leaves.send([Kind.BYE, True])
-    assert len(port_harness.intake.holds._closed) == 1
+    assert len(port_harness.holds._closed) == 1
     port_harness.intake.open_to_records(True)
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not port_harness.intake.holds._closed
+    assert not port_harness.holds._closed
     stays.submit(1)
     assert stays.heard(Kind.HOLD, Kind.ACCEPTED)[0][0] == Kind.ACCEPTED

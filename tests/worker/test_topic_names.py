@@ -39,7 +39,7 @@ from .harness import GRACE_MS
 def port_harness(harness: Harness) -> PortHarness:
     port_harness = PortHarness(harness)
     # A submission without room: the stream has its place and nothing is accepted, so that 1,024 topics need no pages.
-    port_harness.intake.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
+    port_harness.holds._take = lambda stream, needed: None  # type: ignore[method-assign]
     port_harness.shares.claim = lambda *_, **__: None  # type: ignore[method-assign, assignment]
     return port_harness
 
@@ -60,7 +60,7 @@ def knows(port_harness: PortHarness, *topics: str) -> None:
     nodes = {1: Node(1, "h", 9092)}
     states = {name: TopicState(name, partitions=(PartitionState(1, 1),)) for name in topics}
     port_harness.topics.on_snapshot(MetadataSnapshot(nodes=nodes, topics=states), port_harness.clock.now_ms())
-    port_harness.intake.openings.names_known()
+    port_harness.openings.names_known()
 
 
 def fill(port_harness: PortHarness) -> Peer:
@@ -69,7 +69,7 @@ def fill(port_harness: PortHarness) -> Peer:
         peer = port_harness.client(f"flood-{number}", pid=10_000 + number)
         if opens(peer, 1, f"nobody-{number}-1") != "HOLD":
             port_harness.clock.advance(STAY_MS)
-            port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+            port_harness.holds.timed_due(port_harness.clock.now_ms())
             return peer
         stream = 2
         while opens(peer, stream, f"nobody-{number}-{stream}") == "HOLD":
@@ -80,7 +80,7 @@ def fill(port_harness: PortHarness) -> Peer:
 def leave(port_harness: PortHarness, *peers: Peer) -> None:
     for peer in peers:
         peer.send([Kind.BYE, True])
-    port_harness.port.reclaim_rows(port_harness.clock.now_ms())
+    port_harness.rooms.stubs.clients.reclaim_rows(port_harness.clock.now_ms())
     port_harness.clock.advance(VACATE_MS)
 
 
@@ -149,14 +149,14 @@ def test_a_stream_in_the_line_goes_on_when_a_row_is_free_and_one_that_is_gone_le
     stays, goes = port_harness.client("stays"), port_harness.client("goes")
     assert opens(stays, 1, "not-made") == opens(goes, 1, "neither-made") == "LINE"
     port_harness.clock.advance(LOOK_MS - 1)
-    port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+    port_harness.holds.timed_due(port_harness.clock.now_ms())
     assert not stays.heard(Kind.RESUME)
     leave(port_harness, goes)
     assert "neither-made" not in port_harness.topics.missing.names
-    port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+    port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not port_harness.intake.openings.line.waiting
+    assert not port_harness.openings.line.waiting
     assert "not-made" not in port_harness.topics.missing.names
     assert opens(stays, 1, "not-made") == "HOLD", "rows of the flood that nothing used are free by now"
 
@@ -195,11 +195,11 @@ def test_a_stream_leaves_the_line_after_a_while(port_harness: PortHarness) -> No
     looks = int(STAY_MS / LOOK_MS)
     for _ in range(looks - 1):
         port_harness.clock.advance(LOOK_MS)
-        port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+        port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert not peer.heard(Kind.RESUME)
     port_harness.clock.advance(LOOK_MS)
-    port_harness.intake.holds.timed_due(port_harness.clock.now_ms())
+    port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert peer.heard(Kind.RESUME)
     assert opens(peer, 1, "not-made") == "LINE"
@@ -303,7 +303,7 @@ def test_names_that_nothing_has_used_for_long_are_dropped(port_harness: PortHarn
     for queue in port_harness.topics:
         queue.last_used_ms = port_harness.clock.now_ms()
     goes.send([Kind.BYE, True])
-    port_harness.port.reclaim_rows(port_harness.clock.now_ms())
+    port_harness.rooms.stubs.clients.reclaim_rows(port_harness.clock.now_ms())
     rows = FreeRows()
     free = rows.of(port_harness.harness.segment, 0)
     assert free == port_harness.harness.chain_table.free_count

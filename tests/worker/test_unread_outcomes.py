@@ -1,6 +1,6 @@
 """Goal: a client that does not read its outcomes is cut in the end, sooner while descriptors are scarce, never at once.
 
-Method: the port's own rule on sessions whose rings are full since a given time; nothing else of the worker.
+Method: the watch's own rule on sessions whose rings are full since a given time; nothing else of the worker.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, cast
 import pytest
 
 from sidecar.common.clock import MonotonicClock
-from sidecar.worker.streams.outboxes import Outboxes
-from sidecar.worker.stubs.stub_port import UNACKED_MS_MAX, StubPort
+from sidecar.worker.stubs.client_watch import UNACKED_MS_MAX, ClientWatch
 from tests.worker.manual_worker import no_limits
 
 TIMEOUT_MS = 30_000.0
@@ -47,24 +46,10 @@ class Table:
     def absent(self) -> list[FullSession]:
         return []
 
-    def detach(self, session: FullSession, _now_ms: float, *, for_good: bool) -> None:
+    def end(self, session: FullSession, _now_ms: float, *, for_good: bool) -> None:
+        """As StubPort.end."""
         assert for_good
         self.gone.append(session.name)
-
-
-class Quiet:
-    """Rooms that are told of a session's end and do nothing here."""
-
-    def forget(self, _session: FullSession) -> None: ...
-    def abandon(self, _session: FullSession) -> None: ...
-
-    @property
-    def holds(self) -> Quiet:
-        return self
-
-    @property
-    def openings(self) -> Quiet:
-        return self
 
 
 class Counts:
@@ -101,21 +86,16 @@ def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: lis
         ]
     )
     counts = Counts()
-    port = StubPort(
+    watch = ClientWatch(
         clock=MonotonicClock(),
-        worker_epoch=1,
-        limits={},
-        credit_window_bytes=1,
         client_ack_timeout_ms=TIMEOUT_MS,
         sessions=cast(Any, table),
-        client_limits=no_limits(),
+        limits=no_limits(),
         processes=cast(Any, None),
-        intake=cast(Any, Quiet()),
-        acker=cast(Any, Quiet()),
+        acker=cast(Any, None),
         counters=cast(Any, counts),
-        topics=cast(Any, Quiet()),
-        outboxes=Outboxes(),
+        port=cast(Any, table),
     )
-    port.cut_unread(now_ms, descriptors_are_scarce=scarce)
+    watch.cut_unread(now_ms, descriptors_are_scarce=scarce)
     assert table.gone == cut
     assert counts.found["clients_cut_total"] == len(cut)

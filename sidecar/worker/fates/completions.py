@@ -1,56 +1,127 @@
-"""Completions of records that failed before sending, and the dead letters of all failed records.
-
-Completions of batches, which are sent: :mod:`sidecar.worker.fates.settlement`.
-"""
+"""Completions: the outcomes of batches, and of records that failed before sending, and both as dead letters."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from client_stub.contract.wire import NO_PARTITION, Outcome, OutcomeKind, Shape, pack_outcome
 from sidecar.deadletter.letters import Undelivered, persistence_of
-from sidecar.kernel import entry_payload, held_bytes, mark_failed_done
+from sidecar.kernel import entry_payload
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
-    from sidecar.shm.slots import SlotView
-    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.fates.endings import Endings
     from sidecar.worker.streams.completion import NameOf
 
 log = logging.getLogger(__name__)
 
+_TEXT_BYTES: Final = 512
+"""Limit of an outcome's text in bytes; the rest is cut off."""
+_DELIVERED: Final = OutcomeKind.DELIVERED
+_FAILED: Final = OutcomeKind.FAILED
+"""Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
 
-class WordsThenCounted:
-    """Context for failures that only the words record: the words become done inside it, and are counted at its end.
 
-    If the worker dies in between, the records have ended without being counted. The slot says how many of them are
-    dead letters, and the adoption counts them.
+class SharedBatch:
+    """Counts the slices of a batch that has several. The batch is complete when all of them are."""
+
+    __slots__ = ("dead", "remaining")
+
+    def __init__(self, slices: int) -> None:
+        self.remaining = slices
+        self.dead = 0
+        """Number of records that became dead letters."""
+
+
+Slice: TypeAlias = "tuple[ProducerBatch, int, int, int, SharedBatch | None]"
+"""The records of one submission in one batch: (batch, index of the slice, record count, bytes in the client's share,
+the batch's SharedBatch or None).
+"""
+
+
+class BatchCompletion:
+    """Slices of batches that were decided together, all of one client, and all delivered or all failed.
+
+    A failure has one slice, because it waits for the ack of its own outcome.
     """
 
-    __slots__ = ("_count", "_dead", "_slot")
+    __slots__ = ("_endings", "_written", "generation", "is_failure", "row", "slices")
 
-    def __init__(self, slot: SlotView, count: int, dead: int) -> None:
-        self._slot = slot
-        self._count = count
-        self._dead = dead
+    def __init__(self, endings: Endings, row: int, generation: int, is_failure: bool) -> None:
+        self._endings = endings
+        self.row = row
+        self.generation = generation
+        self.is_failure = is_failure
+        self.slices: list[Slice] = []
+        """Filled by the caller that makes the completion."""
+        self._written = 0
+        """Number of slices whose outcomes are in the outcome ring."""
 
-    def __enter__(self) -> None:
-        if self._dead:
-            self._slot.dead_lettering = self._dead
+    @property
+    def outcomes(self) -> int:
+        return len(self.slices)
 
-    def __exit__(self, *error: object) -> None:
-        self._slot.counters.add(
-            {
-                "records_failed_total": self._count - self._dead,
-                "records_dead_lettered_total": self._dead,
-                "records_held": -self._count,
-            }
-        )
-        if self._dead:
-            self._slot.dead_lettering = 0
+    @property
+    def topic(self) -> str:
+        return self.slices[0][0].topic
+
+    @property
+    def record_count(self) -> int:
+        return sum(each[2] for each in self.slices)
+
+    def write(self, row: ClientRow) -> bool:
+        """Write as many outcomes as the outcome ring has room for, with one store."""
+        room = row.ring_free_bytes
+        number = row.next_number
+        outcomes: list[bytes] = []
+        for batch, index, _, _, _ in self.slices[self._written :]:
+            data = batch.records.outcomes(
+                index,
+                number=number,
+                kind=_FAILED if self.is_failure else _DELIVERED,
+                persistence=batch.persistence,
+                code=batch.code,
+                partition=batch.partition,
+                base_offset=batch.base_offset,
+                append_time_ms=batch.append_time_ms,
+                text=batch.text.encode()[:_TEXT_BYTES] if batch.text else b"",
+            )
+            room -= len(data)
+            if room < 0:
+                self._written += len(outcomes)
+                break
+            number += 1
+            outcomes.append(data)
+        if outcomes:
+            row.ring_append(b"".join(outcomes))
+        return room >= 0
+
+    def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
+        return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self.slices]
+
+    def finish(self, *, dead: bool = False) -> None:
+        records = share = 0
+        ended: list[ProducerBatch] = []
+        for batch, _, its_records, its_share, shared in self.slices:
+            records += its_records
+            share += its_share
+            if shared is not None:
+                shared.remaining -= 1
+                if dead:
+                    shared.dead += its_records
+                if shared.remaining:
+                    continue
+            ended.append(batch)
+        self._endings.sessions.records_settled(self.row, self.generation, records, share)
+        if not ended:
+            return
+        if self.is_failure:
+            self._endings.failed(batch, shared.dead if shared is not None else records if dead else 0)
+        else:
+            self._endings.delivered(ended)
 
 
 class RecordsCompletion:
@@ -58,7 +129,7 @@ class RecordsCompletion:
 
     __slots__ = (
         "_done_to",
-        "_settlement",
+        "_endings",
         "chain",
         "entry",
         "failures",
@@ -71,7 +142,7 @@ class RecordsCompletion:
 
     def __init__(
         self,
-        settlement: Settlement,
+        endings: Endings,
         chain: Chain,
         entry: Entry,
         failures: list[tuple[int, int]],
@@ -79,7 +150,7 @@ class RecordsCompletion:
         topic: str,
     ) -> None:
         """``failures``: (record index, code), sorted by index."""
-        self._settlement = settlement
+        self._endings = endings
         self.chain = chain
         self.entry = entry
         self.row = entry.client_row
@@ -136,13 +207,9 @@ class RecordsCompletion:
         )
 
     def finish(self, *, dead: bool = False) -> None:
-        entry, count = self.entry, len(self.failures)
-        share = held_bytes(entry.count, entry.payload_bytes) * count // entry.count
-        settlement = self._settlement
-        settlement.sessions.records_settled(self.row, self.generation, count, share)
-        with WordsThenCounted(settlement.slot, count, count if dead else 0):
-            mark_failed_done(self.chain, entry, [index for index, _ in self.failures])
-        settlement.finished_chains.add(self.chain)
+        self._endings.failed_before_sending(
+            self.chain, self.entry, [index for index, _ in self.failures], dead=dead
+        )
 
 
 def batch_undelivered(

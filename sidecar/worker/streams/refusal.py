@@ -1,4 +1,4 @@
-"""Refusal: why the records of a submission fail without being stored."""
+"""Refusals: why the records of a submission fail without being stored, and the error for a frame that is no frame."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ class Refusal(NamedTuple):
 
     code: LocalCode
     text: str
+
+
+class MalformedFrame(ValueError):
+    """A frame that no valid stub sends; the fault is its sender's. Raised before any state is changed. The frame is
+    counted, and answered with REFUSED.
+    """

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.streams.session import StreamState
     from sidecar.worker.streams.topic_queue import TopicQueue
+    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class GroupCommit:
         pending_bytes_max: int,
         counters: Counters,
         queues: Iterable[TopicQueue],
+        turns: Turns,
         on_accepted: Callable[[set[StreamState]], None],
     ) -> None:
         self._loop = loop
@@ -76,6 +78,7 @@ class GroupCommit:
         self._pending_bytes_max = pending_bytes_max
         self._counters = counters
         self._queues = queues
+        self._turns = turns
         self._on_accepted = on_accepted
         self._thread = thread
         self._pending: list[_Item] = []
@@ -213,6 +216,7 @@ class GroupCommit:
             self._thread.submit(self._prepare)
         self._empty_oldest()
         self._on_accepted(streams)
+        self._turns.wake()
         self.step()
 
     def _not_written(self, items: list[_Item], endings: list[tuple[int, int]], error: BaseException) -> None:

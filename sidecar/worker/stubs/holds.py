@@ -44,6 +44,8 @@ class Holds:
         openings: StreamOpenings,
     ) -> None:
         self._pool = pool
+        self.pages_max = pool.pages_max
+        """Limit of pages for one submission."""
         self._shares = shares
         self._outboxes = outboxes
         self._counters = counters

@@ -11,23 +11,21 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.contract.wire import (
+    SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     Format,
     Kind,
     LocalCode,
     SubmitFlag,
 )
+from client_stub.zmtp.frames import HEADER_BYTES_MAX, MESSAGE_BYTES_MAX
 from sidecar.common.condition import HoldCause
 from sidecar.common.pauses import DRAINED_TEXT
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.kernel import held_bytes, records_from_columns
-from sidecar.worker.streams.refusal import Refusal
+from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
-from sidecar.worker.stubs.express import Express
-from sidecar.worker.stubs.holds import Holds
-from sidecar.worker.stubs.malformed_frame import MalformedFrame
-from sidecar.worker.stubs.openings import StreamOpenings
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry, Histogram
@@ -38,10 +36,12 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.topic_queue import TopicQueue
+    from sidecar.worker.stubs.express import Express
     from sidecar.worker.stubs.group_commit import GroupCommit
+    from sidecar.worker.stubs.holds import Holds
+    from sidecar.worker.stubs.openings import StreamOpenings
     from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.topics.topics import Topics
-    from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ _KEPT_FLAGS: Final = 0xFF & ~_FLUSH
 TIMESTAMP_MS_MAX: Final = 2**63 - 1
 ERROR_HOLD_MS: Final = 1_000.0
 """Time in ms after which a stream that was stopped by an internal error tries again."""
+_ENTRY_OVERHEAD_BYTES: Final = 256
+"""Bytes of header, word and padding of an entry with one record, rounded up."""
 _UNREADABLE: Final = b"\xc1"
 """Stands for a record that was not accepted. msgpack never uses this byte, so readers recognise it."""
 
@@ -67,15 +69,16 @@ class Intake:
         self,
         *,
         worker_epoch: int,
-        pool: BufferPool,
         shares: Shares,
         submission_sizes: Histogram,
         submission_bytes_max: int,
         counters: Counters,
         topics: Topics,
         settlement: Settlement,
+        openings: StreamOpenings,
+        holds: Holds,
+        express: Express,
         outboxes: Outboxes,
-        turns: Turns,
         host: Host,
         limits: ClientLimits,
         clock_ahead_ms: float = 0.0,
@@ -84,7 +87,6 @@ class Intake:
         self.worker_epoch = worker_epoch
         self.draining = False
         self._takes_records = True
-        self._pool = pool
         self._shares = shares
         self._submission_sizes = submission_sizes
         self._submission_bytes_max = submission_bytes_max
@@ -92,7 +94,6 @@ class Intake:
         self._topics = topics
         self._settlement = settlement
         self._outboxes = outboxes
-        self._turns = turns
         self._host = host
         self._limits = limits
         self._clock_ahead_ms = clock_ahead_ms
@@ -102,9 +103,9 @@ class Intake:
         """Chain of the present submission, and its tail before."""
         self._failed_ms = 0.0
         self._sparse_log = SparseLog(log, lambda: self._failed_ms)
-        self.openings = StreamOpenings(topics, limits, outboxes, counters)
-        self.holds = Holds(pool, shares, outboxes, counters, self.openings)
-        self.express = Express(topics, self.holds, shares)
+        self._openings = openings
+        self._holds = holds
+        self._express = express
 
     def submit(
         self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
@@ -146,7 +147,7 @@ class Intake:
             if stream.hold_reason is not None:
                 self._counters.inc("frames_resent_total")
                 return False
-        elif not self.openings.may_open(session, stream_id, seq):
+        elif not self._openings.may_open(session, stream_id, seq):
             return False
         if self.draining:
             return False
@@ -160,9 +161,9 @@ class Intake:
         ):
             raise MalformedFrame(_what_is_wrong(count, format_, base_timestamp_ms, flags, payload_bytes))
         if stream is None:
-            stream = self.openings.open(session, stream_id, topic, now_ms)
+            stream = self._openings.open(session, stream_id, topic, now_ms)
             if stream is None:
-                self.holds.name_waits()
+                self._holds.name_waits()
                 return False
         self._appending = None
         refusal = stream.refusal
@@ -212,8 +213,8 @@ class Intake:
         has_rate = queue.rate is not None or session.rate is not None
         if has_rate and refusal is None:
             refusal = self._over_rate(stream, count, now_ms)
-        if refusal is None and (stream.is_passing or queue.chain.page_count >= self.express.backlog_pages):
-            queue = self.express.queue_for(stream, len(payload), now_ms)
+        if refusal is None and (stream.is_passing or queue.chain.page_count >= self._express.backlog_pages):
+            queue = self._express.queue_for(stream, len(payload), now_ms)
         if stream.hold_reason is not None:
             return False
         chain = queue.chain
@@ -224,7 +225,7 @@ class Intake:
             payload = records_from_columns(payload, count)
         payload_bytes = len(payload)
         needed = chain.pages_needed(count, payload_bytes)
-        if needed and needed > self._pool.pages_max and refusal is None:
+        if needed and needed > self._holds.pages_max and refusal is None:
             refusal, payload, payload_bytes = (
                 self._larger_than_pool(payload_bytes),
                 _UNREADABLE * count,
@@ -232,7 +233,7 @@ class Intake:
             )
             needed = chain.pages_needed(count, count)
         self._appending = chain, chain.tail
-        if needed and not self.holds.link_pages(stream, queue, needed, now_ms):
+        if needed and not self._holds.link_pages(stream, queue, needed, now_ms):
             return False
         entry = chain.append(
             payload,
@@ -306,14 +307,14 @@ class Intake:
                 if refusal is not None:
                     return refusal
         if over is not None:
-            self.holds.hold_until(stream, HoldCause.RATE, over, now_ms)
+            self._holds.hold_until(stream, HoldCause.RATE, over, now_ms)
         return None
 
     def _larger_than_pool(self, payload_bytes: int) -> Refusal:
         return Refusal(
             LocalCode.RECORD_TOO_LARGE,
             f"A submission of {payload_bytes} bytes does not fit into the buffer pool, of which a worker has "
-            f"{self._pool.pages_max} pages at most: raise buffer.memory.",
+            f"{self._holds.pages_max} pages at most: raise buffer.memory.",
         )
 
     def _fail(self, stream: StreamState, fields: list[Any], now_ms: float) -> bool:
@@ -327,14 +328,14 @@ class Intake:
             self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=error)
             self._shares.count(stream.topic_queue, now_ms)
             over = "the daemon fails to accept it", now_ms + ERROR_HOLD_MS
-            self.holds.hold_until(stream, HoldCause.ERROR, over, now_ms)
+            self._holds.hold_until(stream, HoldCause.ERROR, over, now_ms)
             return False
 
     def _hold_as_closed(self, stream: StreamState, now_ms: float) -> None:
         if not self._takes_records:
-            self.holds.hold_closed(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
+            self._holds.hold_closed(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
         elif self.commit is not None:
-            self.holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
+            self._holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
 
     def end_stream(self, session: ClientSession, stream_id: int, last_seq: int) -> None:
         """Give the place of a stream to the client's next topic: its stub has the outcome of each record up to
@@ -345,7 +346,7 @@ class Intake:
         stream = session.streams.get(stream_id)
         if stream is None or stream.held or not last_seq == stream.position == stream.accepted:
             return
-        self.holds.give_reserved(stream)
+        self._holds.give_reserved(stream)
         session.accepted_streams.discard(stream)
         del session.streams[stream_id]
         session.row.end_stream(stream_id)
@@ -354,7 +355,7 @@ class Intake:
         """Stop accepting records because an operator drains the daemon (streams are held), or accept them again."""
         self._takes_records = takes_records
         if takes_records:
-            self.holds.open_again(HoldCause.PAUSED)
+            self._holds.open_again(HoldCause.PAUSED)
 
     def committed(self, streams: set[StreamState]) -> None:
         """Report streams whose entries are on disk to their stubs, and resume those that waited for the disk."""
@@ -363,8 +364,7 @@ class Intake:
             if stream.session.attached:
                 self._outboxes.pending.add(stream.session)
         if self.commit is not None and not self.commit.refusal:
-            self.holds.open_again(HoldCause.DISK)
-        self._turns.wake()
+            self._holds.open_again(HoldCause.DISK)
 
 
 def _charge(stream: StreamState, count: int, payload_bytes: int, now_ms: float) -> None:
@@ -384,3 +384,20 @@ def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int,
     if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
         return f"base timestamp {base_timestamp_ms!r} is negative or over 63 bits"
     return f"flags {flags!r} are no byte"
+
+
+def largest_submission(max_request_size: int, pool: BufferPool) -> int:
+    """Largest payload of one SUBMIT: a record of max.request.size in any encoding, if the pool can hold it.
+
+    msgpack takes up to twice as many bytes as Kafka for empty headers.
+    """
+    wanted = max(SUBMISSION_BYTES_MAX, 2 * max_request_size + HEADER_BYTES_MAX)
+    return min(wanted, MESSAGE_BYTES_MAX - HEADER_BYTES_MAX, pool.entry_bytes_max - _ENTRY_OVERHEAD_BYTES)
+
+
+def full_submission(pool: BufferPool) -> int:
+    """Payload bytes at which a stub begins a new submission: a quarter of the pool, at most 1 MiB.
+
+    A topic may hold half of the pool, and the smallest rows of columns take up to twice as much in the journal.
+    """
+    return min(SUBMISSION_BYTES_MAX, pool.entry_bytes_max // 4 - _ENTRY_OVERHEAD_BYTES)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.contract.wire import TOPIC_BYTES_MAX, Kind
 from sidecar.shm.layout import STREAMS_MAX
+from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.streams.session import ClientSession, StreamState
-from sidecar.worker.stubs.malformed_frame import MalformedFrame
 from sidecar.worker.stubs.name_line import NameLine, Place
 
 if TYPE_CHECKING:

@@ -26,20 +26,21 @@ from sidecar.common.wording import PLEASE_REPORT, counted
 from sidecar.shm.client_table import NeverWritten
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.client_places import TableFull
+from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
 from sidecar.worker.stubs.intake import SUBMIT_FIELDS
-from sidecar.worker.stubs.malformed_frame import MalformedFrame
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.net.stubs.endpoint import Endpoint
     from sidecar.shm.slots import Counters
     from sidecar.worker.fates.acker import Acker
-    from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.stubs.client_processes import ClientProcesses
+    from sidecar.worker.stubs.holds import Holds
     from sidecar.worker.stubs.intake import Intake
+    from sidecar.worker.stubs.openings import StreamOpenings
     from sidecar.worker.topics.topics import Topics
 
 log = logging.getLogger(__name__)
@@ -59,8 +60,6 @@ LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its 
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
 )
-UNACKED_MS_MAX = 2_000.0
-"""Limit in ms while descriptors are scarce: for the ACK of a failure, and for any ACK while an outcome ring is full."""
 
 
 class StubPort:
@@ -73,10 +72,10 @@ class StubPort:
         worker_epoch: int,
         limits: dict[str, int],
         credit_window_bytes: int,
-        client_ack_timeout_ms: float,
         sessions: Sessions,
-        client_limits: ClientLimits,
         processes: ClientProcesses,
+        openings: StreamOpenings,
+        holds: Holds,
         intake: Intake,
         topics: Topics,
         acker: Acker,
@@ -92,13 +91,11 @@ class StubPort:
             "partitioners": (2 << len(PARTITIONERS)) - 2,
         }
         self._credit_window_bytes = credit_window_bytes
-        self.client_ack_timeout_ms = client_ack_timeout_ms
         self._sessions = sessions
-        self._client_limits = client_limits
         self._processes = processes
         self._intake = intake
-        self._holds = intake.holds
-        intake.openings.on_useless = self._sent_useless
+        self._holds = holds
+        openings.on_useless = self._sent_useless
         self._acker = acker
         self._counters = counters
         self._topics = topics
@@ -112,6 +109,8 @@ class StubPort:
             Kind.PING: self._on_ping,
             Kind.END_STREAM: self._on_end_stream,
         }
+        self.on_table_full: Callable[[float], None] = lambda now_ms: None
+        """Called when no row is free for a new client. Set by the client watch."""
         self.endpoint: Endpoint | None = None
         """Set once it is bound; it needs this object's ``on_message`` first."""
 
@@ -291,11 +290,6 @@ class StubPort:
                 )
                 self.end(session, now_ms)
 
-    @property
-    def has_unacked(self) -> bool:
-        """True if an attached stub has outcomes that it has not acknowledged."""
-        return any(session.row.acked_number + 1 < session.row.next_number for session in self._sessions)
-
     def start_draining(self) -> None:
         """Stop accepting records, and send DRAINING to all stubs."""
         self._intake.draining = True
@@ -311,86 +305,15 @@ class StubPort:
             self._outboxes.send(session, [Kind.DRAINING, LAST_TEXT, positions])
         self.end_turn(self._clock.now_ms())
 
-    def apply_rules(self, now_ms: float) -> None:
-        """Apply changed client rules: detach clients that may not stay, and give the others their limits.
-
-        Accepted records of detached clients are delivered. Such clients may send HELLO again, which decides about
-        them.
+    def expel(self, session: ClientSession, why: str, now_ms: float) -> None:
+        """Detach a client that may not stay. Its last positions and outcomes go first. It may send HELLO again, which
+        decides about it.
         """
-        for session in self._sessions:
-            why = self._sessions.refusal_of(session)
-            if why is None:
-                self._client_limits.apply(session)
-                continue
-            log.warning("Detached by a reload: %s", ascii(why))
-            self._outboxes.pending.add(session)
-            self.end_turn(now_ms)
-            if session not in self._outboxes.pending:
-                self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
-            self.end(session, now_ms)
-
-    def expel_silent(self, now_ms: float) -> None:
-        for session in self._sessions.expel_silent(now_ms):
-            self._sparse_log.info(
-                ("silent", session.name), "Client %s was silent for too long and is detached.", session.name
-            )
-            self.end(session, now_ms)
-
-    def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
-        """Cut off clients whose outcome ring has been full for too long. Their unread outcomes count as acknowledged.
-
-        While descriptors are scarce, the client that holds up most outcomes is cut after 2 s without an ACK. So a
-        client that does not read cannot hold up a batch shared with others, or the sender, for long.
-        """
-        if descriptors_are_scarce:
-            self._give_up_one(now_ms)
-        full_for_ms = {
-            session: now_ms - session.ring_full_since_ms
-            for session in self._sessions
-            if session.unwritten and session.ring_full_since_ms is not None
-        }
-        late = [each for each, waited_ms in full_for_ms.items() if waited_ms >= self.client_ack_timeout_ms]
-        if not late and descriptors_are_scarce:
-            # Not at once: an outcome ring that is full for a moment belongs to a busy client.
-            deaf = [each for each, waited_ms in full_for_ms.items() if waited_ms >= UNACKED_MS_MAX]
-            late = [max(deaf, key=lambda deaf: sum(each.outcomes for each in deaf.unwritten))] if deaf else []
-        for session in late:
-            self._sparse_log.warning(
-                ("cut", session.name),
-                "Client %s has not read its outcomes for %.1f s and is cut (daemon.client_ack_timeout_s). Look at that "
-                "process: it is stopped, or a callback blocks its io thread.",
-                session.name,
-                full_for_ms[session] / 1000,
-            )
-            self._counters.inc("clients_cut_total")
-            self.end(session, now_ms, for_good=True)
-
-    def _give_up_one(self, now_ms: float) -> None:
-        """Give up the client with the most unacknowledged failures, because descriptors are scarce."""
-        silent = [
-            session
-            for session in (*self._sessions, *self._sessions.absent())
-            if session.unacked and now_ms - session.unacked[0][2] >= UNACKED_MS_MAX
-        ]
-        if silent:
-            worst = max(silent, key=lambda session: len(session.unacked))
-            self._sparse_log.warning(
-                ("unacked", worst.name),
-                "Client %s did not acknowledge %s: they become dead letters, as batch descriptors run short.",
-                worst.name,
-                counted(len(worst.unacked), "failure"),
-            )
-            if worst.attached:
-                self._counters.inc("clients_cut_total")
-                self.end(worst, now_ms, for_good=True)
-            else:
-                self._acker.abandon(worst)
-
-    def give_up_all(self) -> None:
-        """Give up the outcomes that no client has acknowledged, at the end of the daemon."""
-        for session in (*self._sessions, *self._sessions.absent()):
-            if session.unacked or session.unwritten:
-                self._acker.abandon(session)
+        self._outboxes.pending.add(session)
+        self.end_turn(now_ms)
+        if session not in self._outboxes.pending:
+            self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
+        self.end(session, now_ms)
 
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         """Detach a client. ``for_good``: it will not come back, so its unread outcomes count as acknowledged."""
@@ -401,26 +324,6 @@ class StubPort:
         session.outbox.clear()
         if for_good:
             self._acker.abandon(session)
-
-    def reclaim_rows(self, now_ms: float) -> None:
-        """Release the rows of clients that are dead, or were gone for longer than the grace period. Their unread
-        outcomes count as acknowledged.
-        """
-        for row in self._processes.take_dead():
-            session = self._sessions.of_row(row)
-            if session is not None:
-                if not session.is_gone and session.unsettled_records:
-                    self._sparse_log.info(
-                        ("died", session.name),
-                        "Client %s has died with %s under way. The daemon goes on: what fails becomes a dead letter.",
-                        session.name,
-                        counted(session.unsettled_records, "record"),
-                    )
-                self.end(session, now_ms, for_good=True)
-        for session in self._sessions.reclaim(now_ms):
-            self._acker.abandon(session)
-            if self._sessions.of_row(session.row.index) is None:
-                self._processes.forget(session.row.index)
 
     def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
         if len(fields) != ATTACH_FIELDS:
@@ -438,7 +341,7 @@ class StubPort:
                     routing_id, fields, now_ms, process=process, caller=caller
                 )
             except TableFull:
-                self.reclaim_rows(now_ms)
+                self.on_table_full(now_ms)
                 session, known = self._sessions.attach(
                     routing_id, fields, now_ms, process=process, caller=caller
                 )

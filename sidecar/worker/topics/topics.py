@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sidecar.producer.topic_settings import TopicRules
     from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.in_work import InWork
+    from sidecar.worker.fates.endings import Endings
     from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.streams.rate_limit import RateLimits
     from sidecar.worker.streams.sessions import Sessions
@@ -61,6 +62,7 @@ class Topics:
         rates: RateLimits,
         sessions: Sessions,
         settlement: Settlement,
+        endings: Endings,
         in_work: InWork,
     ) -> None:
         self._config = config
@@ -70,7 +72,7 @@ class Topics:
         self._chain_table = chain_table
         self._accumulator = accumulator
         self._sessions = sessions
-        self._settlement = settlement
+        self._endings = endings
         self._vacated_ms = self._looked_ms = float("-inf")
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
@@ -182,7 +184,7 @@ class Topics:
             self._vacate(lane, topic)
 
     def _chains_in_use(self) -> set[int]:
-        return self._sessions.chains_in_use() | {chain.chain_id for chain in self._settlement.finished_chains}
+        return self._sessions.chains_in_use() | {chain.chain_id for chain in self._endings.finished_chains}
 
     def _unused(self, in_use: set[int]) -> list[tuple[float, int, str]]:
         """(last used ms, lane, topic) of the chains that are empty and in no client's stream, unused longest first."""
