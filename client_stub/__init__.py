@@ -1,7 +1,7 @@
 """The thin stub of kafka-sidecar: ``Producer``, ``AsyncProducer``, and the errors they raise.
 
 It runs inside applications, so its only dependency is msgpack, and it never imports ``sidecar``. The contract between
-the two is ``wire.py``.
+the two is ``wire.py``. Without the compiled part only the errors and the contract can be imported.
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from client_stub import errors
 from client_stub.errors import SidecarError
-from client_stub.io.topic_lookup import PartitionInfo
-from client_stub.outbox.delivery import BulkDelivery, Delivery
-from client_stub.outbox.stats import ProducerStats
-from client_stub.producer import Producer
-from client_stub.records.record_metadata import OffsetRange, RecordMetadata
+from client_stub.native.missing import COMPILED
+
+try:
+    from client_stub.io.topic_lookup import PartitionInfo
+    from client_stub.outbox.delivery import BulkDelivery, Delivery
+    from client_stub.outbox.stats import ProducerStats
+    from client_stub.producer import Producer
+    from client_stub.records.record_metadata import OffsetRange, RecordMetadata
+except ImportError as error:
+    if error.name != COMPILED:
+        raise
 
 if TYPE_CHECKING:
     from client_stub.async_producer import AsyncProducer
@@ -43,4 +49,6 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("kafka-sidecar")
+    if name in __all__:
+        from client_stub import producer  # noqa: F401  it says what is missing
     raise AttributeError(f"module 'client_stub' has no attribute {name!r}")

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, SubmitFlag
-from client_stub.engine import producer_core
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.engine.producer_core import full_record
+from client_stub.engine.producer_core import CheckedSend, full_record
 from client_stub.engine.rows_call import RowsCall
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.io import process_end
@@ -29,11 +28,10 @@ from client_stub.io.io_thread import IoThread
 from client_stub.io.process_end import LeavingThread
 from client_stub.io.run_dir import control_path, hello_flags, keys_for
 from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
-from client_stub.native.hot import OnDelivery, OpenStream, native
+from client_stub.native.hot import OnDelivery, OpenStream
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS, Outbox
-from client_stub.outbox.queued_outbox import QueuedOutbox
 from client_stub.outbox.stats import ProducerStats, stats_of
 from client_stub.outbox.wait_reasons import ask
 from client_stub.records.arguments import (
@@ -62,11 +60,6 @@ from client_stub.session.client_identity import NOTHING, ClientIdentity
 from client_stub.session.session import Session
 from client_stub.system.missing_resources import check_interpreter, start_failed
 from client_stub.system.originals import get_ident, monotonic
-
-if TYPE_CHECKING or native is None:
-    from client_stub.engine.producer_core import ProducerCore
-else:
-    ProducerCore = native.ProducerCore
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,7 +90,7 @@ def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
 
 
 @with_hints
-class Producer(ProducerCore):
+class Producer(CheckedSend):
     """Sends records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing is started before a
     send.
 
@@ -181,9 +174,6 @@ class Producer(ProducerCore):
         """
         self._placing = PARTITIONERS.index(partitioner) + 1 << PARTITIONER_SHIFT | SubmitFlag.FIXED_PARTITIONS
         self._outbox.placing = self._placing
-
-    _send_slow = producer_core.ProducerCore.send
-    """The compiled send() calls this for all but plain records into an open submission."""
 
     def send_many(
         self,
@@ -435,8 +425,7 @@ class Producer(ProducerCore):
             io.request_close(cancel=False)  # closed meanwhile by a thread that found no io thread to end
 
     def _new_outbox(self) -> Outbox:
-        kind = QueuedOutbox if native is None else Outbox
-        outbox = kind(
+        outbox = Outbox(
             max_block_ms=self._max_block_ms,
             connect_timeout_ms=self._connect_timeout_ms,
             path=self._path,

@@ -2,8 +2,9 @@
 
 ``python -m tests.coverage_by_room`` combines what the suites and their child processes left in ``.demo/coverage``. The
 figure counts lines and branches together, as coverage.py's own total does. Cython is not in it: its tracing hooks would
-have to be compiled into the walks that are the product's speed. The compiled kernel and stub are compared with their
-twins in pure Python (``tests/kernel/oracle/reference.py``, ``client_stub/native/pure.py``), which are.
+have to be compiled into the walks that are the product's speed. The compiled kernel is compared with its twin in pure
+Python (``tests/kernel/oracle/reference.py``), and the compiled part of the stub with msgpack, ``frames.py`` and
+``wire.py``.
 """
 
 from __future__ import annotations

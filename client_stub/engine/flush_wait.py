@@ -22,37 +22,30 @@ class FlushWait:
         self.for_acceptance = until == "accepted"
         self._outbox = outbox
         self._pending = outbox.pending
-        self._snapshot = outbox.request_flush()
-        self._left: list[Submission] | None = None
+        self._left = outbox.request_flush()[::-1]
+        """Submissions that it waits for, the oldest last."""
 
     def is_over(self) -> bool:
         """Whether the wait is over. It checks from the oldest submission on; all calls together check each one once."""
         left = self._left
-        if left is None:
-            if self._snapshot.submissions is None:
-                return False
-            left = self._left = self._snapshot.submissions[::-1]
         while left and (left[-1].is_accepted if self.for_acceptance else left[-1] not in self._pending):
             left.pop()
         return not left
 
     def oldest(self) -> Submission | None:
-        """The first submission that the caller waits for; None while its records are still queued in this process."""
-        left = list(self._pending) if self._left is None else self._left[::-1]
+        """The first submission that the caller waits for; None when all are over."""
         name = "is_accepted" if self.for_acceptance else "completed"
-        return next((each for each in left if not getattr(each, name)), None)
+        return next((each for each in reversed(self._left) if not getattr(each, name)), None)
 
     def timeout_error(self, timeout: float | None, said: str = "") -> TimeoutError:
         """The error after ``timeout`` seconds. ``said`` is the daemon's answer about the topic of ``oldest``, if it
         was asked.
         """
-        left = list(self._pending) if self._left is None else self._left
-        count = self._outbox.queued_count if self._left is None else 0
         if self.for_acceptance:
-            count += sum(each.count for each in left if not each.is_accepted)
+            count = sum(each.count for each in self._left if not each.is_accepted)
             which = "1 record is not accepted yet" if count == 1 else f"{count} records are not accepted yet"
         else:
-            count += sum(each.undecided_count for each in left)
+            count = sum(each.undecided_count for each in self._left)
             which = no_outcome_text(count)
         oldest = self.oldest()
         if oldest is None:

@@ -1,4 +1,4 @@
-"""The pure-Python half of Producer: send() and its checks. The compiled half calls it for all but plain records.
+"""The part of send() that is not compiled, with the checks of a record's fields.
 
 Types are checked before anything is packed, as a failed pack could leave half a record in the buffer.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.native.hot import Delivery, OnDelivery, OpenStream
-from client_stub.records.arguments import SEND_FIELDS, as_utf8, check_on_delivery
-from client_stub.records.habits import unknown_field
+from client_stub.native.hot import ProducerCore
+from client_stub.records.arguments import as_utf8, check_on_delivery
 from client_stub.records.packer import (
     FULL_OVERHEAD_BYTES,
     HEADER_OVERHEAD_BYTES,
@@ -21,6 +20,7 @@ from client_stub.records.packer import (
 )
 
 if TYPE_CHECKING:
+    from client_stub.native.hot import Delivery, OnDelivery, OpenStream
     from client_stub.outbox.outbox import Outbox
     from client_stub.records.serializers import Serializers
 
@@ -28,40 +28,24 @@ INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 
 
-class ProducerCore:
-    """The base of Producer without the compiled module."""
+class CheckedSend(ProducerCore):
+    """The base of Producer: the compiled send() takes plain records into an open submission and leaves the others to
+    ``_send_slow``.
+    """
 
     _outbox: Outbox
-    _streams: dict[str, OpenStream] | None
-    """The streams that the compiled send() looks up; None when serializers rule out its fast path."""
     _serializers: Serializers | None
 
-    def send(
+    def _send_slow(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        on_delivery: OnDelivery | None = None,
-        **others: Never,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
     ) -> Delivery:
-        """Queue one record and return its future. Waits only for room, when 8 MiB already wait for the daemon.
-
-        - topic: str of 1 to 249 bytes
-        - value, key: bytes, bytearray, memoryview or None (Kafka's null), or what the serializers take
-        - headers: pairs of (str, bytes or None), or a mapping
-        - partition: int; None: the daemon's partitioner decides
-        - timestamp_ms: int; None: now
-        - on_delivery(error, metadata): called in the io thread; error is None on success
-
-        Raises TypeError or ValueError for a wrong argument, RecordTooLarge, SerializationFailed, ProducerClosed,
-        DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable. A call that raises
-        has queued nothing. Thread-safe.
-        """
-        if others:
-            raise TypeError(unknown_field("send()", next(iter(others)), SEND_FIELDS))
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
         if on_delivery is not None and not callable(on_delivery):
@@ -86,8 +70,7 @@ class ProducerCore:
             record, size = full_record(key, value, headers, partition, timestamp_ms)
         if size > LARGE_BYTES:
             self.check_size(topic, record)
-        delivery: Delivery = stream.outbox.add(stream, record, size, on_delivery, timestamp_ms)
-        return delivery
+        return stream.outbox.add(stream, record, size, on_delivery, timestamp_ms)
 
     def _open_stream(self, topic: str) -> OpenStream:
         raise NotImplementedError

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: embedsignature=False, auto_pickle=False, annotation_typing=False
-"""The caller's hot path in C. It behaves as ``pure.py`` and ``producer_core.py`` do, and writes the same bytes.
+"""The stub's hot path in C: records into submissions, outcomes into futures and callbacks, and its frames.
 
 Why no sender takes a lock: callers and the io thread change their shared state in steps that are atomic under the GIL.
 These steps are the methods of ``OutboxCore``, ``SubmissionCore.put``, ``append``, ``append_rows`` and
@@ -20,8 +20,7 @@ flushes or forks never finds a lock held by the code that it interrupted.
 - A caller waits for room before it opens a submission, and holds nothing while it waits.
 - fork() runs with the GIL held, so never in the middle of a step.
 
-None of this holds without a GIL. The compiler refuses such builds below, and the package then works without this
-module.
+None of this holds without a GIL, so such builds fail below.
 """
 
 cimport cython
@@ -47,7 +46,7 @@ from client_stub.contract.wire import OUTCOME_HEADER_BYTES, Outcome
 cdef extern from *:
     """
     #if defined(Py_GIL_DISABLED) || defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
-    #error "client_stub.native._native appends under the GIL of CPython; without it the stub uses its pure Python path"
+    #error "client_stub needs CPython with its GIL: its steps on shared state are whole under that lock"
     #endif
     /* From 3.14 on a tuple caches its hash, so a tuple that a callback has seen must not be refilled. */
     #define KS_MAY_REFILL_TUPLES (PY_VERSION_HEX < 0x030E0000)

@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class Fate:
-    """The outcome of the records whose bits are set in ``mask``. See ``pure.Fate``."""
+    """The outcome of the records whose bits are set in ``mask``."""
 
     cdef readonly object mask
     cdef readonly object topic

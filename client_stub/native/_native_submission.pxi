@@ -235,7 +235,7 @@ cdef class SubmissionCore:
 
 @cython.final
 cdef class OpenStream:
-    """The caller's side of one topic: the submission that takes its records now. See ``pure.OpenStream``."""
+    """The caller's side of one topic: the submission that takes its records now."""
 
     cdef public object topic
     cdef public OutboxCore outbox
@@ -255,7 +255,7 @@ cdef class Delivery:
     cdef readonly SubmissionCore _submission
     cdef readonly Py_ssize_t _index
 
-    def __init__(self, outbox, SubmissionCore submission not None, Py_ssize_t index):
+    def __init__(self, SubmissionCore submission not None, Py_ssize_t index):
         self._submission = submission
         self._index = index
 

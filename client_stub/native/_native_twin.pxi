@@ -1,4 +1,4 @@
-# MessageCore and TwinCore: the way of a record of confluent's twin, from produce() to its callback. See pure_twin.py.
+# MessageCore and TwinCore: the way of a record of confluent's twin, from produce() to its callback.
 
 
 cdef extern from *:

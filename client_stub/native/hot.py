@@ -1,41 +1,19 @@
-"""The hot path of this process: the compiled one if it was built, otherwise the one in pure Python.
-
-``KAFKA_SIDECAR_PURE_STUB=1`` selects pure Python, which is also the only one without a compiler or without the GIL.
-Type checkers see both as ``pure.py``.
-"""
+"""The names of the compiled part, for all other rooms. Without it the import says what is missing."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
-from client_stub.native import pure
-from client_stub.native.pure import *  # noqa: F403
-from client_stub.native.pure_fate import OnDelivery as OnDelivery  # noqa: PLC0414
+try:
+    from client_stub.native._native import *  # noqa: F403
+except ImportError as error:
+    from client_stub.native.missing import COMPILED, why_not
 
-_Kind = TypeVar("_Kind", bound=type)
+    raise ImportError(why_not(error), name=COMPILED) from error
 
+if TYPE_CHECKING:
+    from client_stub.errors import SidecarError
+    from client_stub.records.record_metadata import RecordMetadata
 
-def _load() -> Any:
-    if os.environ.get("KAFKA_SIDECAR_PURE_STUB") == "1":
-        return None
-    try:
-        from client_stub.native import _native
-    except ImportError:
-        return None
-    return _native
-
-
-native: Final = _load()
-"""``client_stub.native._native``, or None."""
-
-
-def refuses_await(kind: _Kind) -> _Kind:
-    """Give ``await`` of a future of Producer our words. A decorator; without the compiled module Python has its own
-    words.
-    """
-    return kind if native is None else native.refuses_await(kind)
-
-
-if native is not None:
-    globals().update({name: getattr(native, name) for name in pure.__all__})
+OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"

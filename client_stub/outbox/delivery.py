@@ -10,7 +10,7 @@ from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.native.hot import Delivery, refuses_await
 from client_stub.outbox.callback_log import CallbackLog
 from client_stub.outbox.submission import make_call
-from client_stub.outbox.wait_reasons import ask, why_no_outcome, why_not_taken
+from client_stub.outbox.wait_reasons import ask, why_no_outcome
 from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.habits import no_pickle, with_hints
 from client_stub.records.record_metadata import OffsetRange
@@ -60,14 +60,10 @@ class BulkDelivery:
     def _no_outcome(self, timeout: float | None) -> TimeoutError:
         """The TimeoutError of a caller whose timeout has ended. It may ask the daemon for the cause."""
         left = next((part for part in self._parts if not part.is_over), self._parts[0]).submission
-        if left is None:
-            topic, why = "", why_not_taken(self._parts[0].outbox, "")
-        else:
-            topic = f" for topic {left.topic}"
-            why = why_no_outcome(left, ask(left, timeout), of_many=self.count > 1)
-        which = f"The record{topic} has no"
+        why = why_no_outcome(left, ask(left, timeout), of_many=self.count > 1)
+        which = f"The record for topic {left.topic} has no"
         if self.count > 1:
-            which = f"Not all of {self.count} records{topic} have an"
+            which = f"Not all of {self.count} records for topic {left.topic} have an"
         return TimeoutError(f"{which} outcome after {timeout} s yet{why}.")
 
     def exception(self, timeout: float | None = None) -> SidecarError | None:

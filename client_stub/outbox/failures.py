@@ -101,7 +101,7 @@ class Failures:
         if self._log.left_is_reported:
             return  # Ctrl-C has ended the close, which is done again
         pending = list(outbox.pending)
-        count = outbox.queued_count + sum(each.undecided_count for each in pending)
+        count = sum(each.undecided_count for each in pending)
         topics = dict.fromkeys(each.topic for each in pending if not each.completed)
         accepted = sum(each.undecided_count for each in pending if each.is_accepted)
         if not count:

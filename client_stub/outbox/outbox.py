@@ -1,8 +1,7 @@
 """Outbox: callers put records into it, and the io thread takes submissions out.
 
-It has no lock. Callers change shared state in atomic steps (see ``_native.pyx``; in pure Python one append to a queue,
-see ``queued_outbox``). So no other thread, signal handler or exception finds a step half done, and an interrupted
-caller blocks no other: a signal handler may send, flush and fork.
+It has no lock. Callers change shared state in atomic steps (see ``_native.pyx``). So no other thread, signal handler or
+exception finds a step half done, and an interrupted caller blocks no other: a signal handler may send, flush and fork.
 
 The io thread takes everything that was queued while it was busy. Batches therefore grow with the load, and an idle
 producer adds no delay. The buffer is bounded: when ``buffer_bytes`` are not yet accepted by the daemon, ``send()``
@@ -31,7 +30,7 @@ from client_stub.outbox.callback_log import CallbackLog
 from client_stub.outbox.failures import Failures, OnError
 from client_stub.outbox.green_lock import locked_lock
 from client_stub.outbox.room_wait import wait_for_room
-from client_stub.outbox.submission import BulkPart, Snapshot, Submission
+from client_stub.outbox.submission import BulkPart, Submission
 from client_stub.outbox.waker import Waker
 from client_stub.records.packer import packed_bound, packed_size
 from client_stub.system.originals import get_ident, monotonic
@@ -146,7 +145,7 @@ class Outbox(OutboxCore):
                 continue
             index = submission.append(record, size, on_delivery, timestamp_ms)
             if index >= 0:
-                return Delivery(self, submission, index)
+                return Delivery(submission, index)
 
     def add_plain(
         self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None
@@ -182,14 +181,6 @@ class Outbox(OutboxCore):
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
-        submission, part = self._block(stream, payload, count, format_)
-        while not self.publish(stream, stream.open, submission):
-            self.check_usable(stream)
-        return part
-
-    def _block(
-        self, stream: OpenStream, payload: bytes, count: int, format_: int
-    ) -> tuple[Submission, BulkPart]:
         submission = Submission(self, stream.topic, None, 0, time.time_ns() // 1_000_000)
         submission.count = count
         submission.format = format_
@@ -198,13 +189,15 @@ class Outbox(OutboxCore):
         part.count = count
         part.submission = submission
         submission.parts.append(part)
-        return submission, part
+        while not self.publish(stream, stream.open, submission):
+            self.check_usable(stream)
+        return part
 
-    def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> None:
-        """Open a submission with room for ``size`` bytes, unless another caller does so first. ``waits``: it first
-        waits for room in the buffer, and raises as ``wait_for_room``.
+    def roll(self, stream: OpenStream, size: int) -> None:
+        """Open a submission with room for ``size`` bytes, unless another caller does so first. It first waits for room
+        in the buffer, and raises as ``wait_for_room``.
         """
-        if waits and not (
+        if not (
             self.attached_once
             and not (self.closed or self.forked)
             and self.fatal is None
@@ -339,28 +332,15 @@ class Outbox(OutboxCore):
     def open_stream(self, topic: str) -> OpenStream:
         return self.streams.setdefault(topic, OpenStream(topic, self))
 
-    def when_taken_in(self, call: Callable[[], object]) -> None:
-        """Run ``call`` once all records that callers have queued are in submissions. Here they always are."""
-        call()
-
-    @property
-    def queued_count(self) -> int:
-        """Queued records that are in no submission yet."""
-        return 0
-
-    def queued_topic(self, delivery: Delivery) -> str:
-        """The topic of a queued record that is in no submission yet; empty when it is in one."""
-        return ""
-
     def expedite(self) -> None:
         """Request that open submissions are sent, and that the daemon does not linger."""
         self.flush_requested = True
         self.wake()
 
-    def request_flush(self) -> Snapshot:
-        """As ``expedite``. Returns all submissions that are undecided now."""
+    def request_flush(self) -> list[Submission]:
+        """As ``expedite``. Returns all submissions that are undecided now, oldest first."""
         self.expedite()
-        return Snapshot(list(self.pending))
+        return list(self.pending)
 
     def close(self) -> bool:
         """Stop taking records. Returns False if the outbox was closed already."""
@@ -379,9 +359,6 @@ class Outbox(OutboxCore):
     def end(self) -> None:
         """Close all submissions: the io thread gathers once more and then ends, and nothing may be added after that."""
         self.close_all_open()
-
-    def take_in(self) -> None:
-        """Move queued records into submissions. Here callers do that themselves."""
 
     @property
     def has_gathered(self) -> bool:

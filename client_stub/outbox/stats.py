@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class ProducerStats:
     """A snapshot of one producer in one process. All counts except ``waiting…`` only grow.
 
-    ``sent = delivered + failed + waiting``. Without the compiled module ``sent`` may be off by the records that the io
-    thread takes in at this moment. An outcome is counted once its callbacks have run.
+    ``sent = delivered + failed + waiting``. An outcome is counted once its callbacks have run.
     """
 
     sent: int
@@ -47,12 +46,12 @@ def stats_of(outbox: Outbox) -> ProducerStats:
     # The io thread moves a completed submission from one sum to the other in two steps, so the look-up is repeated if
     # it comes between. A callback runs in that thread, before both steps.
     for _ in range(_LOOKS):
-        queued, failed, completed = outbox.queued_count, outbox.failures.failed_count, outbox.completed_count
+        failed, completed = outbox.failures.failed_count, outbox.completed_count
         pending = list(outbox.pending)
         if completed == outbox.completed_count and not any(each.completed for each in pending):
             break
         let_others_run()
-    waiting = queued
+    waiting = 0
     for submission in pending:
         # In this order: a submission that callers still fill grows between the two reads, but none of it is decided.
         count = submission.count

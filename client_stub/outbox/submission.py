@@ -69,26 +69,23 @@ class BulkPart(PartCore):
     @property
     def is_over(self) -> bool:
         """Whether every record has its outcome."""
-        return self.submission is not None and self.submission.completed
+        return self.submission.completed
 
     def failures(self) -> tuple[DeliveryFailed | None, int]:
         """(first error, number of failed records) so far."""
-        return (None, 0) if self.submission is None else self.submission.failures_of(self.first, self.count)
+        return self.submission.failures_of(self.first, self.count)
 
     def ranges(self) -> list[tuple[int, int, int]]:
         """(partition, first offset, records) of the records delivered so far, unordered; the offset is -1 when the
         broker gave none.
         """
-        return [] if self.submission is None else self.submission.ranges_of(self.first, self.count)
+        return self.submission.ranges_of(self.first, self.count)
 
     def when_over(self, call: Callable[[], object]) -> None:
         """Run ``call`` once every record has its outcome: in the io thread, or at once if that is so already. Raises
         ForkedProducer.
         """
-        if self.submission is None:
-            self.outbox.when_taken_in(lambda: self.when_over(call))
-        else:
-            self.submission.when_decided(WHOLE, call)
+        self.submission.when_decided(WHOLE, call)
 
 
 class Submission(SubmissionCore):
@@ -371,15 +368,6 @@ class Submission(SubmissionCore):
         self.failed_count += count
         if self.first_error is None:
             self.first_error = error
-
-
-class Snapshot:
-    """The undecided submissions at one moment; None until the io thread has taken in all records queued before."""
-
-    __slots__ = ("submissions",)
-
-    def __init__(self, submissions: list[Submission] | None = None) -> None:
-        self.submissions = submissions
 
 
 def make_call(entry: list[Callable[[], object]], callback_log: CallbackLog) -> None:

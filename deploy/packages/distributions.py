@@ -146,8 +146,9 @@ def _write(
     if extension is not None:
         (module,) = (each for each in tools["ext-modules"] if each["name"] == extension)
         is_stub = extension.startswith("client_stub")
-        # The stub has a twin in Python; a daemon without its kernel would not start, so its build fails at once.
-        made["tool"]["setuptools"]["ext-modules"] = [{**module, "optional": is_stub}]
+        # A daemon without its kernel would not start, so its build fails at once.
+        made["tool"]["setuptools"]["ext-modules"] = [{**module, "optional": False}]
+        shutil.copy(ROOT / "setup.py", place / "setup.py")
         made["tool"]["cibuildwheel"] = {
             **source["tool"]["cibuildwheel"],
             "test-command": f'python -c "import {extension}"' if is_stub else "",

@@ -308,7 +308,6 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
     """A service of Kubernetes with our name brings variables of its own."""
     foreign = {
         "KAFKA_SIDECAR_RUN_DIR": "/run/x",
-        "KAFKA_SIDECAR_PURE_STUB": "1",
         "KAFKA_SIDECAR_SERVICE_HOST": "10.0.0.1",
         "KAFKA_SIDECAR_PORT": "tcp://10.0.0.1:9464",
         "KAFKA_SIDECAR_PORT_9464_TCP": "tcp://10.0.0.1:9464",

@@ -11,7 +11,7 @@ TYPED_IN_CIRCLES = {
     # A batch knows the line it stands in, and a submission the outbox that it waits through; and back.
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
     frozenset(
-        {"waker", "delivery", "errors", "failures", "hot", "outbox", "pure", "pure_fate", "submission"}
+        {"waker", "delivery", "errors", "failures", "hot", "outbox", "submission"}
         | {"room_wait", "wait_reasons", "missing_resources", "green_lock"}
     ),
     frozenset({"columns", "producer", "rows_call"}),

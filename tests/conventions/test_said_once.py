@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.conventions.unused import product_files
 
-TWINS: Final = ("sidecar/kernel/reference", "client_stub/pure", "client_stub/compat/")
+TWINS: Final = ("client_stub/compat/",)
 """They repeat what they are compared with (tests/kernel/test_one_value.py)."""
 APART: Final = {
     "_LENGTH": "the length before each message of Kafka, read by the connection and written with the messages",

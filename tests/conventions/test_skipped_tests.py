@@ -14,10 +14,7 @@ from tests.skipped_tests import lines, reasons_of
 from tests.tools import PACKAGES, lacks
 
 TESTS: Final = Path(__file__).resolve().parents[1]
-NO_TOOL: Final = frozenset(
-    {"long form: run with --long", "this is the run in pure Python"}
-    | {"only the compiled module can say so without an __await__"}
-)
+NO_TOOL: Final = frozenset({"long form: run with --long"})
 """Reasons that no package mends."""
 
 

@@ -6,7 +6,6 @@ Method: programs of their own against a real daemon before a broker in Python. I
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,21 +23,19 @@ pytestmark = [pytest.mark.process, pytest.mark.alone]
 SCRIPT = Path(__file__).with_name("green_ways.py")
 TOPIC, LATE_TOPIC, WAITING = "t", "late", "waiting"
 PATCHES = [
-    ("gevent", "0"),
-    ("gevent", "1"),
-    ("gevent late", "0"),
-    ("gevent unpatched", "0"),
-    ("gevent thread=False", "0"),
-    ("gevent select=False", "1"),
-    ("gevent socket=False", "0"),
-    ("eventlet", "0"),
-    ("eventlet", "1"),
-    ("eventlet late", "0"),
-    ("eventlet unpatched", "1"),
-    ("eventlet thread=False", "0"),
-    ("eventlet select=False", "0"),
+    "gevent",
+    "gevent late",
+    "gevent unpatched",
+    "gevent thread=False",
+    "gevent select=False",
+    "gevent socket=False",
+    "eventlet",
+    "eventlet late",
+    "eventlet unpatched",
+    "eventlet thread=False",
+    "eventlet select=False",
 ]
-"""What is patched, and whether the stub runs in pure Python."""
+"""What is patched, and when."""
 
 
 @pytest.fixture
@@ -67,14 +64,13 @@ def check(broker: FakeBroker, ledger: Ledger, reports: list[tuple[str, int, list
     ledger.check()
 
 
-@pytest.mark.parametrize(("patch", "pure"), PATCHES)
+@pytest.mark.parametrize("patch", PATCHES)
 def test_green_threads_send_wait_and_fork(
-    broker: FakeBroker, daemon: SidecarDaemon, ledger: Ledger, patch: str, pure: str
+    broker: FakeBroker, daemon: SidecarDaemon, ledger: Ledger, patch: str
 ) -> None:
     """While one waits for an outcome, for a flush or for partitions, the others of its thread run."""
     with subprocess.Popen(
         [sys.executable, "-X", "faulthandler", "-W", "ignore", str(SCRIPT), patch, str(daemon.run_dir)],
-        env=os.environ | {"KAFKA_SIDECAR_PURE_STUB": pure},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

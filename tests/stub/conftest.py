@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from client_stub import Producer
-from client_stub.native import _native, pure
 from tests.patience import PATIENCE_S
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -64,10 +62,3 @@ def producer(daemon: FakeDaemon) -> Iterator[Producer]:
     made = Producer(daemon.run_dir, "test", max_block_ms=5_000)
     yield made
     made.close(0)
-
-
-@pytest.fixture(params=[_native, pure], ids=["native", "pure"])
-def path(request: pytest.FixtureRequest) -> ModuleType:
-    """The compiled hot path, then its twin in Python."""
-    module: ModuleType = request.param
-    return module

@@ -20,7 +20,7 @@ from client_stub.contract.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outco
 from client_stub.engine.producer_core import full_record
 from client_stub.io import topic_lookup
 from client_stub.io.topic_lookup import TopicLookup
-from client_stub.native import _native, pure
+from client_stub.native.hot import RecordPacker
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
 from client_stub.session import attachment
@@ -177,10 +177,9 @@ CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "EXPLAIN_REPLY", "ORDER", 
 """Of the control endpoint: compared in test_control_frames."""
 
 
-@pytest.mark.parametrize("packer", [pure.RecordPacker, _native.RecordPacker])
-def test_frames_have_the_bytes_of_the_golden_file(harness: Harness, packer: type[Any]) -> None:
+def test_frames_have_the_bytes_of_the_golden_file(harness: Harness) -> None:
     expected = {name: frames for name, frames in golden().items() if name not in CONTROL}
-    found = made(harness, payload(packer()))
+    found = made(harness, payload(RecordPacker()))
     assert {name: [each.hex() for each in frames] for name, frames in found.items()} == {
         name: [each.hex() for each in frames] for name, frames in expected.items()
     }
@@ -244,7 +243,7 @@ def test_every_kind_has_a_golden_frame_below_a_drawing() -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(Path(folder) / "segment")
-        for name, frames in {**made(harness, payload(pure.RecordPacker())), **dict(control_frames())}.items():
+        for name, frames in {**made(harness, payload(RecordPacker())), **dict(control_frames())}.items():
             print(name, *(frame.hex() for frame in frames))
         harness.close()
 

@@ -14,7 +14,6 @@ import pytest
 
 from client_stub import AsyncProducer, errors
 from client_stub.outbox.outbox import Outbox
-from client_stub.outbox.queued_outbox import QueuedOutbox
 from client_stub.outbox.submission import Submission
 from client_stub.producer import Producer
 
@@ -71,9 +70,6 @@ class Harness:
         monkeypatch.setattr(Producer, "_start", lambda producer, outbox: None)
         self.producer = AsyncProducer(run_dir, **settings)
         self.outbox: Outbox = self.producer._producer._outbox
-        if isinstance(self.outbox, QueuedOutbox):
-            for name in ("add", "add_rows", "add_block"):
-                monkeypatch.setattr(self.outbox, name, self._then_take_in(getattr(self.outbox, name)))
         self.outbox.buffer_bytes = BUFFER_BYTES
         self.outbox.submission_bytes = SUBMISSION_BYTES
         self.outbox.attached_once = True
@@ -84,16 +80,6 @@ class Harness:
         self.taken: list[Submission] = []
         self.log: dict[str, list[bytes]] = {}
         """The values that the daemon has taken, by topic, in the order of acceptance."""
-
-    def _then_take_in(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """An io thread that is quick takes in at once what a caller has queued."""
-
-        def wrapped(*arguments: Any) -> Any:
-            result = call(*arguments)
-            self.outbox.take_in()
-            return result
-
-        return wrapped
 
     def accept(self, count: int | None = None) -> int:
         """Play the io thread: hand over what gathered, and take up to ``count`` submissions; how many it were."""

@@ -1,17 +1,21 @@
-"""The compiled hot path and its twin in pure Python: the same bytes, the same calls, the same refusals."""
+"""The compiled part: callbacks, futures, senders without a lock, calls on descriptors, and its types for checkers."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import operator
 import os
+import platform
 import select
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,19 +23,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, errors
-from client_stub.engine import producer_core
-from client_stub.native import _native, pure
+from client_stub.native import _native
+from client_stub.native.hot import Fate, RecordPacker, SubmissionCore, run_callbacks
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 from tests.stub.records.packed_records import RECORDS_MAX
 
 ROOT = Path(__file__).resolve().parents[3]
-PURE = "KAFKA_SIDECAR_PURE_STUB"
-BOTH = (
-    "--ignore=tests/stub/native/test_native_outcomes.py",
-    "--ignore=tests/stub/native/test_native_records.py",
-    "--deselect=tests/stub/engine/test_interleavings.py::test_without_the_compiled_module",
-)
 
 
 @pytest.fixture
@@ -49,63 +47,70 @@ def often_switched() -> Iterator[None]:
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 99), st.integers(17, 60)), max_size=20)
 )
-def test_both_note_the_same_callbacks_and_timestamps(steps: list[tuple[int, int | None, int]]) -> None:
-    known = [None, lambda error, metadata: 1, lambda error, metadata: 2]
-    cores = []
-    for path in (_native, pure):
-        core = path.SubmissionCore()
-        core.packer, core.room = path.RecordPacker(), 400
-        indexes = [core.append((None, b"v"), size, known[which], own) for which, own, size in steps]
-        cores.append((indexes, core.room, core.count, core.callback, core.callbacks, core.timestamps))
-    assert cores[0] == cores[1]
+def test_a_submission_notes_callbacks_and_timestamps(steps: list[tuple[int, int | None, int]]) -> None:
+    known: list[Any] = [None, lambda error, metadata: 1, lambda error, metadata: 2]
+    core = SubmissionCore()
+    core.packer, core.room = RecordPacker(), 400
+    taken: list[tuple[int, int | None]] = []
+    room = 400
+    for which, own, size in steps:
+        index = core.append((None, b"v"), size, known[which], own)
+        assert index == (len(taken) if size <= room else -1)
+        if index >= 0:
+            taken.append((which, own))
+            room -= size
+    assert (core.count, core.room) == (len(taken), room)
+    callbacks = [known[which] for which, _ in taken]
+    assert (core.callbacks or [core.callback] * core.count) == callbacks
+    assert (core.callbacks is None) == (len(set(callbacks)) <= 1)
+    assert (core.timestamps or {}) == {n: own for n, (_, own) in enumerate(taken) if own is not None}
 
 
-def _called(path: ModuleType, core: Any, mask: int, news: int, base: int, own: Any, error: Any) -> list[Any]:
-    log: list[Any] = []
+@given(st.data())
+def test_callbacks_get_the_outcome_of_their_record(data: st.DataObject) -> None:
+    """In the order of the records, whichever of them are kept or raise."""
+    count = data.draw(st.integers(1, RECORDS_MAX))
+    mask = data.draw(st.integers(1, (1 << count) - 1) | st.just((1 << count) - 1))
+    news = (mask & data.draw(st.integers(0, (1 << count) - 1))) or mask
+    numbers = data.draw(st.none() | st.lists(st.none() | st.integers(0, 99), min_size=count, max_size=count))
+    base = data.draw(st.sampled_from([-1, 0, 5, 1 << 40]))
+    own = data.draw(st.none() | st.dictionaries(st.integers(0, count), st.integers(0, 1 << 50)))
+    error = data.draw(st.sampled_from([None, errors.error_for(19)]))
+    called: list[Any] = []
     kept: list[Any] = []
 
     def callback_of(number: int) -> Any:
         def callback(failure: Any, metadata: Any) -> None:
-            log.append((number, failure, None if metadata is None else tuple(metadata)))
-            if number % 3 == 0:
-                kept.append((metadata, log[-1][2]))
+            called.append((number, failure, None if metadata is None else tuple(metadata)))
+            if number % 3 == 0 and metadata is not None:
+                kept.append((metadata, called[-1][2]))
             if number % 5 == 0:
                 raise ValueError(number)
 
         return callback
 
-    submission = path.SubmissionCore()
-    if core is None:
+    submission = SubmissionCore()
+    if numbers is None:
         submission.callback = callback_of(7)
     else:
-        submission.callbacks = [None if number is None else callback_of(number) for number in core]
-
-    def failed() -> None:
-        log.append(("failed", repr(sys.exception())))
-
-    fate = path.Fate(mask, "t", 3, base, 1_000, own, error)
-    path.run_callbacks(submission, fate, news, failed)
-    assert [tuple(metadata) for metadata, _ in kept if metadata is not None] == [
-        was for metadata, was in kept if metadata is not None
-    ]
-    assert all(type(metadata) is RecordMetadata for metadata, _ in kept if metadata is not None)
-    return log
-
-
-@given(st.data())
-def test_both_call_back_the_same_records_with_the_same_places(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, RECORDS_MAX))
-    mask = data.draw(st.integers(1, (1 << count) - 1) | st.just((1 << count) - 1))
-    news = (mask & data.draw(st.integers(0, (1 << count) - 1))) or mask
-    core = data.draw(st.none() | st.lists(st.none() | st.integers(0, 99), min_size=count, max_size=count))
-    base = data.draw(st.sampled_from([-1, 0, 5, 1 << 40]))
-    own = data.draw(st.none() | st.dictionaries(st.integers(0, count), st.integers(0, 1 << 50)))
-    error = data.draw(st.sampled_from([None, errors.error_for(19)]))
-    logs = [_called(path, core, mask, news, base, own, error) for path in (_native, pure)]
-    assert logs[0] == logs[1]
+        submission.callbacks = [None if number is None else callback_of(number) for number in numbers]
+    fate = Fate(mask, "t", 3, base, 1_000, own, error)
+    run_callbacks(submission, fate, news, lambda: called.append(repr(sys.exception())))
+    expected: list[Any] = []
+    members = [index for index in range(count) if mask >> index & 1]
+    for rank, index in enumerate(members):
+        number = 7 if numbers is None else numbers[index]
+        if not news >> index & 1 or number is None:
+            continue
+        place = ("t", 3, base + rank if base >= 0 else -1, (own or {}).get(index, 1_000))
+        expected.append((number, error, place if error is None else None))
+        if number % 5 == 0:
+            expected.append(repr(ValueError(number)))
+    assert called == expected
+    assert all(type(metadata) is RecordMetadata and tuple(metadata) == was for metadata, was in kept)
 
 
-def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again(path: ModuleType) -> None:
+def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again() -> None:
     told: list[Any] = []
 
     def leave(error: Any, metadata: Any) -> None:
@@ -117,10 +122,10 @@ def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again(path: Mod
         if told[-2] == 1:
             raise  # noqa: PLE0704  of the handler that calls
 
-    submission = path.SubmissionCore()
+    submission = SubmissionCore()
     submission.callback = leave
     with pytest.raises(SystemExit):
-        path.run_callbacks(submission, path.Fate(7, "t", 0, 0, 0, None, None), 7, failed)
+        run_callbacks(submission, Fate(7, "t", 0, 0, 0, None, None), 7, failed)
     assert told == [0, "failed", 1, "failed"]
 
 
@@ -140,22 +145,36 @@ def test_metadata_that_callbacks_keep_stays_what_it_was(producer: Producer) -> N
 # --- the whole ------------------------------------------------------------------------------------------
 
 
-def test_both_look_alike_to_a_reader() -> None:
-    for mine, twin in (
-        (_native.ProducerCore.send, producer_core.ProducerCore.send),
-        (_native.Delivery.result, pure.Delivery.result),
-        (_native.Delivery.exception, pure.Delivery.exception),
-        (_native.Delivery.done, pure.Delivery.done),
-        (_native.Delivery.add_done_callback, pure.Delivery.add_done_callback),
-    ):
-        assert inspect.getdoc(mine) == inspect.getdoc(twin)
-        one, other = (inspect.signature(each).parameters.values() for each in (mine, twin))
-        assert [(p.name, p.default, p.kind) for p in one] == [
-            (p.name, p.default, p.kind)
-            for p in other
-            if p.name != "others"  # the compiled one finds these after the call
-        ]
-    assert _native.Delivery.__doc__ == pure.Delivery.__doc__
+def described(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    """Each class and function of a file, and each method, by its path."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef):
+                    yield f"{node.name}.{each.name}", each
+
+
+def test_the_types_are_those_of_the_compiled_part() -> None:
+    """Names, parameters, defaults and, where the types have one, docstrings; and attributes of each class."""
+    tree = ast.parse(Path(_native.__file__).parent.joinpath("_native.pyi").read_text())
+    for path, node in described(tree):
+        found = operator.attrgetter(path)(_native)
+        said = ast.get_docstring(node)
+        if isinstance(node, ast.ClassDef):
+            attributes = [each.target.id for each in node.body if isinstance(each, ast.AnnAssign)]  # type: ignore[union-attr]
+            assert [name for name in attributes if not hasattr(found, name)] == [], path
+            continue
+        assert said is None or said == inspect.getdoc(found), path
+        if isinstance(found, types.GetSetDescriptorType) or node.name.startswith("__"):
+            continue
+        parameters = inspect.signature(found).parameters.values()
+        names = [each.arg for each in (*node.args.args, *node.args.kwonlyargs)]
+        assert [each.name for each in parameters] == names, path
+        defaults = [each.default for each in parameters if each.default is not inspect.Parameter.empty]
+        given = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None]
+        assert [ast.literal_eval(each) for each in given] == defaults, path
 
 
 @pytest.mark.usefixtures("often_switched")
@@ -229,15 +248,15 @@ def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
     producer.close(0)
 
 
-def test_calls_on_descriptors_say_what_happened(path: ModuleType) -> None:
+def test_calls_on_descriptors_say_what_happened() -> None:
     waker = os.eventfd(0, os.EFD_NONBLOCK)
-    path.write_wake(waker)
-    path.write_wake(waker)
-    path.clear_wakes(waker)
+    _native.write_wake(waker)
+    _native.write_wake(waker)
+    _native.clear_wakes(waker)
     assert not select.select([waker], [], [], 0)[0]
-    path.clear_wakes(waker)  # after a wake-up that another reader has taken
+    _native.clear_wakes(waker)  # after a wake-up that another reader has taken
     os.close(waker)
-    for call in (path.write_wake, path.clear_wakes):
+    for call in (_native.write_wake, _native.clear_wakes):
         with pytest.raises(OSError, match="Bad file descriptor"):
             call(waker)
     near, far = socket.socketpair()
@@ -245,14 +264,14 @@ def test_calls_on_descriptors_say_what_happened(path: ModuleType) -> None:
         near.setblocking(False)
         room = bytearray(8)
         with pytest.raises(BlockingIOError):
-            path.receive(near.fileno(), memoryview(room))
+            _native.receive(near.fileno(), memoryview(room))
         far.send(b"news")
-        assert path.receive(near.fileno(), memoryview(room)[2:]) == 4
+        assert _native.receive(near.fileno(), memoryview(room)[2:]) == 4
         assert room == b"\0\0news\0\0"
         with pytest.raises((BufferError, TypeError)):
-            path.receive(near.fileno(), memoryview(bytes(8)))
+            _native.receive(near.fileno(), memoryview(bytes(8)))
         far.close()
-        assert path.receive(near.fileno(), memoryview(room)) == 0
+        assert _native.receive(near.fileno(), memoryview(room)) == 0
 
 
 def test_importing_the_package_brings_all_it_needs_but_opens_nothing() -> None:
@@ -280,29 +299,71 @@ def test_importing_the_package_brings_all_it_needs_but_opens_nothing() -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(os.environ.get(PURE) == "1", reason="this is the run in pure Python")
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_all_of_this_passes_in_pure_python_too() -> None:
-    """All but what runs in pure Python anyway: tests that compare the two, and one that starts this run for itself."""
+# --- without the compiled part ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The package as a host has it for which nothing was compiled."""
+    shutil.copytree(
+        ROOT / "client_stub",
+        tmp_path / "client_stub",
+        ignore=shutil.ignore_patterns("*.so", "*.c", "__pycache__"),
+    )
+    return tmp_path
+
+
+def run_in(tree: Path, program: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/stub", *BOTH],
-        cwd=ROOT,
-        env=os.environ | {PURE: "1"},
+        [sys.executable, "-c", program],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree)},
         capture_output=True,
         text=True,
+        timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
-    probe = "from client_stub import Delivery; print(Delivery.__module__)"
-    for value, module in (("1", "client_stub.native.pure"), ("0", "client_stub.native._native")):
-        seen = subprocess.run(
-            [sys.executable, "-c", probe],
-            cwd=ROOT,
-            env=os.environ | {PURE: value},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert seen.stdout.strip() == module
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+USES = """
+import importlib, client_stub, client_stub.errors, client_stub.contract.wire
+from client_stub import SidecarError, errors
+
+for use in (
+    lambda: client_stub.Producer,
+    lambda: client_stub.AsyncProducer,
+    lambda: importlib.import_module("client_stub.producer"),
+    lambda: importlib.import_module("client_stub.testing"),
+    lambda: importlib.import_module("client_stub.compat.confluent"),
+):
+    try:
+        use()
+    except ImportError as error:
+        print(error)
+try:
+    from client_stub import Producer
+except ImportError as error:
+    print(error)
+print(hasattr(client_stub, "no_such_name"))
+"""
+
+
+def test_a_missing_compiled_part_is_one_sentence_at_the_first_use(tree: Path) -> None:
+    *said, has_other = run_in(tree, USES)
+    (sentence,) = set(said)
+    assert len(said) == 6 and has_other == "False"
+    assert sentence == (
+        f"client_stub has no compiled part for CPython {platform.python_version()} on linux {platform.machine()}: "
+        "install kafka-sidecar again with this Python, from a wheel or with a C compiler and the Python headers."
+    )
+
+
+def test_a_compiled_part_that_cannot_be_loaded_is_named_with_the_reason(tree: Path) -> None:
+    broken = tree / "client_stub" / "native" / Path(_native.__file__).name
+    broken.write_bytes(b"no library")
+    *said, _ = run_in(tree, USES)
+    (sentence,) = set(said)
+    assert sentence.startswith(f"The compiled part of client_stub, {broken}, cannot be loaded by CPython ")
+    assert "(" in sentence and "again with this Python" in sentence

@@ -14,10 +14,9 @@ from typing import Any, Final
 import pytest
 
 import client_stub
-from client_stub import AsyncProducer, BulkDelivery, Producer, errors
+from client_stub import AsyncProducer, BulkDelivery, Delivery, Producer, errors
 from client_stub.contract.wire import OutcomeKind
 from client_stub.fakes.fake_delivery import FakeBulkDelivery, FakeDelivery
-from client_stub.native import _native, hot, pure
 from client_stub.records import habits
 from client_stub.testing import FakeAsyncProducer, FakeProducer
 from tests.stub.fake_daemon import FakeDaemon
@@ -74,9 +73,7 @@ def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
         assert str(raised.value) == f"{kind.__name__} has no attribute {name!r}: {hint}."
 
 
-@pytest.mark.parametrize(
-    "kind", [BulkDelivery, FakeDelivery, FakeBulkDelivery, pure.Delivery, _native.Delivery]
-)
+@pytest.mark.parametrize("kind", [BulkDelivery, FakeDelivery, FakeBulkDelivery, Delivery])
 def test_names_of_other_futures(kind: type) -> None:
     assert "__getattr__" not in dir(kind)
     delivery = kind.__new__(kind)
@@ -106,7 +103,6 @@ def test_with_and_async_with_name_each_other(daemon: FakeDaemon) -> None:
         assert not isinstance(kind(daemon.run_dir), contextlib.AbstractAsyncContextManager)
 
 
-@pytest.mark.skipif(hot.native is None, reason="only the compiled module can say so without an __await__")
 def test_await_of_a_delivery_names_the_producer_that_is_awaited(producer: Producer) -> None:
     fake = FakeProducer()
     rows: list[tuple[None, bytes]] = [(None, b"x")]

@@ -166,9 +166,9 @@ print(asyncio.run(main()))
 """
 
 
-@pytest.fixture(params=["0", "1"], ids=["native", "pure"])
-def environment(request: pytest.FixtureRequest) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "KAFKA_SIDECAR_PURE_STUB": request.param}
+@pytest.fixture
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture

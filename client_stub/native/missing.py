@@ -1,0 +1,22 @@
+"""Error text for a stub whose compiled part is missing or cannot be loaded."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+COMPILED: Final = "client_stub.native._native"
+
+
+def why_not(error: ImportError) -> str:
+    """Why the compiled part is not there. Python's own message is quoted only if the file exists: for a missing module
+    it would guess a circular import.
+    """
+    found = find_spec(COMPILED)
+    where = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform} {platform.machine()}"
+    again = "install kafka-sidecar again with this Python, from a wheel or with a C compiler and the Python headers."
+    if found is None:
+        return f"client_stub has no compiled part for {where}: {again}"
+    return f"The compiled part of client_stub, {found.origin}, cannot be loaded by {where} ({error}): {again}"
