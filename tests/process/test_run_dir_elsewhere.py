@@ -21,6 +21,7 @@ from client_stub.contract.wire import (
     Kind,
 )
 from client_stub.io.run_dir import hello_flags, worker_path
+from sidecar.controller.rundir.run_dir import LOCK_FILE
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.mock_broker import MockBroker
 
@@ -36,12 +37,18 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def elsewhere(home: Path, start_daemon: StartDaemon, mock_broker: MockBroker) -> SidecarDaemon:
-    """A daemon by a path that is gone: its sockets are where they were, as in another mount namespace."""
+    """A daemon whose sockets no client finds by the daemon's own path, as in another mount namespace.
+
+    At that path the daemon still sees its lock file. Without it, it would make its run dir again there within a second,
+    and listen to nobody here.
+    """
     real, link = home / "real", home / "daemons"
     real.mkdir(mode=0o750)
     link.symlink_to(real)
     daemon = start_daemon(mock_broker.bootstrap_servers, run_dir=link)
     link.unlink()
+    link.mkdir()
+    (link / LOCK_FILE).hardlink_to(real / LOCK_FILE)
     daemon.run_dir = real
     return daemon
 
