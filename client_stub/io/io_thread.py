@@ -45,7 +45,7 @@ class IoThread:
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
-        outbox.hold_reasons = session.hold_reasons
+        outbox.hold_reasons = session.streams.hold_reasons
         self._transport = Transport(outbox.path, curve_keys)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
@@ -139,6 +139,7 @@ class IoThread:
         Records are completed right before the sleep: the callers that this wakes need the GIL, which is then free.
         """
         outbox, session, transport = self._outbox, self._session, self._transport
+        attachment, streams = session.attachment, session.streams
         now_ms = monotonic() * 1e3
         # Read only once: a close requested after the gathering takes effect in the next turn, as otherwise the
         # submission being filled would be lost.
@@ -149,31 +150,29 @@ class IoThread:
             flush = flush or ending == CLOSE
             if sealed or flush:
                 session.add(sealed, now_ms, flush=flush)
-        if session.state is not _ATTACHED or now_ms >= session.due_ms:
+        if attachment.state is not _ATTACHED or now_ms >= session.due_ms:
             self._tick(now_ms)
         # Send until the session has nothing more, or the socket is full: ``poll`` then waits for it.
         frames = self._unsent or session.next_frames()
         while frames is not None and transport.send(frames):
             frames = session.next_frames()
         self._unsent = frames
-        if ending is not None and (ending == CANCEL or not session.undecided):
+        if ending is not None and (ending == CANCEL or not streams.undecided):
             self._end()
             return False
         # Pass on to the callers what the session has learned.
-        if session.has_new_state:
-            self._pass_on_state()
-        if session.has_new_fates or session.released or session.finished:
-            is_news = session.has_new_fates or bool(session.finished)
-            released, finished = session.released, session.finished
-            session.released, session.finished, session.has_new_fates = [], [], False
-            outbox.settle(released, finished, is_news=is_news)
-        if session.state is not _ATTACHED:
+        if attachment.has_new_state or streams.refused_topics:
+            self._publish_state()
+        if streams.has_progress:
+            released, finished, has_outcomes = streams.take_progress()
+            outbox.settle(released, finished, is_news=has_outcomes)
+        if attachment.state is not _ATTACHED:
             self._away_log.away(
-                session.last_word,
+                attachment.last_word,
                 outbox.buffered_bytes,
                 now_ms,
-                is_refused=bool(session.refusal),
-                sends_fail=session.fatal is not None,
+                is_refused=bool(attachment.refusal),
+                sends_fail=attachment.fatal is not None,
             )
         elif self._away_log.is_away:
             self._away_log.back(now_ms)
@@ -212,7 +211,7 @@ class IoThread:
             session.lost(f"unreadable message: {error}", now_ms)
 
     def _act(self) -> None:
-        for effect in self._session.take_effects():
+        for effect in self._session.attachment.take_effects():
             match effect:
                 case OpenControl(frames):
                     self._transport.open_control(frames)
@@ -226,14 +225,14 @@ class IoThread:
     def _tick(self, now_ms: float) -> None:
         """Ask whether the worker is still there when that is due, and let the session's timers run."""
         session = self._session
-        if now_ms >= session.ping_at_ms:
+        if now_ms >= session.attachment.ping_at_ms:
             ping = session.ping_due(now_ms, is_moving=self._transport.is_moving())
             if ping is not None:
                 # Behind a message that is partly written it is dropped. It still counts while the worker takes no byte
                 # of that message: it would not answer either. Once it takes some, ``is_moving`` begins the count again.
                 self._transport.send(ping)
         session.tick(now_ms)
-        if session.effects:
+        if session.attachment.effects:
             self._act()
 
     @property
@@ -241,36 +240,36 @@ class IoThread:
         """Whether the daemon has refused the producer or a topic of late. Records fail of it before the outbox has it.
         Any thread.
         """
-        return self._session.fatal is not None or bool(self._session.refused_topics)
+        session = self._session
+        return session.attachment.fatal is not None or bool(session.streams.refused_topics)
 
-    def _pass_on_state(self) -> None:
+    def _publish_state(self) -> None:
         """Give the callers the session's state: its limits, the reason why it is away, and refusals."""
-        outbox, session = self._outbox, self._session
-        session.has_new_state = False
-        if session.welcome_count != outbox.connection_count:
-            outbox.connection_count = session.welcome_count
-            limits = session.limits
+        outbox, refused_topics = self._outbox, self._session.streams.refused_topics
+        standing = self._session.attachment.take_standing()
+        if standing.welcome_count != outbox.connection_count:
+            outbox.connection_count = standing.welcome_count
+            limits = standing.limits
             outbox.max_request_bytes = limits.get("max_request_size")
-            outbox.payload_bytes_max = session.payload_bytes_max
-            outbox.submission_bytes = session.submission_bytes
+            outbox.payload_bytes_max = standing.payload_bytes_max
+            outbox.submission_bytes = standing.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = True
-        outbox.last_word, outbox.is_turned_away = session.last_word, bool(session.refusal)
-        outbox.fatal = session.fatal
-        for topic, error in session.refused_topics:
+        outbox.last_word, outbox.is_turned_away = standing.last_word, standing.is_refused
+        outbox.fatal = standing.fatal
+        for topic, error in refused_topics:
             outbox.open_stream(topic).refusal = error
-        session.refused_topics.clear()
+        refused_topics.clear()  # last: until here ``is_refused`` shows them
         outbox.notify()
 
     def _end(self) -> None:
         outbox, session = self._outbox, self._session
         outbox.end()
         session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
-        cancels = self._ending == CANCEL or session.undecided
+        cancels = self._ending == CANCEL or session.streams.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
-        self._pass_on_state()
-        released, finished = session.released, session.finished
-        session.released, session.finished = [], []  # taken: after an exception here ``_die`` settles again
+        self._publish_state()
+        released, finished, _ = session.streams.take_progress()
         outbox.settle(released, finished, is_news=True)
         outbox.failures.close()
         self._slow_topics.close()
@@ -286,7 +285,8 @@ class IoThread:
             outbox.end()
             session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
             session.cancel(lambda sent: _failed(error, sent))
-            outbox.settle(session.released, session.finished, is_news=True)
+            released, finished, _ = session.streams.take_progress()
+            outbox.settle(released, finished, is_news=True)
         except Exception:
             log.exception("The end of the producer's io thread failed, too.")
         # Records that the session has lost in the same bug fail here.

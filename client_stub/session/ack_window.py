@@ -1,6 +1,6 @@
 """AckWindow: one stream's submissions from the caller to their outcomes. Sans-IO, io thread only.
 
-``Session`` moves submissions through it; here are the steps back.
+``Session`` moves submissions through it; here are the steps back, which ``StreamRecovery`` takes.
 
 ::
 
@@ -23,6 +23,7 @@ class AckWindow:
 
     __slots__ = (
         "accepted",
+        "admission_ms",
         "flush_sent_seq",
         "flush_to_seq",
         "has_turn",
@@ -30,7 +31,6 @@ class AckWindow:
         "is_leaving",
         "next_seq",
         "number",
-        "place_ms",
         "queue",
         "refusal",
         "refusals",
@@ -48,11 +48,11 @@ class AckWindow:
         """How many submissions at the head of ``queue`` were sent to the present worker but not accepted yet."""
         self.accepted: dict[int, Submission] = {}
         self.held = False
-        """Whether it may not send: the worker holds it, or it waits for a place (``StreamPlaces``)."""
+        """Whether it may not send: the worker holds it, or it waits to be admitted (``StreamAdmission``)."""
         self.is_leaving = False
-        """Whether it sends nothing more, so that its place becomes free for a topic that waits."""
-        self.place_ms = 0.0
-        """When it got its place, or when it may ask for one again after a refusal."""
+        """Whether it sends nothing more, so that a topic that waits can take its place."""
+        self.admission_ms = 0.0
+        """When it was admitted, or when it may ask again after a refusal."""
         self.refusal = ""
         """The code with which the worker refused to open it the last time."""
         self.refusals = 0

@@ -86,14 +86,16 @@ class FewPlaces:
         self._producer = Producer(run_dir=str(run_dir), client_name="few places", **PATIENT)
         self._producer.send(topic, RecordId("first", 0).encode()).result()
         session = self._producer._outbox.io["thread"]._session
-        resume_places = session._resume_places
+        recovery = session._recovery
+        resume_all = recovery.resume
 
-        def resume(positions: dict[int, tuple[int, bool]]) -> None:
-            session.limits["streams"] = PLACES
-            resume_places(positions)
+        def resume(
+            credit_bytes: int, positions: dict[int, tuple[int, bool]], limit: object, now_ms: float
+        ) -> bool:
+            return resume_all(credit_bytes, positions, PLACES, now_ms)
 
-        session._resume_places = resume
-        session._places.most = PLACES
+        recovery.resume = resume
+        session.streams.admission.limit = PLACES
 
     def send(self, topic: str, **record: Any) -> object:
         return self._producer.send(topic, **record)

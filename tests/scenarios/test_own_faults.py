@@ -209,7 +209,7 @@ def test_er_07_the_stubs_own_thread(harness: FaultyHarness, monkeypatch: pytest.
     usual = Session.receive_worker
 
     def fails(session: Session, frames: list[bytes], now_ms: float) -> None:
-        if session._identity._name == sender.name:
+        if session.attachment._identity._name == sender.name:
             raise RuntimeError("a fault of the test")
         usual(session, frames, now_ms)
 

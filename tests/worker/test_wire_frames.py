@@ -53,11 +53,11 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
         name="app", pid=42, fork_generation=0, token="t0ken", hello_flags=RELATIVE_ENDPOINTS
     )
     it = Session(identity, delivery_timeout_ms=120_000)
-    it._identity._client_id = CLIENT
+    it.attachment._identity._client_id = CLIENT
     it.wake(0.0)
-    yield "HELLO", it.take_effects()[0].frames
+    yield "HELLO", it.attachment.take_effects()[0].frames
     it.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
-    yield "ATTACH", it.take_effects()[-1].frames
+    yield "ATTACH", it.attachment.take_effects()[-1].frames
     it.receive_worker([msgpack.packb([Kind.WELCOME, 3, SECRET, False, 1 << 20, {}, []])], 0.0)
     submission = Submission(
         Outbox(max_block_ms=0, connect_timeout_ms=0, path="/x"), "orders", None, 0, 1 << 40
@@ -66,7 +66,7 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     submission.seal(records)
     it.add([submission], 0.0, flush=True)
     yield "SUBMIT", [bytes(frame) for frame in it.next_frames() or ()]
-    it.windows[1].flush_sent_seq = 0
+    it.streams.windows[1].flush_sent_seq = 0
     it.add([], 0.0, flush=True)
     yield "FLUSH", it.next_frames() or []
     failed = Outcome(2, 0, 0, 9, 1, int(LocalCode.EXPIRED), 1, 3, 0, 1, -1, -1, b"", "expired")

@@ -13,6 +13,7 @@ from client_stub.contract.wire import Kind, Persistence
 from client_stub.io.io_thread import IoThread
 from client_stub.outbox.outbox import Outbox
 from client_stub.session.session import Session
+from client_stub.session.streams import Streams
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -69,14 +70,14 @@ def test_whose_record_fails_of_a_refusal_sees_that_the_producer_takes_no_more(
 ) -> None:
     """Spark's next task asks at once, before the io thread has passed the refusal on to senders."""
     may_pass = threading.Event()
-    pass_on = IoThread._pass_on_state
+    publish = IoThread._publish_state
 
     def late(io: IoThread) -> None:
         if io.is_refused:
             assert may_pass.wait(10)
-        pass_on(io)
+        publish(io)
 
-    monkeypatch.setattr(IoThread, "_pass_on_state", late)
+    monkeypatch.setattr(IoThread, "_publish_state", late)
     daemon.deliver = None
     producer = Producer(daemon.run_dir)
     sent = producer.send("t", b"v")
@@ -200,7 +201,7 @@ def test_a_bug_in_the_io_thread_leaves_no_caller_waiting(
     delivery = producer.send("t", b"accepted")
     producer.flush(10, until="accepted")
     monkeypatch.setattr(Session, "receive_worker", fail)
-    monkeypatch.setattr(Session, "_fail_all", fail)
+    monkeypatch.setattr(Streams, "fail_all", fail)
     daemon.do(daemon.deliver_log)
     with pytest.raises(errors.DaemonLost, match="io thread failed: RuntimeError"):
         delivery.result(10)
@@ -214,7 +215,7 @@ def test_a_producer_that_begins_during_a_wrong_reload_fails_at_once_and_goes_on_
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was started in these two seconds raised DaemonRefused for its whole life."""
-    monkeypatch.setattr("client_stub.session.patience.REFUSED_FIRST_MS", 20.0)
+    monkeypatch.setattr("client_stub.session.backoff.REFUSED_FIRST_MS", 20.0)
     daemon = FakeDaemon(run_dir)
     daemon.refuse_hello = ("NOT_ADMITTED", "it is not admitted.")
     producer = Producer(run_dir, "x")

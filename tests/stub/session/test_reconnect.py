@@ -153,7 +153,7 @@ def test_a_daemon_that_forgot_us_makes_what_it_had_possibly_persisted(
     eventually(lambda: len(daemon.received) == 2)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "full"]))
     assert producer._io is not None
-    windows = producer._io._session.windows
+    windows = producer._io._session.streams.windows
     eventually(lambda: [window.held for window in list(windows.values())] == [True])
     unsent = producer.send("t", b"unsent")
     daemon.accept, daemon.deliver = (lambda client, submit: True), daemon.deliver_all

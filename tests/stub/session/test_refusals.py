@@ -13,9 +13,9 @@ import sidecar
 from client_stub.compat.kafka_error import KafkaError, error_of
 from client_stub.contract.wire import Kind, LocalCode
 from client_stub.errors import DaemonLost, DaemonRefused, InvalidTopic, TopicLimit
+from client_stub.session.backoff import BACKOFF_MAX_MS, REFUSED_FIRST_MS, REFUSED_MAX_MS
 from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.effects import OpenControl
-from client_stub.session.patience import BACKOFF_MAX_MS, REFUSED_FIRST_MS, REFUSED_MAX_MS
 from client_stub.session.refusals import REFUSALS, Lasts, lasts, refusal_error
 from client_stub.session.session import Session
 from client_stub.session.states import State
@@ -49,7 +49,7 @@ def new_session() -> Session:
     identity = ClientIdentity(name="x", pid=1, fork_generation=0, token=None)
     session = Session(identity, delivery_timeout_ms=1e9)
     session.wake(0)
-    session.take_effects()
+    session.attachment.take_effects()
     return session
 
 
@@ -58,21 +58,23 @@ def test_a_producer_that_was_never_attached_fails_at_once_unless_it_passes_in_a_
     session = new_session()
     session.receive_control(refused(code), 0)
     if lasts(code) is Lasts.A_MOMENT:
-        assert session.state is State.BACKOFF and session.due_ms <= 1.2 * BACKOFF_MAX_MS
+        assert session.attachment.state is State.BACKOFF and session.due_ms <= 1.2 * BACKOFF_MAX_MS
         return
     assert session.wants("a"), "a record that comes now fails, and does not wait to fill a message"
-    assert isinstance(session.fatal, DaemonRefused)
-    assert session.fatal.name == code and f"because of {code}" in str(session.fatal)
-    assert session.fatal.code == LocalCode.NOT_ADMITTED and not session.fatal.retriable
+    assert isinstance(session.attachment.fatal, DaemonRefused)
+    assert session.attachment.fatal.name == code and f"because of {code}" in str(session.attachment.fatal)
+    assert session.attachment.fatal.code == LocalCode.NOT_ADMITTED and not session.attachment.fatal.retriable
     if lasts(code) is Lasts.THE_PROGRAM:
-        assert session.state is State.CLOSED
+        assert session.attachment.state is State.CLOSED
         return
-    assert session.state is State.BACKOFF and session.due_ms >= 0.8 * REFUSED_FIRST_MS
-    session.take_effects()
+    assert session.attachment.state is State.BACKOFF and session.due_ms >= 0.8 * REFUSED_FIRST_MS
+    session.attachment.take_effects()
     session.tick(session.due_ms)
     session.receive_control([msgpack.packb([Kind.ASSIGNED, "w", 1, b"t"])], 0)
     session.receive_worker([msgpack.packb([Kind.WELCOME, 1, b"s", False, 1 << 20, {}, []])], 0)
-    assert session.fatal is None and session.state is State.ATTACHED, "it was a passing mistake"
+    assert session.attachment.fatal is None and session.attachment.state is State.ATTACHED, (
+        "it was a passing mistake"
+    )
 
 
 @pytest.mark.parametrize("code", [*CLIENTS, "OF_A_LATER_DAEMON"])
@@ -84,23 +86,23 @@ def test_one_that_was_attached_asks_again_under_its_client_id(code: str, place: 
     run.add()
     harness.drain()
     run.add()
-    client_id = session._identity.hello()[2]
+    client_id = session.attachment._identity.hello()[2]
     if place == "attached":
         session.receive_worker(refused(code), run.now_ms)
     else:
         session.lost("cut", run.now_ms)
         session.tick(run.now_ms)
-        session.take_effects()
-        assert session.state is State.HELLO
+        session.attachment.take_effects()
+        assert session.attachment.state is State.HELLO
         session.receive_control(refused(code), run.now_ms)
-    session.take_effects()
+    session.attachment.take_effects()
     if lasts(code) is Lasts.THE_PROGRAM:
-        assert session.state is State.CLOSED
+        assert session.attachment.state is State.CLOSED
         assert all(isinstance(told[0], DaemonRefused) for _, _, told in run.made)
         assert [told[0].persistence for _, _, told in run.made] == [1, 0]
         return
     run.attached = False
-    assert session.state is State.BACKOFF and session.fatal is None
+    assert session.attachment.state is State.BACKOFF and session.attachment.fatal is None
     wait_ms = session.due_ms - run.now_ms
     if lasts(code) is Lasts.THE_DAEMON:
         assert wait_ms >= 0.8 * REFUSED_FIRST_MS
@@ -108,11 +110,11 @@ def test_one_that_was_attached_asks_again_under_its_client_id(code: str, place: 
         assert wait_ms <= 1.2 * BACKOFF_MAX_MS
     run.now_ms = session.due_ms
     session.tick(run.now_ms)
-    (hello,) = session.effects
+    (hello,) = session.attachment.effects
     assert isinstance(hello, OpenControl)
     assert msgpack.unpackb(hello.frames[0])[2] == client_id
     run.act()
-    assert session.state is State.ATTACHED and not session.refusal
+    assert session.attachment.state is State.ATTACHED and not session.attachment.refusal
     run.finish()
     assert [told for _, _, told in run.made] == [[None], [None]]
 
@@ -137,7 +139,7 @@ def test_records_that_wait_too_long_for_it_name_the_refusal() -> None:
     """They were DaemonLost, retriable, and a program sent them again for ever."""
     harness = Harness()
     run, session = harness.run, harness.session
-    session._delivery_timeout_ms = 5_000
+    session.attachment.delivery_timeout_ms = 5_000
     run.add()
     harness.drain()
     run.add()
@@ -145,7 +147,7 @@ def test_records_that_wait_too_long_for_it_name_the_refusal() -> None:
     while not run.made[-1][2]:
         run.now_ms += 500
         session.tick(run.now_ms)
-        if any(isinstance(each, OpenControl) for each in session.take_effects()):
+        if any(isinstance(each, OpenControl) for each in session.attachment.take_effects()):
             session.receive_control(refused("NOT_ADMITTED"), run.now_ms)
         assert run.now_ms < 60_000
     sent, waiting = (told[0] for _, _, told in run.made)
@@ -156,7 +158,7 @@ def test_records_that_wait_too_long_for_it_name_the_refusal() -> None:
             "The daemon refused this client for 5000 ms (delivery_timeout_ms): because of NOT_ADMITTED"
         )
     assert (sent.persistence, waiting.persistence) == (1, 0)
-    assert session.fatal is None
+    assert session.attachment.fatal is None
 
 
 @pytest.mark.parametrize("name", TOPICS)
@@ -184,12 +186,12 @@ def test_who_may_not_connect_is_tried_twice_and_then_hears_it_at_once() -> None:
     """A daemon that just starts opens its socket to its group last."""
     session = new_session()
     session.lost("Permission denied: for a moment", 0, is_barred=True)
-    assert session.state is State.BACKOFF and session.due_ms <= 50
+    assert session.attachment.state is State.BACKOFF and session.due_ms <= 50
     session.tick(session.due_ms)
     session.lost("Permission denied: group x", 50, is_barred=True)
-    assert isinstance(session.fatal, DaemonRefused)
-    assert (session.fatal.name, session.fatal.retriable) == ("NOT_PERMITTED", False)
-    assert str(session.fatal) == "The daemon refused this client: Permission denied: group x"
+    assert isinstance(session.attachment.fatal, DaemonRefused)
+    assert (session.attachment.fatal.name, session.attachment.fatal.retriable) == ("NOT_PERMITTED", False)
+    assert str(session.attachment.fatal) == "The daemon refused this client: Permission denied: group x"
 
 
 def test_who_was_attached_and_may_not_connect_now_asks_again() -> None:
@@ -198,9 +200,9 @@ def test_who_was_attached_and_may_not_connect_now_asks_again() -> None:
     run.add()
     session.lost("cut", run.now_ms)
     session.tick(run.now_ms)
-    session.take_effects()
+    session.attachment.take_effects()
     session.lost("Permission denied: group x", run.now_ms, is_barred=True)
-    assert session.state is State.BACKOFF and session.refusal == "NOT_PERMITTED"
+    assert session.attachment.state is State.BACKOFF and session.attachment.refusal == "NOT_PERMITTED"
     assert session.due_ms - run.now_ms >= 0.8 * REFUSED_FIRST_MS
     run.now_ms = session.due_ms
     run.attached = False

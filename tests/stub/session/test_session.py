@@ -186,7 +186,7 @@ class Run:
             self.tell(*news)
 
     def act(self) -> None:
-        for effect in self.session.take_effects():
+        for effect in self.session.attachment.take_effects():
             match effect:
                 case OpenControl(_):
                     assigned = [Kind.ASSIGNED, "worker", self.worker.epoch, b"t"]
@@ -266,7 +266,7 @@ class Run:
             self.ship()
             self.worker.deliver()
             self.tell_news()
-            if not self.session.undecided:
+            if not self.session.streams.undecided:
                 return
         pytest.fail("something was never decided")
 
@@ -284,7 +284,7 @@ def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) ->
         run.step(forgets=0.0)
     run.finish()
     run.check_all_is_delivered_in_order()
-    assert run.session.state is State.ATTACHED
+    assert run.session.attachment.state is State.ATTACHED
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["", "restarts"])
@@ -297,11 +297,11 @@ def test_more_topics_than_streams_take_turns_and_nothing_is_lost_doubled_or_reor
         run.step(forgets=0.0)
         if forgets and run.attached and run.rng.random() < 0.05:
             run.restart()
-        assert len(run.session.windows) <= len(MANY_TOPICS)
+        assert len(run.session.streams.windows) <= len(MANY_TOPICS)
     run.finish()
     run.check_all_is_delivered_in_order()
     assert run.worker.ended
-    assert len(run.session.windows) <= STREAMS_MAX
+    assert len(run.session.streams.windows) <= STREAMS_MAX
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -343,7 +343,7 @@ def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
     session.wake(0)
     ids = []
     for turn in range(2):
-        (hello,) = session.take_effects()[-1:]
+        (hello,) = session.attachment.take_effects()[-1:]
         assert isinstance(hello, OpenControl)
         ids.append(msgpack.unpackb(hello.frames[0])[2])
         session.receive_control([msgpack.packb([Kind.ASSIGNED, "w", 1, b"t"])], 0)
@@ -357,24 +357,24 @@ def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None
     and records that it had accepted meanwhile were in doubt."""
     harness = Harness()
     run, session = harness.run, harness.session
-    session._delivery_timeout_ms = 10_000
+    session.attachment.delivery_timeout_ms = 10_000
     run.add()
     session.next_frames()
     session.lost("cut", run.now_ms)
-    session.take_effects()
+    session.attachment.take_effects()
     for _ in range(20):
         run.now_ms += 500
         session.tick(run.now_ms)
-        if session.take_effects() and run.now_ms < 10_000:
+        if session.attachment.take_effects() and run.now_ms < 10_000:
             assigned = msgpack.packb([Kind.ASSIGNED, "worker", 2, b"t"])
             session.receive_control([assigned], run.now_ms)
     run.now_ms += 1
-    assert session.state is State.ATTACH
+    assert session.attachment.state is State.ATTACH
     session.tick(run.now_ms)
     assert run.made[0][2][0].persistence == 1, "given up"
-    assert session.state is not State.ATTACH
+    assert session.attachment.state is not State.ATTACH
     session.receive_worker([msgpack.packb(run.worker.welcome(run.worker.secret))], run.now_ms)
-    assert session.state is not State.ATTACHED
+    assert session.attachment.state is not State.ATTACHED
 
 
 def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() -> None:
@@ -383,7 +383,7 @@ def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() ->
     waits = []
     now = 0.0
     for _ in range(8):
-        assert session.state is State.HELLO
+        assert session.attachment.state is State.HELLO
         session.lost("nobody listens there", now)
         assert session.due_ms < inf
         waits.append(session.due_ms - now)
@@ -400,7 +400,7 @@ class Harness:
         self.run = Run(1)
         self.run.act()
         self.session = self.run.session
-        assert self.session.state is State.ATTACHED
+        assert self.session.attachment.state is State.ATTACHED
         self.drain()
 
     def drain(self) -> list[list[Any]]:
@@ -476,11 +476,11 @@ def test_a_refusal_that_was_still_on_the_way_moves_no_session_that_has_left_its_
         harness.session.bye()
     else:
         harness.session.lost("cut", harness.run.now_ms)
-    harness.session.take_effects()
+    harness.session.attachment.take_effects()
     harness.session.receive_worker([msgpack.packb([Kind.REFUSED, code, "no room"])], harness.run.now_ms)
-    assert harness.session.state is state
-    assert harness.session.fatal is None
-    assert harness.session.take_effects() == []
+    assert harness.session.attachment.state is state
+    assert harness.session.attachment.fatal is None
+    assert harness.session.attachment.take_effects() == []
 
 
 def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
@@ -491,7 +491,7 @@ def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
     harness.drain()
     harness.run.cut(forget=False)
     harness.run.pass_time(1.0)
-    assert harness.session.state is State.ATTACHED
+    assert harness.session.attachment.state is State.ATTACHED
     assert harness.drain()[0][9] == 1
 
 
@@ -504,7 +504,7 @@ def test_a_worker_that_answers_no_ping_is_given_up_unless_bytes_still_move() -> 
         """How many of so many came, each when it was due."""
         sent = 0
         for _ in range(count):
-            run.now_ms = max(run.now_ms, session.ping_at_ms)
+            run.now_ms = max(run.now_ms, session.attachment.ping_at_ms)
             sent += session.ping_due(run.now_ms, is_moving=is_moving) is not None
         return sent
 
@@ -514,10 +514,13 @@ def test_a_worker_that_answers_no_ping_is_given_up_unless_bytes_still_move() -> 
         assert pings(1) == 1
     run.tell([Kind.PONG])
     assert pings(5) == PINGS_UNANSWERED_MAX
-    assert (session.state, session.last_word) == (State.BACKOFF, "the daemon has answered nothing for 20 s")
-    assert CloseSockets() in session.take_effects()
+    assert (session.attachment.state, session.attachment.last_word) == (
+        State.BACKOFF,
+        "the daemon has answered nothing for 20 s",
+    )
+    assert CloseSockets() in session.attachment.take_effects()
     run.pass_time(1.0)
-    assert session.state is State.ATTACHED
+    assert session.attachment.state is State.ATTACHED
     assert pings(5) == PINGS_UNANSWERED_MAX, "counted from zero"
 
 

@@ -35,7 +35,8 @@ def test_a_record_that_fails_in_the_turn_of_its_acceptance_is_accepted_once(
     assert [message[0] for message in harness.drain()] == [Kind.SUBMIT]
     harness.run.tell([Kind.ACCEPTED, 1 << 20, [[1, 1]]])
     end(harness)
-    outbox.settle(session.released, session.finished, is_news=True)
+    released, finished, _ = session.streams.take_progress()
+    outbox.settle(released, finished, is_news=True)
     assert outbox.accepted_count == 1
     assert outbox._released_bytes == len(harness.run.made[0][1])
     assert len(harness.run.made[0][2]) == 1
@@ -51,11 +52,11 @@ def test_records_that_a_successor_has_beyond_the_last_word_are_in_doubt_when_it_
     run.worker.topics[stream], run.worker.positions[stream] = topic, seq
     run.cut(forget=False)
     run.pass_time(1.0)
-    (released,) = session.released
-    assert released.was_accepted and session.state is State.ATTACHED
+    (released,) = session.streams.take_progress()[0]
+    assert released.was_accepted and session.attachment.state is State.ATTACHED
     run.cut(forget=True)
     run.pass_time(2_000.0)
-    assert session.state is State.ATTACHED
+    assert session.attachment.state is State.ATTACHED
     assert harness.drain() == [], "it is not sent again"
     ((error,),) = (told for _, _, told in run.made)
     assert isinstance(error, DaemonLost) and error.persistence == 1

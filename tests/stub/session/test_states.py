@@ -13,9 +13,9 @@ import pytest
 import client_stub.session.attachment
 import client_stub.session.session
 from client_stub.contract.wire import Kind
+from client_stub.session.backoff import BACKOFF_MAX_MS
 from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.effects import OpenControl
-from client_stub.session.patience import BACKOFF_MAX_MS
 from client_stub.session.session import Session
 from client_stub.session.states import TRANSITIONS, SessionEvent, State
 
@@ -40,12 +40,12 @@ def worker(it: Session, message: list[object]) -> None:
 def refuse(it: Session, code: str) -> None:
     """By the control endpoint and by the worker: each is heard only while it is waited for."""
     control(it, [Kind.REFUSED, code, "no"])
-    if it.state is not State.BACKOFF:
+    if it.attachment.state is not State.BACKOFF:
         worker(it, [Kind.REFUSED, code, "no"])
 
 
 def pause_over(it: Session) -> None:
-    if it.state is State.BACKOFF:  # elsewhere the same time would be an answer that never came
+    if it.attachment.state is State.BACKOFF:  # elsewhere the same time would be an answer that never came
         it.tick(LATE_MS)
     else:
         it.tick(0.0)
@@ -81,9 +81,9 @@ def test_a_session_takes_the_step_of_the_table(state: State, event: SessionEvent
         it = session()
         for step in WAYS[state]:
             EVENTS[step][0](it)
-        assert it.state is state
+        assert it.attachment.state is state
         way(it)
-        assert it.state is TRANSITIONS[state].get(event, state)
+        assert it.attachment.state is TRANSITIONS[state].get(event, state)
 
 
 @pytest.mark.parametrize("state", [State.HELLO, State.ATTACH])
@@ -92,10 +92,10 @@ def test_an_answer_that_never_comes_is_a_step_away(state: State) -> None:
     for step in WAYS[state]:
         EVENTS[step][0](it)
     it.tick(LATE_MS)
-    assert it.state is TRANSITIONS[state][SessionEvent.AWAY]
+    assert it.attachment.state is TRANSITIONS[state][SessionEvent.AWAY]
     assert it.due_ms < inf
     it.tick(LATE_MS + 2 * BACKOFF_MAX_MS)
-    assert it.state is TRANSITIONS[State.BACKOFF][SessionEvent.PAUSE_OVER]
+    assert it.attachment.state is TRANSITIONS[State.BACKOFF][SessionEvent.PAUSE_OVER]
 
 
 def test_nothing_but_the_table_changes_the_state() -> None:
@@ -115,9 +115,9 @@ def test_a_refusal_of_a_key_that_was_replaced_meanwhile_is_not_the_last_word() -
     it.wake(0)
     refused = [msgpack.packb([Kind.REFUSED, "NOT_ADMITTED", "another key"])]
     it.receive_control(refused, 0, key_is_replaced=True)
-    assert it.fatal is None and it.state is State.BACKOFF
-    it.take_effects()
+    assert it.attachment.fatal is None and it.attachment.state is State.BACKOFF
+    it.attachment.take_effects()
     it.tick(1_000.0)
-    assert isinstance(it.take_effects()[-1], OpenControl)
+    assert isinstance(it.attachment.take_effects()[-1], OpenControl)
     it.receive_control(refused, 1_000.0)
-    assert it.fatal is not None
+    assert it.attachment.fatal is not None

@@ -14,7 +14,7 @@ from client_stub import Producer, errors
 from client_stub.contract.error_codes import ERROR_CODES
 from client_stub.contract.wire import Kind, LocalCode, Persistence
 from client_stub.outbox.outbox import STREAMS_KEPT_MAX
-from client_stub.session.stream_places import KEPT_MS_MIN, LEAVING_MAX, REFUSED_MS_MAX
+from client_stub.session.stream_admission import ADMITTED_MS_MIN, LEAVING_MAX, REFUSED_MS_MAX
 from tests.patience import PATIENCE_S
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
@@ -62,8 +62,12 @@ def test_a_thousand_topics_leave_no_more_than_the_bounds_in_the_producer(
     outbox = producer._outbox
     session = outbox.io["thread"]._session
     assert len(outbox.streams) <= STREAMS_KEPT_MAX + 1
-    assert len(session.windows) == len(session._by_topic) == PLACES
-    assert len(session._in_use) <= PLACES and not session.hold_reasons and not session._flushing
+    assert len(session.streams.windows) == len(session.streams.by_topic) == PLACES
+    assert (
+        len(session.streams.in_use) <= PLACES
+        and not session.streams.hold_reasons
+        and not session.streams.flushing
+    )
     assert len(few.only_client.positions) == PLACES
     assert producer.stats().delivered == len(few.received) == 2 * STREAMS_KEPT_MAX + 10
 
@@ -175,7 +179,7 @@ def test_so_many_busy_streams_leave_at_a_time_and_none_before_its_time() -> None
     run.worker.rng.random = lambda: 1.0  # type: ignore[method-assign]
     run.pass_time(1.0)
     run.rng.choice = iter(topics).__next__  # type: ignore[method-assign, assignment]
-    places = run.session._places
+    admission = run.session.streams.admission
 
     def choose(_: object) -> str:
         return next(names)
@@ -185,8 +189,8 @@ def test_so_many_busy_streams_leave_at_a_time_and_none_before_its_time() -> None
     for _ in topics:
         run.add()
     run.ship()
-    assert len(places.taken) == 2 * LEAVING_MAX and len(places.line) == 2 * LEAVING_MAX
-    run.pass_time(KEPT_MS_MIN / 2)
-    assert not any(window.is_leaving for window in places.taken.values())
-    run.pass_time(KEPT_MS_MIN)
-    assert sum(window.is_leaving for window in places.taken.values()) == LEAVING_MAX
+    assert len(admission.admitted) == 2 * LEAVING_MAX and len(admission.queue) == 2 * LEAVING_MAX
+    run.pass_time(ADMITTED_MS_MIN / 2)
+    assert not any(window.is_leaving for window in admission.admitted.values())
+    run.pass_time(ADMITTED_MS_MIN)
+    assert sum(window.is_leaving for window in admission.admitted.values()) == LEAVING_MAX

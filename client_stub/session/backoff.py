@@ -1,4 +1,4 @@
-"""Patience: the backoff before the next connection, and the time since the last useful one. Sans-IO."""
+"""Backoff: the pause before the next connection, and the time since the last useful one. Sans-IO."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ STEADY_MS: Final = 1_000.0
 """A connection is useful if it lives this long after WELCOME, or brings an acceptance or an outcome."""
 
 
-class Patience:
-    """The patience of one session.
+class Backoff:
+    """The backoff of one session.
 
     WELCOME alone is no progress. A worker may end each connection because of a message that it gets. The stub would
     then connect again hundreds of times a second without end, and no record would ever time out.
@@ -25,28 +25,28 @@ class Patience:
         self.away_since_ms: float | None = None
         """Since when there has been no useful connection; None while there is one."""
         self._backoff_ms = 0.0
-        self.attached_at_ms: float | None = None
+        self._attached_at_ms: float | None = None
         """When the present connection began, until it has proved useful; else None."""
 
     def went_away(self, now_ms: float) -> None:
         """Note that there is no connection, or that it ends."""
-        attached_at_ms = self.attached_at_ms
+        attached_at_ms = self._attached_at_ms
         if attached_at_ms is not None and now_ms - attached_at_ms >= STEADY_MS:
             self.progressed()
-        self.attached_at_ms = None
+        self._attached_at_ms = None
         if self.away_since_ms is None:
             self.away_since_ms = now_ms
 
     def attached(self, now_ms: float) -> None:
-        self.attached_at_ms = now_ms
+        self._attached_at_ms = now_ms
 
     def progressed(self) -> None:
-        """Note progress: records were accepted, or outcomes arrived. Needed only while ``attached_at_ms`` is set."""
-        self.attached_at_ms = self.away_since_ms = None
+        """Note progress: records were accepted, or outcomes arrived. Needed only while ``_attached_at_ms`` is set."""
+        self._attached_at_ms = self.away_since_ms = None
         self._backoff_ms = 0.0
 
     def next_wait_ms(self, *, at_once: bool, is_refused: bool = False) -> float:
-        """The backoff before the next HELLO in ms. With ``at_once`` it is 0, unless that was just tried in vain."""
+        """The pause before the next HELLO in ms. With ``at_once`` it is 0, unless that was just tried in vain."""
         if at_once and not self._backoff_ms:
             self._backoff_ms = BACKOFF_FIRST_MS
             return 0.0
