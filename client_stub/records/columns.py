@@ -30,6 +30,7 @@ from client_stub.contract.wire import (
 )
 from client_stub.engine.producer_core import full_record
 from client_stub.engine.rows_call import RowsCall
+from client_stub.errors import RecordTooLarge
 from client_stub.outbox.bulk_call import BulkCall
 from client_stub.records.column_sizes import rows_above
 from client_stub.records.column_types import checked_columns, compute
@@ -95,13 +96,18 @@ class TableCall(BulkCall):
 
 
 def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
-    """Raises RecordTooLarge for a row that send() would refuse, before any row is queued."""
+    """Raises RecordTooLarge, which names the record, for a row that send() would refuse, before any row is queued."""
+    first = 0
     for batch in batches:
         # Wait for the daemon's size limit only when a row is large enough to need it.
-        if not rows_above(batch, producer.known_size_limit or LARGE_BYTES):
-            continue
-        for place in rows_above(batch, producer.size_limit(topic)):
-            producer.check_size(topic, full_record(*_fields(as_records(batch.slice(place, 1))[0]))[0])
+        if rows_above(batch, producer.known_size_limit or LARGE_BYTES):
+            for row in rows_above(batch, producer.size_limit(topic)):
+                record = full_record(*_fields(as_records(batch.slice(row, 1))[0]))[0]
+                try:
+                    producer.check_size(topic, record)
+                except RecordTooLarge as error:
+                    raise RecordTooLarge(f"record {first + row}: {error}", code=error.code) from None
+        first += batch.num_rows
 
 
 def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,31 +1,48 @@
 """Maps the columns of a DataFrame to the parts of a record. Checked on the driver, before any task.
 
-The error texts are those of Spark's own Kafka sink (KafkaWriter.validateQuery), which people search for.
+The error texts begin as those of Spark's own Kafka sink (KafkaWriter.validateQuery), which people search for; where a
+function of Spark makes the right type, they name it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    ByteType,
     DataType,
+    DateType,
     IntegerType,
+    LongType,
+    MapType,
+    ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
+
+log = logging.getLogger("client_stub")
 
 
 class Columns(NamedTuple):
     """Column positions in the DataFrame; None for a column that it does not have."""
 
     value: int
-    key: int | None
-    topic: int | None
-    partition: int | None
-    headers: int | None
+    key: int | None = None
+    topic: int | None = None
+    partition: int | None = None
+    headers: int | None = None
+    timestamp: int | None = None
+
+
+class _Rule(NamedTuple):
+    fits: Callable[[DataType], bool]
+    wanted: str
 
 
 def _is_text_or_bytes(kind: DataType) -> bool:
@@ -33,6 +50,8 @@ def _is_text_or_bytes(kind: DataType) -> bool:
 
 
 def _is_headers(kind: DataType) -> bool:
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and _is_text_or_bytes(kind.valueType)
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = kind.elementType.fields
@@ -44,13 +63,33 @@ def _is_headers(kind: DataType) -> bool:
     )
 
 
-_RULES: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
-    "topic": (lambda kind: isinstance(kind, StringType), "string"),
-    "key": (_is_text_or_bytes, "string or binary"),
-    "value": (_is_text_or_bytes, "string or binary"),
-    "headers": (_is_headers, "array<struct<key:string,value:binary>>"),
-    "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
+_TEXT: Final = _Rule(_is_text_or_bytes, "string or binary")
+RULES: Final[dict[str, _Rule]] = {
+    "topic": _Rule(lambda kind: isinstance(kind, StringType), "string"),
+    "key": _TEXT,
+    "value": _TEXT,
+    "headers": _Rule(
+        _is_headers, "array<struct<key:string,value:binary>>, map<string,binary> or map<string,string>"
+    ),
+    "partition": _Rule(
+        lambda kind: isinstance(kind, IntegerType | LongType | ShortType | ByteType),
+        "int, bigint or smallint",
+    ),
+    "timestamp": _Rule(lambda kind: isinstance(kind, TimestampType | LongType), "timestamp or bigint"),
 }
+"""Column → its types, as Spark names them."""
+IGNORED: Final = (
+    "offset",
+    "timestampType",
+    "timestamp_ms",
+    "timestamp_type",
+    "event_time",
+    "header",
+    "partition_id",
+)
+"""Names that Spark's Kafka source gives, or that a user could take for one of the above."""
+_named: set[str] = set()
+"""Ignored columns that this process has named."""
 
 
 def find_columns(schema: StructType, topic_option: str | None) -> Columns:
@@ -60,15 +99,12 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
     over a topic column, as in Spark; the column's type is checked even then.
     """
     found: dict[str, int | None] = {}
-    for name, (fits, wanted) in _RULES.items():
+    for name in RULES:
         position = found[name] = _position(schema, name)
-        if position is None:
-            continue
-        kind = schema.fields[position].dataType
-        if not fits(kind):
-            raise ValueError(
-                f"kafka_sidecar: {name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) {wanted}"
-            )
+        if position is not None:
+            fault = type_fault(name, schema.fields[position].dataType)
+            if fault is not None:
+                raise ValueError(f"kafka_sidecar: {name} attribute {fault}")
     if found["topic"] is None and topic_option is None:
         raise ValueError(
             "kafka_sidecar: topic option required when no 'topic' attribute is present. "
@@ -77,8 +113,38 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
     value = found["value"]
     if value is None:
         raise ValueError("kafka_sidecar: Required attribute 'value' not found")
+    _name_ignored(schema, {position for position in found.values() if position is not None})
     topic = None if topic_option is not None else found["topic"]
-    return Columns(value, found["key"], topic, found["partition"], found["headers"])
+    return Columns(value, found["key"], topic, found["partition"], found["headers"], found["timestamp"])
+
+
+def type_fault(name: str, kind: DataType) -> str | None:
+    """What is wrong with the type of column ``name``, and the function that makes a right one; None if it fits."""
+    rule = RULES[name]
+    if rule.fits(kind):
+        return None
+    return f"unsupported type {kind.simpleString()}. {name} must be a(n) {rule.wanted}{_hint(name, kind)}"
+
+
+def _hint(name: str, kind: DataType) -> str:
+    if name in ("key", "value"):
+        is_nested = isinstance(kind, StructType | ArrayType | MapType)
+        return f"; {'to_json' if is_nested else 'string'}({name}) makes one"
+    if name == "timestamp" and isinstance(kind, DateType | TimestampNTZType | StringType):
+        return "; cast(timestamp as timestamp) makes one"
+    return ""
+
+
+def _name_ignored(schema: StructType, used: set[int]) -> None:
+    others = {name.lower() for name in IGNORED}
+    for position, name in enumerate(schema.fieldNames()):
+        if position not in used and name.lower() in others and name not in _named:
+            _named.add(name)
+            log.warning(
+                "kafka_sidecar: column %s is ignored: records are made of the columns %s.",
+                name,
+                ", ".join(RULES),
+            )
 
 
 def _position(schema: StructType, name: str) -> int | None:

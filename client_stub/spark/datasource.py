@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from client_stub.spark.columns import find_columns
 from client_stub.spark.options import read_options
 from client_stub.spark.topic_check import check_topic
-from client_stub.spark.writer import TaskWritten, write_batches
+from client_stub.spark.write_report import TaskWritten, write_commit
+from client_stub.spark.writer import write_batches
 
 if TYPE_CHECKING:
     import pyarrow
@@ -73,7 +74,8 @@ class BatchWriter(_TaskWriter, DataSourceArrowWriter):
         return write_batches(iterator, self._columns, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: every record was acked before its task returned."""
+        """Every record was acked before its task returned: only the report is left to write."""
+        write_commit(self._options.report, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: at least once."""

@@ -10,7 +10,9 @@ from client_stub.io.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
 _OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
-_KNOWN: Final = frozenset({*_OWN, "checkpointlocation", "queryname"})
+REPORT: Final = "sidecar.report"
+"""Internal: the folder in which a write leaves its counts for the pipeline."""
+_KNOWN: Final = frozenset({*_OWN, REPORT, "checkpointlocation", "queryname"})
 """Our options, and those of Spark's streams that Spark passes to every sink: queryName() sets one, too."""
 SERVERS: Final = "kafka.bootstrap.servers"
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
@@ -26,6 +28,8 @@ class Options(NamedTuple):
     max_block_ms: float
     servers: str = ""
     """kafka.bootstrap.servers."""
+    report: str = ""
+    """The folder for the counts of this write; empty for none."""
 
     @property
     def asked(self) -> dict[str, str]:
@@ -59,7 +63,7 @@ def read_options(options: Mapping[str, str]) -> Options:
     max_block_ms = _number(options, "max.block.ms", 60_000)
     if max_block_ms < 0:
         raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
-    return Options(topic, run_dir, window, max_block_ms, options.get(SERVERS, ""))
+    return Options(topic, run_dir, window, max_block_ms, options.get(SERVERS, ""), options.get(REPORT, ""))
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:

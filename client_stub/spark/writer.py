@@ -6,17 +6,17 @@ again writes its rows again.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from client_stub.errors import DaemonUnreachable, SidecarError
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.producers import ProducerCache
+from client_stub.spark.write_report import TaskProgress, TaskWritten
 
 if TYPE_CHECKING:
     import pyarrow
@@ -29,13 +29,17 @@ _cache = ProducerCache()
 _HINT = (
     "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names its run directory."
 )
+_RECORD: Final = re.compile(r"^record (\d+): ")
+"""How send_arrow() names a row of its table."""
 
 
-@dataclass
-class TaskWritten(WriterCommitMessage):
-    """A task's message to the driver."""
+class _Part(NamedTuple):
+    """The rows of one Arrow batch that go to one topic."""
 
-    rows: int
+    topic: str
+    records: Any
+    chosen: Any
+    """Which rows of the batch these are, as an Arrow array of booleans; None for all."""
 
 
 def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options) -> TaskWritten:
@@ -43,35 +47,47 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
     ``kafka_sidecar:``.
     """
     waiting: deque[tuple[str, BulkDelivery]] = deque()
-    rows = 0
+    written = TaskWritten(0, task=_task(), attempt=_attempt())
+    progress = TaskProgress(options.report, written)
     producer: Producer | None = None
+
+    def settle() -> None:
+        topic, delivery = waiting.popleft()
+        _settle(topic, delivery)
+        if options.report:
+            written.add_offsets(topic, delivery.offsets())
+            progress.acknowledged(delivery.count)
+
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             if producer is None:
                 producer = _cache.producer_for(options)
-            for topic, records in _by_topic(batch, columns, options.topic, rows):
-                delivery = producer.send_arrow(topic, records)
+            for part in _by_topic(batch, columns, options.topic, written.rows):
+                delivery = _send(producer, part, written.rows)
                 delivery.watch()
-                waiting.append((topic, delivery))
-            rows += batch.num_rows
+                waiting.append((part.topic, delivery))
+            written.rows += batch.num_rows
+            progress.handed_over(batch.nbytes if options.report else 0)
             while len(waiting) > options.window_batches:
-                _settle(*waiting.popleft())
+                settle()
         # No flush(): it would also wait for records of an earlier task of this process, and raise their failures.
         while waiting:
-            _settle(*waiting.popleft())
+            settle()
     except DaemonUnreachable as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
     except (SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error)}") from error
-    return TaskWritten(rows)
+    finally:
+        progress.close()
+    return written
 
 
 def _by_topic(
     batch: pyarrow.RecordBatch, columns: Columns, topic: str | None, rows_before: int
-) -> Iterator[tuple[str, Any]]:
-    """(topic, columns of the records) of ``batch``; split by topic when the topic is a column."""
+) -> Iterator[_Part]:
+    """The columns of the records of ``batch``; split by topic when the topic is a column."""
     import pyarrow as pa
 
     chosen = {
@@ -82,7 +98,7 @@ def _by_topic(
     records = pa.table(chosen)
     if topic is not None or columns.topic is None:
         assert topic is not None
-        yield topic, records
+        yield _Part(topic, records, None)
         return
     import pyarrow.compute as pc
 
@@ -91,7 +107,25 @@ def _by_topic(
         row = rows_before + pc.index(pc.is_null(topics), True).as_py()
         raise ValueError(f"null topic in row {row} of task {_task()} and no topic option is set.")
     for name in pc.unique(topics):
-        yield str(name), records.filter(pc.equal(topics, name))
+        mask = pc.equal(topics, name)
+        yield _Part(str(name), records.filter(mask), mask)
+
+
+def _send(producer: Producer, part: _Part, rows_before: int) -> BulkDelivery:
+    try:
+        return producer.send_arrow(part.topic, part.records)
+    except (SidecarError, TypeError, ValueError) as error:
+        found = _RECORD.match(str(error))
+        if found is None:
+            raise
+        record = int(found[1])
+        if part.chosen is not None:
+            import pyarrow.compute as pc
+
+            record = pc.indices_nonzero(part.chosen)[record].as_py()
+        raise ValueError(
+            f"row {rows_before + record} of task {_task()}, for topic {part.topic}: {str(error)[found.end() :]}"
+        ) from error
 
 
 def _settle(topic: str, delivery: BulkDelivery) -> None:
@@ -108,6 +142,11 @@ def _settle(topic: str, delivery: BulkDelivery) -> None:
 def _task() -> int:
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
+
+
+def _attempt() -> int:
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
 
 
 def _one_line(error: BaseException) -> str:

@@ -14,13 +14,19 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DateType,
+    DoubleType,
     IntegerType,
     LongType,
+    MapType,
+    ShortType,
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
+from client_stub.spark import columns as columns_module
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns, find_columns
 from client_stub.spark.datasource import ROWS_PER_BATCH, KafkaSidecarDataSource, RowStreamWriter
@@ -48,7 +54,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
 
 def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
     found = read_options({"sidecar.run_dir": str(tmp_path)})
-    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "")
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "")
 
 
 @pytest.mark.parametrize(
@@ -106,9 +112,39 @@ def test_columns_are_found_by_name_else_without_regard_to_case() -> None:
     found = find_columns(
         schema(Value=BinaryType(), other=LongType(), key=StringType(), KEY=LongType(), headers=HEADERS), "t"
     )
-    assert found == Columns(value=0, key=2, topic=None, partition=None, headers=4)
+    assert found == Columns(value=0, key=2, headers=4)
     by_column = find_columns(schema(topic=StringType(), value=StringType(), partition=IntegerType()), None)
-    assert by_column == Columns(value=1, key=None, topic=0, partition=2, headers=None)
+    assert by_column == Columns(value=1, topic=0, partition=2)
+
+
+@pytest.mark.parametrize("kind", [IntegerType(), LongType(), ShortType()])
+def test_a_partition_is_any_whole_number(kind: DataType) -> None:
+    assert find_columns(schema(value=BinaryType(), partition=kind), "t").partition == 1
+
+
+@pytest.mark.parametrize("kind", [TimestampType(), LongType()])
+def test_a_timestamp_is_a_time_or_milliseconds(kind: DataType) -> None:
+    assert find_columns(schema(value=BinaryType(), timestamp=kind), "t").timestamp == 1
+
+
+@pytest.mark.parametrize("kind", [BinaryType(), StringType()])
+def test_headers_may_be_a_map(kind: DataType) -> None:
+    assert find_columns(schema(value=BinaryType(), headers=MapType(StringType(), kind)), "t").headers == 1
+
+
+def test_columns_that_a_user_could_mean_are_named_once_as_ignored(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own Kafka source gives both."""
+    monkeypatch.setattr(columns_module, "_named", set())
+    frame = schema(value=BinaryType(), offset=LongType(), timestampType=IntegerType(), other=LongType())
+    for _ in range(2):
+        find_columns(frame, "t")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kafka_sidecar: column {name} is ignored: records are made of the columns topic, key, value, headers, "
+        "partition, timestamp."
+        for name in ("offset", "timestampType")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +154,15 @@ def test_columns_are_found_by_name_else_without_regard_to_case() -> None:
         (schema(key=BinaryType()), "t", "Required attribute 'value' not found"),
         (schema(value=LongType()), "t", "value attribute unsupported type bigint"),
         (schema(value=BinaryType(), topic=BinaryType()), "t", "topic attribute unsupported type binary"),
-        (schema(value=BinaryType(), partition=LongType()), "t", "partition must be a(n) int"),
+        (schema(value=BinaryType(), partition=DoubleType()), "t", "partition must be a(n) int, bigint or"),
         (schema(value=BinaryType(), headers=ArrayType(StringType())), "t", "headers attribute unsupported"),
+        (schema(value=StructType()), "t", "value must be a(n) string or binary; to_json(value) makes one"),
+        (schema(value=DoubleType()), "t", "value must be a(n) string or binary; string(value) makes one"),
+        (
+            schema(value=BinaryType(), timestamp=DateType()),
+            "t",
+            "unsupported type date. timestamp must be a(n) timestamp or bigint; cast(timestamp as timestamp) makes one",
+        ),
         (schema(VALUE=BinaryType(), Value=BinaryType()), "t", "ambiguous, could be: VALUE, Value"),
     ],
 )

@@ -80,6 +80,43 @@ def test_topic_partition_headers_and_nulls_are_taken_from_columns(
     assert sum(record[1] is None for _, record in rows) == 4
 
 
+@pytest.mark.parametrize(
+    "headers", ["map('h', 'x')", "map('h', cast('x' as binary))"], ids=["map of texts", "map of bytes"]
+)
+@pytest.mark.parametrize(
+    "time", ["timestamp_millis(id * 1000)", "id * 1000"], ids=["timestamp", "milliseconds"]
+)
+def test_a_record_keeps_its_time_its_partition_and_its_headers(
+    spark: SparkSession, daemon: FakeDaemon, time: str, headers: str
+) -> None:
+    """The columns of Spark's Kafka source, as a replay of a topic has them."""
+    frame = spark.range(1, 5).selectExpr(
+        "'v' value", "id % 3 partition", f"{time} timestamp", f"{headers} headers", "id offset"
+    )
+    save(frame, daemon.run_dir, topic="t")
+    assert sorted(record[2:] for _, record in rows_of(daemon)) == sorted(
+        [[["h", b"x"]], number % 3, number * 1000] for number in range(1, 5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        (
+            ["if(id = 5, repeat('x', 1 << 20), 'v') value"],
+            "kafka_sidecar: row 5 of task 0, for topic t: The message for topic t is 10486",
+        ),
+        (["'v' value", "if(id = 5, 1L << 40, 0) partition"], "kafka_sidecar: row 5 of task 0, for topic t: "),
+    ],
+)
+@pytest.mark.parametrize("topic", [{"topic": "t"}, {}], ids=["option", "column"])
+def test_a_row_that_cannot_be_a_record_is_named(
+    spark: SparkSession, daemon: FakeDaemon, columns: list[str], text: str, topic: dict[str, str]
+) -> None:
+    frame = spark.range(0, 10, 1, 1).selectExpr(*columns, "if(id % 2 = 1, 't', 'u') topic")
+    assert text in failure(frame, daemon.run_dir, **topic)
+
+
 def test_a_task_with_more_topics_than_streams_and_the_next_of_its_process(
     spark: SparkSession, daemon: FakeDaemon
 ) -> None:
@@ -127,11 +164,12 @@ def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_pa
         (["'k' key"], {"topic": "t"}, "Required attribute 'value' not found"),
         (["id value"], {"topic": "t"}, "value attribute unsupported type bigint. value must be a(n) string or binary"),
         (["id topic", "'v' value"], {}, "topic attribute unsupported type bigint. topic must be a(n) string"),
-        (["'v' value", "id partition"], {"topic": "t"},
-         "partition attribute unsupported type bigint. partition must be a(n) int"),
+        (["'v' value", "'1' partition"], {"topic": "t"},
+         "partition attribute unsupported type string. partition must be a(n) int"),
         (["'v' value", "array('a') headers"], {"topic": "t"},
          "headers attribute unsupported type array<string>. "
          "headers must be a(n) array<struct<key:string,value:binary>>"),
+        (["struct(*) value"], {"topic": "t"}, "value must be a(n) string or binary; to_json(value) makes one"),
         (["'v' value"], {"topic": "t", "delivery": "exactly_once"}, "delivery=exactly_once is not available"),
         (["'v' value"], {"topic": "t", "kafka__key__serializer": "x"}, "'kafka.key.serializer' is not supported"),
         (["'v' value"], {"topic": "t", "kafka__linger__ms": "5"}, "set linger.ms in the daemon's configuration"),

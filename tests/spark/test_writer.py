@@ -21,7 +21,7 @@ from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
-COLUMNS = Columns(value=0, key=None, topic=None, partition=None, headers=None)
+COLUMNS = Columns(value=0)
 ROWS = pa.record_batch({"value": pa.array([b"1", b"2"])})
 
 
