@@ -11,8 +11,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from sidecar.common.model import ExitStatus
+from sidecar.common.processes import process_state
 from sidecar.common.wording import counted
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError, process_state, read_json, usual_run_dir
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json, usual_run_dir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -19,10 +19,11 @@ from sidecar.cli.common import run_dir_option
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.model import ExitStatus
+from sidecar.common.processes import process_state
 from sidecar.common.wording import counted
 from sidecar.config.needed_packages import NEEDED_PACKAGES
 from sidecar.config.settings import ConfigError, SidecarConfig
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError, process_state, read_json
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json
 from sidecar.doctor.clock import clock_findings
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.memory import memory_findings
@@ -148,7 +149,7 @@ def _worker(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     except ImportError:
         return  # reported above, with the missing package
     try:
-        standby = StandbyWorker()
+        standby = StandbyWorker.spawn()
     except OSError as error:
         yield Finding("FAIL", f"A worker process cannot be made: {error.strerror or error}.")
         return

@@ -13,9 +13,9 @@ from sidecar.cli.common import daemon_info, fail, run_dir_option
 from sidecar.cli.options import timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import own_version
+from sidecar.common.processes import process_start_time
 from sidecar.controller.reload import RELOAD_SIGNAL
 from sidecar.controller.rundir.run_dir import RunDir, read_json
-from sidecar.controller.rundir.run_dir_lock import process_start_time
 
 LOOK_S = 0.005
 

@@ -5,41 +5,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sidecar.common.control import Condition, Configure, FailedRecords, Start
-from sidecar.common.errors import Refused
+from sidecar.common.control import (
+    Condition,
+    Configure,
+    Explained,
+    FailedRecords,
+    NeedTopics,
+    TokenRefused,
+    UpdateMetadataReply,
+)
 from sidecar.common.own_process import hide_memory
-from sidecar.common.tickets import attach_ticket
 from sidecar.common.wording import counted
-from sidecar.config.client_rules import Caller, ClientRules
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.cluster import Cluster
 from sidecar.controller.daemon_status import DaemonStatus
-from sidecar.controller.front.admission import assigned_endpoint, check_hello
 from sidecar.controller.front.asked_cluster import AskedCluster
+from sidecar.controller.front.client_answers import ClientAnswers
 from sidecar.controller.front.control_endpoint import ControlEndpoint, open_control
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import REPEAT_S, StopRequests, StopStep
-from sidecar.controller.front.topic_questions import answer_topics
 from sidecar.controller.lost_run_dir import LostRunDir
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.status.banner import Farewell
+from sidecar.controller.status.explanations import Explanations
 from sidecar.controller.status.failure_book import FailureBook
 from sidecar.controller.status.overview import LOOK_S, Overview
+from sidecar.controller.status.publisher import StatusPublisher
 from sidecar.controller.systemd import Systemd
-from sidecar.controller.workers.assignment import Assignment
-from sidecar.controller.workers.standby_worker import StandbyWorker
+from sidecar.controller.workers.assignment import WorkerChoice
+from sidecar.controller.workers.standby_worker import Standbys, StandbyWorker
 from sidecar.controller.workers.supervisor import Supervisor
-from sidecar.controller.workers.worker_process import WorkerIdentity, WorkerProcess
+from sidecar.controller.workers.worker_process import WorkerProcess
+from sidecar.controller.workers.worker_setup import WorkerSetup
 from sidecar.net.kafka.name_lookup import addresses_of
 from sidecar.net.stubs.tcp_listen import Listening
 from sidecar.telemetry.exporter import Exporter
@@ -62,6 +68,7 @@ class Daemon:
         cluster: Cluster,
         *,
         read: ReadConfig,
+        worker_slots: Sequence[int],
         standbys: deque[StandbyWorker] | None = None,
         control: ControlEndpoint | None = None,
         listening: Listening | None = None,
@@ -74,51 +81,65 @@ class Daemon:
         self.config = config
         self.run_dir = run_dir
         self.store = store
-        self._instance_key = secrets.token_bytes(32)
+        self.cluster = cluster
+        self._control = control
+        self._listening = listening
+        self._loop = asyncio.get_running_loop()
         started_ms = time.time_ns() // 1_000_000
         self._epoch = max(run_dir.last_epoch() + 1, started_ms // 1000)
-        self._systemd = Systemd()
-        self._assignment = Assignment()
-        worker_slots = store.worker_slots(config.integer("daemon.workers"))
         named = config.text("dead_letters.path")
         self._dead_letters = Path(named).absolute() if named else run_dir.dead_letters
-        self._wake_fds = tuple(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in worker_slots)
-        # The segment has the size that its creator chose; all workers that share it divide it.
-        self._for_workers = {
-            "buffer.memory": store.buffer_memory_bytes,
-            "daemon.workers": len(worker_slots),
-            "dead_letters.path": str(self._dead_letters),
-        }
         self._config_serial = 0
-        self._failures = FailureBook()
-        self.orders = Orders(run_dir, use=self._configure_workers)
-        self._rules = ClientRules.from_mapping(config.to_mapping())
-        self._overview = Overview(cluster, store, lambda: self.orders.pauses.topics)
+        self._background: set[asyncio.Task[Any]] = set()
         self._stop_asked = asyncio.Event()
         self._stop_requests = StopRequests()
         self._farewell: Farewell | None = None
         """Set once it drains."""
         self._fatal = ""
-        self._background: set[asyncio.Task[Any]] = set()
-        self._loop = asyncio.get_running_loop()
-        self.supervisor = Supervisor(
-            workers=config.integer("daemon.workers"),
-            worker_slots=worker_slots,
-            cpus=self._configured_cpus(),
-            heartbeat_timeout_s=config.number("daemon.heartbeat_timeout_s"),
-            restart_backoff_max_ms=config.number("daemon.restart_backoff_max_ms"),
-            slots=store,
-            owner=self,
-            cluster=cluster,
-            last_epoch=self._epoch,
-            with_standby=bool(config.values["daemon.standby"]),
-            standbys=standbys,
-        )
-        self.supervisor.explanations.use(lambda: self._rules, self._failures)
-        self.cluster = cluster
-        self.status = DaemonStatus(
+        self.is_handed_over = False
+        """Whether a successor has taken over: nothing is drained, and everything is left as it is."""
+        self._systemd = Systemd()
+        self._failures = FailureBook()
+        self.orders = Orders(run_dir, use=self._configure_workers)
+        self._overview = Overview(cluster, store, lambda: self.orders.pauses.topics)
+        self._worker_setup = WorkerSetup(
             config,
             run_dir,
+            store,
+            workers=len(worker_slots),
+            dead_letters=self._dead_letters,
+            controller_epoch=self._epoch,
+            pauses=lambda: self.orders.pauses,
+        )
+        self._explanations = Explanations(
+            lambda: self.supervisor.ready, lambda: self._answers.rules, self._failures
+        )
+        self.supervisor = self._new_supervisor(
+            worker_slots,
+            Standbys(
+                deque() if standbys is None else standbys,
+                is_wanted=bool(config.values["daemon.standby"]),
+                on_change=self.changed,
+            ),
+        )
+        self._worker_choice = WorkerChoice(self.supervisor, store)
+        self._asked = AskedCluster(
+            lambda: self.config,
+            lambda: self.cluster.snapshot.nodes,
+            partial(addresses_of, self._loop),
+            self._ask_again,
+        )
+        self._answers = ClientAnswers(
+            config,
+            worker_of=self._worker_choice.worker_of,
+            instance_key=self._worker_setup.instance_key,
+            ask_cluster=cluster.topics,
+            asked=self._asked,
+            orders=self.orders,
+            stop_requests=self._stop_requests,
+        )
+        self.status = DaemonStatus(
+            config,
             store,
             cluster,
             supervisor=self.supervisor,
@@ -126,30 +147,61 @@ class Daemon:
             overview=self._overview,
             failures=self._failures,
             stop_requests=self._stop_requests,
-            systemd=self._systemd,
             constant={
                 "instance": instance.hex(),
                 "dead_letters": str(self._dead_letters),
                 "started_ms": started_ms,
                 "controller_epoch": self._epoch,
+                "run_dir": str(run_dir.path),
+                "segment": str(store.path),
+                "reload_json": str(run_dir.reload_json),
             },
         )
-        self.changed = self.status.changed
-        """Called when something that ``status`` shows has changed."""
-        self.cluster.became_active(self._epoch, self.changed)
-        self.is_handed_over = False
-        """Whether a successor has taken over: nothing is drained, and everything is left as it is."""
-        self._control = control
-        self._listening = listening
-        self._asked = AskedCluster(
-            lambda: self.config,
-            lambda: self.cluster.snapshot.nodes,
-            partial(addresses_of, self._loop),
-            lambda: self._control.ask_again() if self._control is not None else None,
+        self._publisher = StatusPublisher(
+            run_dir,
+            status=self.status.to_mapping,
+            sentence=self.status.sentence,
+            last_epoch=lambda: self.supervisor.last_epoch,
+            show=self._systemd.status,
         )
         self.reload = Reload(
             config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
         )
+
+    def _new_supervisor(self, worker_slots: Sequence[int], standbys: Standbys) -> Supervisor:
+        cpus = self.config.values["daemon.cpus"]
+        return Supervisor(
+            workers=self.config.integer("daemon.workers"),
+            worker_slots=worker_slots,
+            cpus=[int(cpu) for cpu in cpus] if isinstance(cpus, list) and cpus else None,
+            heartbeat_timeout_s=self.config.number("daemon.heartbeat_timeout_s"),
+            restart_backoff_max_ms=self.config.number("daemon.restart_backoff_max_ms"),
+            slots=self.store,
+            setup=self._worker_setup,
+            routes={
+                NeedTopics: lambda _, message: self.cluster.topics_needed(message),
+                TokenRefused: lambda _, message: self.cluster.token_refused(message.fingerprint),
+                UpdateMetadataReply: self.cluster.update_replied,
+                Condition: self._on_condition,
+                Explained: self._explanations.answered,
+                FailedRecords: self._on_failed_records,
+            },
+            on_joined=self._on_worker_joined,
+            on_left=self._on_worker_left,
+            on_change=self.changed,
+            on_fatal=self.fail,
+            last_epoch=self._epoch,
+            standbys=standbys,
+        )
+
+    def changed(self) -> None:
+        """Something that ``status`` shows has changed."""
+        self._publisher.changed()
+
+    def _ask_again(self) -> None:
+        """Try the HELLOs that wait again."""
+        if self._control is not None:
+            self._control.ask_again()
 
     # ---- life
 
@@ -165,14 +217,18 @@ class Daemon:
             exporter.start(
                 health=self.status.judge, status=self.status.to_mapping, failures=self._failures.counts
             )
-        self.status.publish()
+        self.cluster.became_active(self._epoch, self.changed)
+        self._publisher.publish()
+        self._worker_setup.open()
         self.supervisor.start()
         self.status.control = self._control
-        self._control.serve(self._hello, self._topics, self._order, self.supervisor.explanations.answer)
+        self._control.serve(
+            self._answers.hello, self._answers.topics, self._answers.order, self._explanations.answer
+        )
         self._control.check_asked = self._asked.wait
         self._control.why_waits = self._overview.why_waits
         if self._listening is not None:
-            self._control.listen(self._listening, lambda: self._rules, self.changed)
+            self._control.listen(self._listening, lambda: self._answers.rules, self.changed)
         self._spawn(self._remind())
         self._spawn(self._look())
         if self._systemd.watchdog_interval_s is not None:
@@ -196,8 +252,7 @@ class Daemon:
             log.info("%s: draining (at most %g s).", why, self.config.number("daemon.shutdown_timeout_s"))
             self._systemd.stopping("Draining")
             self._stop_asked.set()
-            if self._control is not None:
-                self._control.ask_again()
+            self._ask_again()
             self.changed()
         else:
             log.warning("%s again: records not delivered yet fail to their senders.", why)
@@ -247,14 +302,13 @@ class Daemon:
         self._asked.close()
         for task in self._background:
             task.cancel()
-        self.status.close()
+        self._publisher.close()
         if self._control is not None:
             self._control.close()
         await self.cluster.close()
         if self.status.exporter is not None:
             self.status.exporter.close()
-        for fd in self._wake_fds:
-            os.close(fd)
+        self._worker_setup.close()
         try:
             self.run_dir.store_epoch(self.supervisor.last_epoch)
         except OSError as error:
@@ -275,7 +329,7 @@ class Daemon:
         where = f", metrics at {exporter.shown_address}" if exporter else ""
         tcp = f" and {self.config.text('daemon.listen')}" if self._listening else ""
         log.info("Taking clients at %s%s%s.", self.run_dir.control_socket, tcp, where)
-        self.status.ready()
+        self._systemd.ready(self.status.sentence())
         on_ready()
 
     async def _remind(self) -> None:
@@ -298,7 +352,7 @@ class Daemon:
         self.run_dir.publish_segment(self.store.path)
         self.run_dir.store_epoch(self.supervisor.last_epoch)
         self.run_dir.publish_pauses(self.orders.pauses.to_mapping())
-        self.status.publish()
+        self._publisher.publish()
 
     async def _feed_watchdog(self, interval_s: float) -> None:
         while True:
@@ -318,8 +372,8 @@ class Daemon:
         worker.
         """
         # Workers that start from now on get it with START.
-        self.config = self.status.config = config
-        self._rules = ClientRules.from_mapping(config.to_mapping())
+        self.config = self.status.config = self._worker_setup.config = config
+        self._answers.use(config)
         if config.holds_secrets:
             hide_memory()
         logging.getLogger().setLevel(config.text("log.level").upper())
@@ -333,7 +387,7 @@ class Daemon:
         time.
         """
         self._config_serial += 1
-        message = Configure(self._config_serial, self._worker_settings())
+        message = Configure(self._config_serial, self._worker_setup.settings())
         late = await self.supervisor.configure(message, WORKERS_ANSWER_S)
         self.changed()
         return [
@@ -347,98 +401,24 @@ class Daemon:
 
     # ---- workers
 
-    def worker_endpoint(self, index: int, epoch: int) -> str:
-        return f"ipc://{self.run_dir.worker_socket(index, epoch)}"
-
-    def start_message(self, identity: WorkerIdentity) -> Start:
-        return Start(
-            worker_index=identity.index,
-            worker_epoch=identity.epoch,
-            slot=identity.slot,
-            incarnation=identity.incarnation,
-            endpoint=identity.endpoint,
-            instance_key=self._instance_key,
-            segment_fd=self.store.fd,
-            wake_fds=self._wake_fds,
-            controller_epoch=self._epoch,
-            segment_path=str(self.store.path),
-            config=self._worker_settings(),
-            extra={
-                "run_dir": str(self.run_dir.path),
-                "workers_lock": str(self.run_dir.workers_lock),
-            },
-        )
-
-    def _worker_settings(self) -> dict[str, object]:
-        own = {"holds_secrets": self.config.holds_secrets}
-        return self.config.to_mapping() | own | self.orders.pauses.to_settings() | self._for_workers
-
-    def worker_joined(self, worker: WorkerProcess) -> None:
+    def _on_worker_joined(self, worker: WorkerProcess) -> None:
         """Send a new worker all metadata, and admit the clients that wait for it."""
         self.cluster.worker_joined(worker)
-        if self._control is not None:
-            self._control.ask_again()
+        self._ask_again()
 
-    def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
+    def _on_condition(self, worker: WorkerProcess, condition: Condition) -> None:
         """Take a worker's report on its brokers, pool and streams."""
         self._overview.report(worker.identity.index, condition)
         self.changed()
 
-    def worker_left(self, worker: WorkerProcess) -> None:
+    def _on_worker_left(self, worker: WorkerProcess) -> None:
         """Forget a worker that is gone, send no client to it, and remove its socket."""
         self.cluster.worker_left(worker)
-        self._assignment.worker_left(worker.identity.index)
+        self._worker_choice.worker_left(worker.identity.index)
         self._overview.worker_left(worker.identity.index)
         self.run_dir.remove_worker_socket(worker.identity.index, worker.identity.epoch)
 
-    def records_failed(self, message: FailedRecords) -> None:
+    def _on_failed_records(self, _: WorkerProcess, message: FailedRecords) -> None:
         """Count, log and show a worker's failed records."""
         self._failures.add(message.rows, time.time_ns() / 1e6, self._loop.time() * 1e3)
         self.changed()
-
-    def _configured_cpus(self) -> list[int] | None:
-        cpus = self.config.values["daemon.cpus"]
-        return [int(cpu) for cpu in cpus] if isinstance(cpus, list) and cpus else None
-
-    # ---- clients
-
-    def _hello(self, fields: list[Any], caller: Caller) -> tuple[str, int, bytes] | None:
-        """(endpoint, epoch, ticket) of a client's worker; None while that is not ready. Raises Refused."""
-        client_id, name, token_digest = check_hello(fields, self._rules, caller)
-        if self._stop_requests.is_stopping:
-            raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
-        if not self._asked.check(fields[6] if len(fields) > 6 else None, name):
-            return None
-        identity = self._worker_for(client_id)
-        if identity is None:
-            return None
-        return (
-            assigned_endpoint(fields, caller, identity.endpoint, self.config, identity.index),
-            identity.epoch,
-            attach_ticket(self._instance_key, client_id, name, identity.epoch, token_digest),
-        )
-
-    async def _topics(self, names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[Any]:
-        return await answer_topics(self.cluster.topics, self._rules, names, max_wait_ms, caller)
-
-    async def _order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
-        if self._stop_requests.is_stopping:
-            raise Refused("DRAINING", "The daemon is shutting down, which delivers all that it holds.")
-        done = await self.orders.carry_out(verb, topics, caller)
-        await asyncio.sleep(0)  # so that daemon.json shows it before the answer arrives
-        return done
-
-    def _worker_for(self, client_id: bytes) -> WorkerIdentity | None:
-        """The worker that has the client's row, and only that; a new client gets one by ``Assignment``."""
-        ready = {worker.identity.index: worker for worker in self.supervisor.ready}
-        slot = self.store.slot_of(client_id)
-        if slot is not None:
-            return next((each.identity for each in ready.values() if each.identity.slot == slot), None)
-        loads = {
-            index: self.store.clients_connected(each.identity.slot)
-            for index, each in ready.items()
-            if self.supervisor.is_for_new_clients(each)
-        }
-        free_rows = {index: self.store.free_rows(ready[index].identity.slot) for index in loads}
-        index = self._assignment.assign(client_id, loads, free_rows, self._loop.time() * 1000.0)
-        return None if index is None else ready[index].identity

@@ -1,9 +1,7 @@
-"""DaemonStatus: the state that a running daemon shows in daemon.json, on its page, at /healthz and to systemd."""
+"""DaemonStatus: the state of a running daemon, as its page, daemon.json, /healthz and systemd show it."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -11,24 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.common.own_process import own_version
-from sidecar.common.sparse_log import SparseLog
+from sidecar.common.processes import process_start_time
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.cluster import Cluster
 from sidecar.controller.front.control_endpoint import ControlEndpoint
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import StopRequests
-from sidecar.controller.rundir.run_dir import RunDir
-from sidecar.controller.rundir.run_dir_lock import process_start_time
 from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.status.failure_book import FailureBook
 from sidecar.controller.status.health import ADVICE, Health, disk_sentence, workers_missing
 from sidecar.controller.status.note import Note, Runbook, to_rows
 from sidecar.controller.status.overview import Overview
-from sidecar.controller.systemd import Systemd
 from sidecar.controller.workers.supervisor import Supervisor
 from sidecar.telemetry.exporter import Exporter
-
-log = logging.getLogger(__name__)
 
 
 class DaemonStatus:
@@ -37,7 +30,6 @@ class DaemonStatus:
     def __init__(
         self,
         config: SidecarConfig,
-        run_dir: RunDir,
         store: SegmentStore,
         cluster: Cluster,
         *,
@@ -46,7 +38,6 @@ class DaemonStatus:
         overview: Overview,
         failures: FailureBook,
         stop_requests: StopRequests,
-        systemd: Systemd,
         constant: Mapping[str, Any],
     ) -> None:
         """``constant``: keys of the status that never change."""
@@ -56,7 +47,6 @@ class DaemonStatus:
         self.control: ControlEndpoint | None = None
         self.replaced_pid: int | None = None
         """The process id of the daemon that this one took over from."""
-        self._run_dir = run_dir
         self._store = store
         self._cluster = cluster
         self._supervisor = supervisor
@@ -64,12 +54,7 @@ class DaemonStatus:
         self._overview = overview
         self._failures = failures
         self._stop_requests = stop_requests
-        self._systemd = systemd
         self._constant = constant
-        self._shown_state = ""
-        self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1000)
-        self._loop = asyncio.get_running_loop()
-        self._publish_handle: asyncio.Handle | None = None
 
     def health(self) -> Health:
         """Whether records are taken and delivered now, and if not, a sentence why."""
@@ -114,6 +99,10 @@ class DaemonStatus:
         health = self.health()
         return health.is_healthy, health.sentence
 
+    def sentence(self) -> str:
+        """The state in words, also for `systemctl status`."""
+        return self.health().sentence or "Running"
+
     def to_mapping(self) -> dict[str, Any]:
         """The data of daemon.json, of the page and of `status --json`."""
         health = self.health()
@@ -135,9 +124,6 @@ class DaemonStatus:
             "accepts_records": self._accepts_records,
             "sentence": health.sentence,
             "advice": health.remedy,
-            "run_dir": str(self._run_dir.path),
-            "segment": str(self._store.path),
-            "reload_json": str(self._run_dir.reload_json),
             "http": self.exporter.address if self.exporter else "",
             "listen": self.config.text("daemon.listen"),
             "curve_public_keys": self.control.public_keys if self.control else [],
@@ -189,36 +175,3 @@ class DaemonStatus:
             "held": held,
             "sentence": f"The previous daemon {how}; its segment held {held or 'nothing'}.",
         }
-
-    def changed(self) -> None:
-        """Write daemon.json soon, once for all changes of this turn."""
-        if self._publish_handle is None:
-            self._publish_handle = self._loop.call_soon(self.publish)
-
-    def ready(self) -> None:
-        """Notify systemd that all workers are ready."""
-        self._shown_state = self.health().sentence or "Running"
-        self._systemd.ready(self._shown_state)
-
-    def close(self) -> None:
-        if self._publish_handle is not None:
-            self._publish_handle.cancel()
-
-    def _note_state(self) -> None:
-        """Update the text of `systemctl status`, which is the sentence of /healthz."""
-        shown = self.health().sentence or "Running"
-        if shown != self._shown_state:
-            self._shown_state = shown
-            self._systemd.status(shown)
-
-    def publish(self) -> None:
-        self._publish_handle = None
-        self._note_state()
-        try:
-            self._run_dir.publish(self.to_mapping())
-            self._run_dir.store_epoch(self._supervisor.last_epoch)
-        except OSError as error:
-            if not self._run_dir.is_lost:  # which was logged before
-                self._sparse_log.warning(
-                    "publish", "Run dir %s cannot be written: %s.", self._run_dir.path, error
-                )

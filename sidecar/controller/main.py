@@ -185,7 +185,7 @@ class _Service:
         count = self.config.integer("daemon.workers")
         try:
             for _ in range(count):
-                self.standbys.append(StandbyWorker())
+                self.standbys.append(StandbyWorker.spawn())
         except OSError as error:
             raise RunDirError(f"A worker process cannot be started: {error}.") from None
 
@@ -263,6 +263,7 @@ class _Service:
             instance,
             cluster,
             read=self.read,
+            worker_slots=store.worker_slots(self.config.integer("daemon.workers")),
             standbys=self.standbys,
             control=control,
             listening=listening,

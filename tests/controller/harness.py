@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sidecar.common.control import FailedRecords, NeedTopics, Start, UpdateMetadataReply
+from sidecar.common.control import NeedTopics, Start, UpdateMetadataReply
+from sidecar.controller.workers.standby_worker import Standbys
 from sidecar.controller.workers.supervisor import Supervisor
 from sidecar.controller.workers.worker_process import WorkerIdentity, WorkerProcess
 from tests.patience import PATIENCE_S
@@ -66,7 +68,6 @@ class Harness:
         self.left: list[WorkerIdentity] = []
         self.needed: list[NeedTopics] = []
         self.replies: list[tuple[int, UpdateMetadataReply]] = []
-        self.failed: list[FailedRecords] = []
         self.fatal: list[str] = []
         self._behaviour = behaviour
         self._changed = asyncio.Event()
@@ -78,14 +79,22 @@ class Harness:
             heartbeat_timeout_s=heartbeat_timeout_s,
             restart_backoff_max_ms=restart_backoff_max_ms,
             slots=self.slots,
-            owner=self,
-            cluster=self,
+            setup=self,
+            routes={
+                NeedTopics: lambda _, message: self.topics_needed(message),
+                UpdateMetadataReply: self.update_replied,
+            },
+            on_joined=lambda worker: self.joined.append(worker.identity),
+            on_left=lambda worker: self.left.append(worker.identity),
+            on_change=self._changed.set,
+            on_fatal=self.fatal.append,
             last_epoch=1000,
-            with_standby=with_standby,
-            worker_command=worker_command,
+            standbys=Standbys(
+                deque(), is_wanted=with_standby, on_change=self._changed.set, command=worker_command
+            ),
         )
 
-    def worker_endpoint(self, index: int, epoch: int) -> str:
+    def endpoint(self, index: int, epoch: int) -> str:
         return f"ipc://unused-{index}.{epoch}"
 
     def start_message(self, identity: WorkerIdentity) -> Start:
@@ -99,22 +108,6 @@ class Harness:
             segment_fd=-1,
             config={"behaviour": self._behaviour},
         )
-
-    def worker_joined(self, worker: WorkerProcess) -> None:
-        self.joined.append(worker.identity)
-
-    def worker_left(self, worker: WorkerProcess) -> None:
-        self.left.append(worker.identity)
-
-    def records_failed(self, message: FailedRecords) -> None:
-        self.failed.append(message)
-        self._changed.set()
-
-    def changed(self) -> None:
-        self._changed.set()
-
-    def fail(self, sentence: str) -> None:
-        self.fatal.append(sentence)
 
     def topics_needed(self, message: NeedTopics) -> None:
         self.needed.append(message)

@@ -48,11 +48,10 @@ def ask(
     workers: list[Worker], caller: Caller = OWNER, rules: ClientRules | None = None, times: int = 1
 ) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
-        explanations = Explanations(lambda: cast(Any, workers))
         failures = FailureBook()
         failures.add([FailureRow("t?0", 29, "No.", 0, 1, "a")], 0.0, 0.0)
         failures.add([FailureRow("secret", 29, "No.", 0, 1, "a")], 0.0, 0.0)
-        explanations.use(lambda: rules or ClientRules({}), failures)
+        explanations = Explanations(lambda: cast(Any, workers), lambda: rules or ClientRules({}), failures)
         for worker in workers:
             worker.explanations = explanations
         answers = await asyncio.gather(*(explanations.answer("", caller) for _ in range(times)))

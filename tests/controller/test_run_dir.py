@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
+from sidecar.common.processes import process_start_time
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json
-from sidecar.controller.rundir.run_dir_lock import process_start_time
 from sidecar.tools.testing.waiting import wait_until
 from tests.controller.run_dir_holder import hold
 from tests.patience import PATIENCE_S

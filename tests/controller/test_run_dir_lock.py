@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.common.processes import process_start_time
 from sidecar.controller.rundir import run_dir_lock
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.controller.rundir.run_dir_lock import (
     LOCK_RETRY_S,
     Holder,
     look_at_lock,
-    process_start_time,
     release_run_dir_lock,
     take_run_dir_lock,
 )

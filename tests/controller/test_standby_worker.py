@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 
 def ended(program: str) -> StandbyWorker:
-    standby = StandbyWorker((sys.executable, "-c", program))
+    standby = StandbyWorker.spawn((sys.executable, "-c", program))
     assert asyncio.run(standby.wait_warm()) is False
     standby.process.wait(20)
     return standby
@@ -37,7 +37,7 @@ def test_one_that_is_loaded_says_so_and_one_that_ends_does_not() -> None:
     standby = ended("pass")
     assert last_line(standby.take_words()) == ""
     standby.end()
-    warm = StandbyWorker()
+    warm = StandbyWorker.spawn()
     assert asyncio.run(warm.wait_warm()) is True
     assert asyncio.run(warm.wait_warm()) is True, "the message stays in the socket"
     warm.end()

@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from sidecar.common.control import NeedTopics, UpdateMetadataReply
-from sidecar.controller.rundir.run_dir import process_state
+from sidecar.common.processes import process_state
 from sidecar.controller.workers import supervisor
 from sidecar.controller.workers.standby_worker import StandbyWorker
 from sidecar.controller.workers.supervisor import FAILED_STARTS_MAX, choose_cpus
@@ -103,17 +103,17 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Harness) -> None:
 
 
 @with_harness(workers=2, heartbeat_timeout_s=0.6)
-async def test_a_look_at_one_worker_that_fails_leaves_the_others_watched(it: Harness) -> None:
-    """The task that looks had ended without a word, and a worker that hung was never replaced."""
+async def test_a_failed_check_of_one_worker_leaves_the_others_watched(it: Harness) -> None:
+    """The task that checks had ended without a word, and a worker that hung was never replaced."""
     await it.supervisor.wait_all_ready()
-    look = it.supervisor._heartbeats.look_at
+    check = it.supervisor._heartbeats.check
 
     def fail_at_the_first(worker: WorkerProcess) -> None:
         if worker.identity.index == 0:
             raise RuntimeError("a bug")
-        look(worker)
+        check(worker)
 
-    it.supervisor._heartbeats.look_at = fail_at_the_first  # type: ignore[method-assign]
+    it.supervisor._heartbeats.check = fail_at_the_first  # type: ignore[method-assign]
     it.slots.silent.add(it.worker(1).identity.slot)
     await it.until(lambda: it.left)
     assert [identity.index for identity in it.left] == [1]

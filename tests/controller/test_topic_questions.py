@@ -9,7 +9,7 @@ import pytest
 
 from sidecar.common.errors import Code, Refused
 from sidecar.config.client_rules import Caller, ClientRule, ClientRules
-from sidecar.controller.front.topic_questions import answer_topics
+from sidecar.controller.front.client_answers import answer_topics
 
 CLUSTER = ["audit", "billing-in", "billing-secret", "orders"]
 BILLING = ClientRule("billing", uids=(1001,), allow=("billing-*", "orders"), deny=("*-secret",))

@@ -24,7 +24,7 @@ async def _say_ready(it: Harness, worker: WorkerProcess) -> None:
         await it.supervisor.wait_all_ready()
     else:
         # Also a message that was still in a dead worker's socket comes this way.
-        it.supervisor.heard(worker, Ready(worker.pid, worker.identity.epoch))
+        it.supervisor.on_message(worker, Ready(worker.pid, worker.identity.epoch))
 
 
 async def _drain(it: Harness, worker: WorkerProcess) -> None:

@@ -15,8 +15,6 @@ TYPED_IN_CIRCLES = {
         | {"room_wait", "wait_reasons", "missing_resources", "green_lock"}
     ),
     frozenset({"columns", "producer", "rows_call"}),
-    # Parts that are handed each other when they are wired.
-    frozenset({"cluster", "heartbeats", "supervisor", "worker_process"}),
 }
 """Files that name each other's types under TYPE_CHECKING only. Shorten it; a new circle needs a reason here."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.rundir.run_dir import process_state
+from sidecar.common.processes import process_state
 from sidecar.controller.workers.supervisor import STEADY_MS
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.forked_clients import start_clients

@@ -11,7 +11,7 @@ import pytest
 
 from client_stub import Producer
 from sidecar.common.model import ExitStatus
-from sidecar.controller.rundir.run_dir import process_state
+from sidecar.common.processes import process_state
 from sidecar.shm import layout
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.model import ExitStatus
-from sidecar.controller.rundir.run_dir import process_state
+from sidecar.common.processes import process_state
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic

@@ -162,7 +162,7 @@ class OwnController:
         self._heard: list[ControlMessage] = []
         servers = [f"bootstrap.servers={bootstrap_servers}", "buffer.memory=8388608", "linger.ms=0"]
         self._endpoint = f"ipc://{folder}/worker-0.sock"
-        self._worker = StandbyWorker()
+        self._worker = StandbyWorker.spawn()
         self._worker.socket.settimeout(TIMEOUT_S)
         with self._path.open("r+b") as file:
             start = Start(

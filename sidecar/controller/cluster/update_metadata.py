@@ -34,31 +34,44 @@ Send = Callable[[UpdateMetadata], None]
 class MetadataPush:
     """One worker's updates in order, and the task that sends them: the next is sent when the last is answered."""
 
-    def __init__(self, worker_id: int, worker_epoch: int, send: Send, pusher: MetadataPusher) -> None:
-        """The first update is a full one."""
+    def __init__(
+        self,
+        worker_id: int,
+        worker_epoch: int,
+        send: Send,
+        full_update: Callable[[], UpdateMetadata],
+        *,
+        reply_timeout_s: float,
+    ) -> None:
+        """``full_update`` makes one of the state at that time."""
         self.worker_epoch = worker_epoch
         self._worker_id = worker_id
         self._send = send
-        self._pusher = pusher
+        self._full_update = full_update
+        self._reply_timeout_s = reply_timeout_s
         self._queue: deque[UpdateMetadata] = deque()
         self._queued = asyncio.Event()
         self._answered = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self.put_all()
+        self._task: asyncio.Task[None] | None = None
 
-    def put(self, partitions: tuple[PartitionUpdate, ...] = ()) -> None:
-        """Queue an update with these partition states; with none, only the brokers changed. Never waits."""
+    def start(self) -> None:
+        """Begin to send. The first update is a full one."""
+        self.put_all()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def put(self, update: UpdateMetadata) -> None:
+        """Queue an update. Never waits."""
         if len(self._queue) >= QUEUE_MAX:
             log.warning("Worker %d is slow to take metadata; it gets one full update.", self._worker_id)
             self.put_all()
             return
-        self._queue.append(self._pusher.update(self.worker_epoch, partitions))
+        self._queue.append(update)
         self._queued.set()
 
     def put_all(self) -> None:
         """Queue a full update, which replaces all that wait."""
         self._queue.clear()
-        self._queue.append(self._pusher.full_update(self.worker_epoch))
+        self._queue.append(self._full_update())
         self._queued.set()
 
     def replied(self, reply: UpdateMetadataReply) -> None:
@@ -68,7 +81,8 @@ class MetadataPush:
         self._answered.set()
 
     def close(self) -> None:
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def _run(self) -> None:
         while True:
@@ -86,11 +100,11 @@ class MetadataPush:
                 self.put_all()
                 continue
             # A worker that is slow to answer delays only itself; its end cancels this task.
-            if not await happens_within(self._answered, self._pusher.reply_timeout_s):
+            if not await happens_within(self._answered, self._reply_timeout_s):
                 log.warning(
                     "Worker %d did not answer an UpdateMetadata within %g s; it gets the full state.",
                     self._worker_id,
-                    self._pusher.reply_timeout_s,
+                    self._reply_timeout_s,
                 )
                 self.put_all()
 
@@ -101,7 +115,7 @@ class MetadataPusher:
     """
 
     def __init__(self, controller_id: int, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        self.reply_timeout_s = reply_timeout_s
+        self._reply_timeout_s = reply_timeout_s
         self._controller_id = controller_id
         self._controller_epoch = 0
         self._snapshot = EMPTY_SNAPSHOT
@@ -118,9 +132,15 @@ class MetadataPusher:
     def worker_joined(self, worker_id: int, worker_epoch: int, send: Send) -> None:
         """Add a worker that is ready: send everything to it, and the brokers to all others."""
         self.worker_left(worker_id)
-        for push in self._pushes.values():
-            push.put()
-        self._pushes[worker_id] = MetadataPush(worker_id, worker_epoch, send, self)
+        self._put_in_all(())
+        push = self._pushes[worker_id] = MetadataPush(
+            worker_id,
+            worker_epoch,
+            send,
+            lambda: self._update(worker_epoch, tuple(partition_updates(self._snapshot)), is_full=True),
+            reply_timeout_s=self._reply_timeout_s,
+        )
+        push.start()
 
     def worker_left(self, worker_id: int) -> None:
         push = self._pushes.pop(worker_id, None)
@@ -148,18 +168,19 @@ class MetadataPusher:
         self._snapshot = new
         difference = diff_snapshots(old, new, expired, gone)
         if difference.brokers_changed or difference.partitions:
-            for push in self._pushes.values():
-                push.put(difference.partitions)
+            self._put_in_all(difference.partitions)
 
     def close(self) -> None:
         """Stop the sending task of every worker."""
         for worker_id in list(self._pushes):
             self.worker_left(worker_id)
 
-    def full_update(self, worker_epoch: int) -> UpdateMetadata:
-        return self.update(worker_epoch, tuple(partition_updates(self._snapshot)), is_full=True)
+    def _put_in_all(self, partitions: tuple[PartitionUpdate, ...]) -> None:
+        """Queue these partition states for every worker; with none, only the brokers have changed."""
+        for push in self._pushes.values():
+            push.put(self._update(push.worker_epoch, partitions))
 
-    def update(
+    def _update(
         self, worker_epoch: int, partitions: tuple[PartitionUpdate, ...], *, is_full: bool = False
     ) -> UpdateMetadata:
         """An update with the brokers that are alive now (rule U3)."""

@@ -18,15 +18,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.controller.rundir.run_dir import (
-    TAKERS_LOCK_FILE,
-    RunDir,
-    RunDirError,
-    kill_and_wait,
-    process_state,
-    read_json,
-)
-from sidecar.controller.rundir.run_dir_lock import process_start_time
+from sidecar.common.processes import process_start_time, process_state
+from sidecar.controller.rundir.run_dir import TAKERS_LOCK_FILE, RunDir, RunDirError, kill_and_wait, read_json
 from sidecar.shm.private_files import open_private
 
 log = logging.getLogger(__name__)

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from client_stub.io.run_dir import default_run_dir, not_permitted_text
+from sidecar.common.processes import process_start_time, process_state
 from sidecar.common.wording import counted
 from sidecar.controller.rundir.own_files import NotOurs, check_entries, check_folder
 from sidecar.controller.rundir.run_dir_lock import (
     look_at_lock,
-    process_start_time,
     release_run_dir_lock,
     take_run_dir_lock,
 )
@@ -75,14 +75,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def process_state(pid: int) -> str | None:
-    """The letter of /proc/PID/stat: R, S, T (stopped), D, Z …; None when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
 
 
 class RunDir:

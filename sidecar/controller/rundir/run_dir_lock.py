@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sidecar.common.byte_locks import ByteLock
+from sidecar.common.processes import process_start_time
 from sidecar.shm.private_files import open_private
 
 LOCK_RETRY_S: Final = 1.0
@@ -31,19 +32,6 @@ class Holder(NamedTuple):
     pid: int
     """-1 if unknown."""
     start_time: int
-
-
-def process_start_time(pid: int, *, alive: bool = False) -> int | None:
-    """The start time of ``pid`` in clock ticks since boot, which tells a reused pid apart; None without such a
-    process.
-
-    ``alive``: None also for a process that has ended but was not reaped.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if alive and fields[0] in {"Z", "X"} else int(fields[19])
 
 
 def take_run_dir_lock(path: Path) -> int | None:

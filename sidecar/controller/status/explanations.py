@@ -45,21 +45,19 @@ class Asked(Protocol):
 class Explanations:
     """Asks the workers that are ready now. Belongs to the controller's loop."""
 
-    def __init__(self, workers: Callable[[], Sequence[Asked]]) -> None:
+    def __init__(
+        self, workers: Callable[[], Sequence[Asked]], rules: Callable[[], ClientRules], failures: FailureBook
+    ) -> None:
+        """``rules`` say which topics users may see; ``failures`` are shown."""
         self._workers = workers
         self._clock = MonotonicClock()
-        self._rules: Callable[[], ClientRules] = lambda: ClientRules({})
-        self._failures = FailureBook()
+        self._rules = rules
+        self._failures = failures
         self._serial = 0
         self._answers: dict[int, Explained] = {}
         """Worker index → its answer to the open question."""
         self._came = asyncio.Event()
         self._asking = asyncio.Lock()
-
-    def use(self, rules: Callable[[], ClientRules], failures: FailureBook) -> None:
-        """Set the rules that say which topics users may see, and the failures to show."""
-        self._rules = rules
-        self._failures = failures
 
     def answered(self, worker: Asked, answer: Explained) -> None:
         if answer.serial == self._serial:

@@ -1,15 +1,17 @@
 """Assigns clients to workers: to the worker that a client had while that lives, else to the one with the fewest
 clients of those with rows for its topics.
-
-Sans-IO. Not thread-safe.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final
 
+from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.workers.supervisor import Supervisor
+from sidecar.controller.workers.worker_process import WorkerIdentity
 from sidecar.shm.layout import STREAMS_MAX
 
 REMEMBERED_MAX = 65_536
@@ -27,8 +29,41 @@ does. A client may use 200, and the last 128 are for topics that Kafka has.
 """
 
 
+class WorkerChoice:
+    """The worker of each client, by the segment's rows and by ``Assignment``. Belongs to the controller's loop."""
+
+    def __init__(self, supervisor: Supervisor, store: SegmentStore) -> None:
+        self._supervisor = supervisor
+        self._store = store
+        self._assignment = Assignment()
+
+    def worker_of(self, client_id: bytes) -> WorkerIdentity | None:
+        """The worker that has the client's row, and only that; a new client gets one by ``Assignment``. None while it
+        is not ready.
+        """
+        ready = {worker.identity.index: worker for worker in self._supervisor.ready}
+        slot = self._store.slot_of(client_id)
+        if slot is not None:
+            return next((each.identity for each in ready.values() if each.identity.slot == slot), None)
+        loads = {
+            index: self._store.clients_connected(each.identity.slot)
+            for index, each in ready.items()
+            if self._supervisor.is_for_new_clients(each)
+        }
+        free_rows = {index: self._store.free_rows(ready[index].identity.slot) for index in loads}
+        index = self._assignment.assign(client_id, loads, free_rows, time.monotonic() * 1000.0)
+        return None if index is None else ready[index].identity
+
+    def worker_left(self, index: int) -> None:
+        """Forget a worker that has left."""
+        self._assignment.worker_left(index)
+
+
 class Assignment:
-    """Client id → worker index, for clients without a row yet. A client that asks twice gets the same worker."""
+    """Client id → worker index, for clients without a row yet. A client that asks twice gets the same worker.
+
+    Sans-IO.
+    """
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._worker_of: OrderedDict[bytes, tuple[int, float]] = OrderedDict()

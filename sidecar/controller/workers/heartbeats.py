@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from sidecar.common.heartbeat import MISSES_MAX
-from sidecar.controller.rundir.run_dir import process_state
+from sidecar.common.processes import process_state
 from sidecar.controller.workers.worker_deaths import DeathCause
+from sidecar.controller.workers.worker_process import WorkerProcess
 from sidecar.controller.workers.worker_states import WorkerState
-
-if TYPE_CHECKING:
-    from sidecar.controller.workers.supervisor import SlotStore
-    from sidecar.controller.workers.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +27,19 @@ KILL_GRACE_S = 3.0
 class Heartbeats:
     """Ends workers whose loop has stopped. Belongs to the controller's loop."""
 
-    def __init__(self, slots: SlotStore) -> None:
-        self._slots = slots
+    def __init__(self, heartbeat_of: Callable[[int], int]) -> None:
+        """``heartbeat_of(slot)``: the slot's heartbeat word. The working loop changes it, and an adoption as it
+        progresses.
+        """
+        self._heartbeat_of = heartbeat_of
         self._loop = asyncio.get_running_loop()
 
-    def look_at(self, worker: WorkerProcess) -> None:
-        """Compare its heartbeat with that of the last look, and end it after MISSES_MAX looks without a change. One
+    def check(self, worker: WorkerProcess) -> None:
+        """Compare its heartbeat with that of the last check, and end it after MISSES_MAX checks without a change. One
         that starts has START_SILENCE_MS.
         """
         now_ms = self._loop.time() * 1000.0
-        beat = self._slots.heartbeat(worker.identity.slot)
+        beat = self._heartbeat_of(worker.identity.slot)
         if beat != worker.last_heartbeat:
             worker.last_heartbeat = beat
             worker.missed_heartbeats = 0

@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 
 from sidecar.common.control import Start
 from sidecar.common.control_codec import START_FD_BYTE
+from sidecar.common.processes import process_start_time, process_state
 from sidecar.common.python_child import python_command
-from sidecar.controller.rundir.run_dir import process_state
-from sidecar.controller.rundir.run_dir_lock import process_start_time
 
 WORKER_COMMAND = tuple(python_command("sidecar.worker"))
 """Started by exec of a module: a fork of a process with threads and sockets would inherit both."""
@@ -27,23 +26,35 @@ log = logging.getLogger(__name__)
 
 
 class StandbyWorker:
-    """The constructor starts it, in the main thread; it needs no event loop yet.
+    """:meth:`spawn` starts it.
 
     It holds no slot and no part of the segment; START brings both. When this process ends before that, the standby
     ends as well, as its socket closes. Its output before all its imports are done is kept, so that the error of a
-    failed start can be quoted; after that it uses our stderr. Raises OSError when no process can be made.
+    failed start can be quoted; after that it uses our stderr.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER_COMMAND) -> None:
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(
+        self, process: subprocess.Popen[bytes], pidfd: int, control: socket.socket, words_fd: int
+    ) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.pidfd = pidfd
+        self.start_time = process_start_time(self.pid)
+        self.socket = control
+        self._words_fd = words_fd
+
+    @classmethod
+    def spawn(cls, command: Sequence[str] = WORKER_COMMAND) -> StandbyWorker:
+        """Start one, from the main thread; that needs no event loop yet. Raises OSError when no process can be made."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         # A file instead of a pipe: a writer never blocks, and it need not be read.
-        self._words_fd = os.memfd_create("first words")
+        words_fd = os.memfd_create("first words")
         try:
             stderr_fd = os.dup(2)
         except OSError:  # our stderr is closed
             stderr_fd = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [
                     *command,
                     *("--control-fd", str(theirs.fileno()), "--stderr-fd", str(stderr_fd)),
@@ -51,27 +62,26 @@ class StandbyWorker:
                 ],
                 pass_fds=(theirs.fileno(), stderr_fd),
                 stdin=subprocess.DEVNULL,
-                stderr=self._words_fd,
+                stderr=words_fd,
                 # A Ctrl-C at the terminal is handled by the controller, which drains the workers by message.
                 process_group=0,
             )
         except BaseException:
-            self.socket.close()
-            os.close(self._words_fd)
+            ours.close()
+            os.close(words_fd)
             raise
         finally:
             theirs.close()
             os.close(stderr_fd)
-        self.pid = self.process.pid
-        self.start_time = process_start_time(self.pid)
         try:
-            self.pidfd = os.pidfd_open(self.pid)
+            pidfd = os.pidfd_open(process.pid)
         except OSError:
-            self.process.kill()
-            self.process.wait()
-            self.socket.close()
-            os.close(self._words_fd)
+            process.kill()
+            process.wait()
+            ours.close()
+            os.close(words_fd)
             raise
+        return cls(process, pidfd, ours, words_fd)
 
     @property
     def is_usable(self) -> bool:
@@ -141,11 +151,11 @@ class Standbys:
 
     def __init__(
         self,
-        command: Sequence[str],
         started: deque[StandbyWorker],
         *,
         is_wanted: bool,
         on_change: Callable[[], None],
+        command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         """``on_change`` is called when there is one more or one fewer."""
         self._command = command
@@ -166,8 +176,10 @@ class Standbys:
         for standby in self._standbys:
             self._watch(standby)
 
-    def take(self) -> StandbyWorker | None:
-        """A standby to give an identity to; it then belongs to the caller. None without any."""
+    def take(self) -> StandbyWorker:
+        """A process to give an identity to; it then belongs to the caller. Without a standby it is a new one. Raises
+        OSError when none can be made.
+        """
         while self._standbys:
             standby = self._standbys[0]
             if standby.is_usable:
@@ -175,7 +187,7 @@ class Standbys:
                 self._loop.remove_reader(standby.pidfd)
                 return standby
             self._drop(standby)
-        return None
+        return StandbyWorker.spawn(self._command)
 
     def want(self, delay_s: float) -> None:
         """Start a standby after ``delay_s``, unless there is one already, or none is wanted."""
@@ -198,7 +210,7 @@ class Standbys:
         if not self.is_wanted or self._standbys:
             return
         try:
-            standby = StandbyWorker(self._command)
+            standby = StandbyWorker.spawn(self._command)
         except OSError as error:
             log.error("A standby worker cannot be started: %s.", error)
             self.want(STANDBY_RETRY_S)

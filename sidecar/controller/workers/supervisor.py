@@ -15,43 +15,21 @@ import asyncio
 import logging
 import os
 import signal
-from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from sidecar.common.control import (
-    Condition,
-    Configure,
-    Configured,
-    ControlMessage,
-    Drain,
-    Drained,
-    Explained,
-    FailedRecords,
-    NeedTopics,
-    Ready,
-    Start,
-    Stop,
-    TokenRefused,
-    UpdateMetadataReply,
-    Warm,
-)
+from sidecar.common.control import Configure, Configured, ControlMessage, Drain, Drained, Ready, Stop, Warm
 from sidecar.common.heartbeat import look_s
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.controller.event_wait import happens_within
-from sidecar.controller.status.explanations import Explanations
+from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.workers.heartbeats import Heartbeats
-from sidecar.controller.workers.standby_worker import WORKER_COMMAND, Standbys, StandbyWorker
+from sidecar.controller.workers.standby_worker import Standbys
 from sidecar.controller.workers.worker_deaths import DeathCause, WorkerDeaths
-from sidecar.controller.workers.worker_process import (
-    FATAL_EXITS,
-    WorkerIdentity,
-    WorkerProcess,
-)
+from sidecar.controller.workers.worker_process import FATAL_EXITS, WorkerIdentity, WorkerProcess
+from sidecar.controller.workers.worker_setup import WorkerSetup
 from sidecar.controller.workers.worker_states import WorkerEvent
-
-if TYPE_CHECKING:
-    from sidecar.controller.cluster.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -68,66 +46,12 @@ the process ends before it has imported what it needs, without being ended by us
 """
 
 
-class SlotStore(Protocol):
-    """Calls that the supervisor makes on the shared segment."""
-
-    def prepare(self, slot: int) -> None:
-        """Allocate the memory of the slot's area. Raises SegmentError when there is none."""
-        ...
-
-    def has_content(self, slot: int) -> bool:
-        """Whether a client's row or records without an outcome are in the slot."""
-        ...
-
-    def heartbeat(self, slot: int) -> int:
-        """The slot's heartbeat word. The working loop changes it, and an adoption as it progresses."""
-        ...
-
-    def spare(self, slot: int, incarnation: int) -> None:
-        """Note in the slot that we end this worker, so that the submissions it works on are not taken for poison."""
-        ...
-
-    def next_incarnation(self) -> int:
-        """A number that no worker of this segment has had."""
-        ...
-
-
-class WorkerOwner(Protocol):
-    """Calls that the supervisor makes on the daemon."""
-
-    def worker_endpoint(self, index: int, epoch: int) -> str:
-        """The endpoint at which that worker takes clients."""
-        ...
-
-    def start_message(self, identity: WorkerIdentity) -> Start: ...
-
-    def worker_joined(self, worker: WorkerProcess) -> None:
-        """A worker is ready."""
-        ...
-
-    def worker_left(self, worker: WorkerProcess) -> None:
-        """A worker is dead."""
-        ...
-
-    def records_failed(self, message: FailedRecords) -> None:
-        """Records of a worker's clients have failed."""
-        ...
-
-    def condition_reported(self, worker: WorkerProcess, condition: Condition) -> None:
-        """A worker's report on its brokers, pool and streams."""
-        ...
-
-    def changed(self) -> None:
-        """The output of `status` would change."""
-        ...
-
-    def fail(self, sentence: str) -> None:
-        """Restarting a worker would not help: end the daemon."""
-        ...
+Route = Callable[[WorkerProcess, Any], None]
+"""Handles one kind of a worker's control messages."""
 
 
 class Supervisor:
-    """Runs in the controller's loop, in its main thread. Requests of workers for metadata go to ``cluster``."""
+    """Runs in the controller's loop, in its main thread."""
 
     def __init__(
         self,
@@ -137,15 +61,21 @@ class Supervisor:
         cpus: Sequence[int] | None,
         heartbeat_timeout_s: float,
         restart_backoff_max_ms: float,
-        slots: SlotStore,
-        owner: WorkerOwner,
-        cluster: Cluster,
+        slots: SegmentStore,
+        setup: WorkerSetup,
+        routes: Mapping[type[ControlMessage], Route],
+        on_joined: Callable[[WorkerProcess], None],
+        on_left: Callable[[WorkerProcess], None],
+        on_change: Callable[[], None],
+        on_fatal: Callable[[str], None],
         last_epoch: int,
-        with_standby: bool,
-        standbys: deque[StandbyWorker] | None = None,
-        worker_command: Sequence[str] = WORKER_COMMAND,
+        standbys: Standbys,
     ) -> None:
-        """``standbys``: processes that were started before; those that are still in it are ended here."""
+        """``routes``: who handles the messages of workers that are not about their own start and end.
+
+        ``on_joined``: a worker is ready. ``on_left``: a worker is dead. ``on_change``: the output of `status` would
+        change. ``on_fatal``: restarting a worker would not help, for this reason.
+        """
         self._count = workers
         self._worker_slots = list(worker_slots)
         """Index → slot. From index ``workers`` on, they only finish the records of a dead daemon."""
@@ -153,18 +83,21 @@ class Supervisor:
         self._look_s = look_s(heartbeat_timeout_s)
         self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
-        self._owner = owner
-        self.explanations = Explanations(lambda: self.ready)
-        self._cluster = cluster
+        self._setup = setup
+        self._routes: dict[type[ControlMessage], Route] = {
+            **routes,
+            Warm: self._on_warm,
+            Ready: self._on_ready,
+            Configured: self._on_configured,
+            Drained: self._on_drained,
+        }
+        self._on_joined = on_joined
+        self._on_left = on_left
+        self._on_change = on_change
+        self._on_fatal = on_fatal
         self.last_epoch = last_epoch
-        self._worker_command = worker_command
-        self.standbys = Standbys(
-            worker_command,
-            deque() if standbys is None else standbys,
-            is_wanted=with_standby,
-            on_change=self._change,
-        )
-        self._heartbeats = Heartbeats(slots)
+        self.standbys = standbys
+        self._heartbeats = Heartbeats(slots.heartbeat)
         self._loop = asyncio.get_running_loop()
         self.workers: list[WorkerProcess | None] = [None] * len(worker_slots)
         self.held_slots: set[int] = set()
@@ -269,25 +202,25 @@ class Supervisor:
         try:
             self._slots.prepare(slot)
         except Exception as error:
-            self._owner.fail(f"Worker {index} cannot be started: {error}")
+            self._on_fatal(f"Worker {index} cannot be started: {error}")
             return
         # Seconds since 1970 as a seed keep the epochs of one run directory distinct even if the folder was emptied in
         # between.
         self.last_epoch = min(self.last_epoch + 1, EPOCH_MAX)
         epoch = self.last_epoch
-        identity = WorkerIdentity(
-            index, slot, self._slots.next_incarnation(), epoch, self._owner.worker_endpoint(index, epoch)
-        )
-        cpu = self._cpus[index % len(self._cpus)] if self._cpus else None
+        incarnation = self._slots.next_incarnation()
+        identity = WorkerIdentity(index, slot, incarnation, epoch, self._setup.endpoint(index, epoch))
         try:
-            self.workers[index] = WorkerProcess(
+            worker = WorkerProcess(
                 identity,
-                self._owner.start_message(identity),
-                self.standbys.take() or StandbyWorker(self._worker_command),
-                cpu=cpu,
-                slots=self._slots,
-                supervisor=self,
+                self.standbys.take(),
+                cpu=self._cpus[index % len(self._cpus)] if self._cpus else None,
+                spare=partial(self._slots.spare, slot, incarnation),
+                on_message=self.on_message,
+                on_ended=self._worker_ended,
             )
+            worker.begin(self._setup.start_message(identity))
+            self.workers[index] = worker
             self.held_slots.discard(slot)
         except OSError as error:
             self.last_death = f"Worker {index} cannot be started: {error}."
@@ -296,58 +229,48 @@ class Supervisor:
 
     # ---- messages of workers
 
-    def heard(self, worker: WorkerProcess, message: ControlMessage) -> None:
-        """Pass a worker's control message to the part of the daemon that handles it."""
-        if isinstance(message, NeedTopics):
-            self._cluster.topics_needed(message)
-            return
-        if isinstance(message, TokenRefused):
-            self._cluster.token_refused(message.fingerprint)
-            return
-        if isinstance(message, UpdateMetadataReply):
-            self._cluster.update_replied(worker, message)
-            return
-        if isinstance(message, Condition):
-            self._owner.condition_reported(worker, message)
-            return
-        if isinstance(message, Explained):
-            self.explanations.answered(worker, message)
-            return
-        if isinstance(message, FailedRecords):
-            self._owner.records_failed(message)
-            return
-        if isinstance(message, Ready):
-            if worker.move(WorkerEvent.READY):
-                worker.ready_ms = self._loop.time() * 1000.0
-                self._failed_starts = 0
-                log.info(
-                    "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
-                    worker.identity.index,
-                    worker.pid,
-                    worker.identity.slot,
-                    worker.identity.epoch,
-                    f", CPU {worker.cpu}" if worker.cpu is not None else "",
-                )
-                self._owner.worker_joined(worker)
-                if len(self.ready) >= self.wanted:
-                    self.standbys.want(STANDBY_DELAY_S)
-        elif isinstance(message, Configured):
-            worker.config_serial = message.serial
-        elif isinstance(message, Drained):
-            worker.left = message.left
-        elif isinstance(message, Warm):
-            worker.is_warm = True  # sent before START; wait_warm() has seen it in the socket
-            self._failed_starts = 0
-            return
-        else:
+    def on_message(self, worker: WorkerProcess, message: ControlMessage) -> None:
+        """Pass a worker's control message to its handler."""
+        handle = self._routes.get(type(message))
+        if handle is None:
             log.warning("Worker %d sent an unexpected %s.", worker.identity.index, message.kind.name)
-            return
+        else:
+            handle(worker, message)
+
+    def _on_warm(self, worker: WorkerProcess, message: Warm) -> None:
+        # Sent before START; wait_warm() has seen it in the socket.
+        worker.is_warm = True
+        self._failed_starts = 0
+
+    def _on_ready(self, worker: WorkerProcess, message: Ready) -> None:
+        if worker.move(WorkerEvent.READY):
+            worker.ready_ms = self._loop.time() * 1000.0
+            self._failed_starts = 0
+            log.info(
+                "Worker %d is ready (pid %d, slot %d, epoch %d%s).",
+                worker.identity.index,
+                worker.pid,
+                worker.identity.slot,
+                worker.identity.epoch,
+                f", CPU {worker.cpu}" if worker.cpu is not None else "",
+            )
+            self._on_joined(worker)
+            if len(self.ready) >= self.wanted:
+                self.standbys.want(STANDBY_DELAY_S)
         self._change()
 
-    def worker_ended(self, worker: WorkerProcess) -> None:
+    def _on_configured(self, worker: WorkerProcess, message: Configured) -> None:
+        worker.config_serial = message.serial
+        self._change()
+
+    def _on_drained(self, worker: WorkerProcess, message: Drained) -> None:
+        worker.left = message.left
+        self._change()
+
+    def _worker_ended(self, worker: WorkerProcess) -> None:
         """Replace a worker whose process has been reaped, unless it was meant to end."""
         index, slot = worker.identity.index, worker.identity.slot
-        self._owner.worker_left(worker)
+        self._on_left(worker)
         if self._is_stopping or index in self._ended:
             self._change()
             return
@@ -358,9 +281,9 @@ class Supervisor:
         if is_its_own and not worker.is_warm and worker.exit_code not in {-signal.SIGKILL, -signal.SIGTERM}:
             self._failed_starts += 1
         if worker.exit_code in FATAL_EXITS:
-            self._owner.fail(self.last_death)
+            self._on_fatal(self.last_death)
         elif self._failed_starts >= FAILED_STARTS_MAX and not self.ready:
-            self._owner.fail(
+            self._on_fatal(
                 f"No worker can be started, {self._failed_starts} ended one after the other while they were loaded. "
                 f"{self.last_death} `kafka-sidecar doctor` looks at the installation."
             )
@@ -388,7 +311,7 @@ class Supervisor:
                 continue
             for worker in self.alive:
                 try:
-                    self._heartbeats.look_at(worker)
+                    self._heartbeats.check(worker)
                     self._end_if_over(worker)
                 except Exception:  # the other workers must still be watched
                     log.exception(f"Watching worker %d failed. {PLEASE_REPORT}", worker.identity.index)
@@ -407,7 +330,7 @@ class Supervisor:
 
     def _change(self) -> None:
         self._changed.set()
-        self._owner.changed()
+        self._on_change()
 
     async def _wait_change(self, timeout_s: float | None = None) -> bool:
         """Wait for a change. Returns False after the timeout."""

@@ -8,19 +8,15 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
 
-from sidecar.common.control import Start
+from sidecar.common.control import ControlMessage, Start
 from sidecar.common.model import ExitStatus
 from sidecar.controller.workers.standby_worker import StandbyWorker, last_line
 from sidecar.controller.workers.worker_deaths import DeathCause
 from sidecar.controller.workers.worker_states import TRANSITIONS, WorkerEvent, WorkerState
 from sidecar.net.control_channel import ControlChannel
-
-if TYPE_CHECKING:
-    from sidecar.controller.workers.supervisor import SlotStore, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -46,24 +42,26 @@ FATAL_EXITS = {
 
 
 class WorkerProcess:
-    """A worker. The constructor gives ``standby`` its identity and takes ownership of it. Belongs to the controller's
-    loop.
+    """A worker: :meth:`begin` gives ``standby`` its identity. Belongs to the controller's loop.
 
-    The supervisor is called for each control message, and once after the process has been reaped (its pidfd became
-    readable); ``exit_code`` is then set as in subprocess.
+    ``on_message(worker, message)`` is called for each control message. ``on_ended(worker)`` is called once, after the
+    process has been reaped (its pidfd became readable); ``exit_code`` is then set as in subprocess.
     """
+
+    channel: ControlChannel
+    """Set by :meth:`begin`."""
 
     def __init__(
         self,
         identity: WorkerIdentity,
-        start: Start,
         standby: StandbyWorker,
         *,
         cpu: int | None,
-        slots: SlotStore,
-        supervisor: Supervisor,
+        spare: Callable[[], None],
+        on_message: Callable[[WorkerProcess, ControlMessage], None],
+        on_ended: Callable[[WorkerProcess], None],
     ) -> None:
-        """Raises OSError when the process cannot be given its work; it is then ended and reaped."""
+        """``cpu``: the CPU to pin it to. ``spare`` notes in the worker's slot that we end it."""
         self.identity = identity
         self.state = WorkerState.STARTING
         self.cpu = cpu
@@ -82,8 +80,9 @@ class WorkerProcess:
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._standby = standby
-        self._slots = slots
-        self._supervisor = supervisor
+        self._spare = spare
+        self._on_message = on_message
+        self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
         self.started_ms = self._loop.time() * 1000.0
         self.ready_ms: float | None = None
@@ -94,17 +93,23 @@ class WorkerProcess:
         self.pid = standby.pid
         self.start_time = standby.start_time
         self._pidfd = standby.pidfd
-        if cpu is not None:
-            self._pin(cpu)
+
+    def begin(self, start: Start) -> None:
+        """Pin the process, send it START, and watch it from now on.
+
+        Raises OSError when the process cannot be given its work; it is then ended and reaped.
+        """
+        if self.cpu is not None:
+            self._pin(self.cpu)
         try:
-            standby.hand_over(start)
+            self._standby.hand_over(start)
         except OSError:
-            standby.end()
+            self._standby.end()
             raise
         self._loop.add_reader(self._pidfd, self._exited)
         self.channel = ControlChannel(
-            standby.socket,
-            on_message=partial(supervisor.heard, self),
+            self._standby.socket,
+            on_message=lambda message: self._on_message(self, message),
             on_closed=self._channel_closed,
         )
         self.channel.send(start)
@@ -152,7 +157,7 @@ class WorkerProcess:
         its death.
         """
         if self.exit_code is None:
-            self._slots.spare(self.identity.slot, self.identity.incarnation)
+            self._spare()
             self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:
@@ -205,4 +210,4 @@ class WorkerProcess:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(words)
                 sys.stderr.flush()
-        self._supervisor.worker_ended(self)
+        self._on_ended(self)
