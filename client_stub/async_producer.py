@@ -30,7 +30,6 @@ from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestio
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.outbox.stats import ProducerStats
-from client_stub.outbox.wait_reasons import may_ask
 from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
 from client_stub.records.arguments import (
     SEND_FIELDS,
@@ -227,7 +226,7 @@ class AsyncProducer:
         if is_alive and not await line.until(wait.is_over, left):
             oldest = wait.oldest()
             said = ""
-            if oldest is not None and may_ask(oldest, timeout):
+            if oldest is not None and oldest.may_ask(timeout):
                 said = await _asked(
                     loop, producer._question(oldest.topic, oldest.partition_max, monotonic() * 1e3)
                 )
@@ -256,7 +255,7 @@ class AsyncProducer:
             done = timeout != 0 and await line.until(FlushWait(producer._outbox).is_over, timeout)
             cancel = not done
             if cancel and behind:
-                producer._outbox.failures.tell_left(producer._outbox, behind)
+                io.log_left(behind)
         except asyncio.CancelledError:
             cancel = False
             process_end.leave_alone(io)  # so that the end of the process waits for it

@@ -10,13 +10,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from client_stub.contract.error_codes import ERROR_CODES, code_row
 from client_stub.contract.wire import LocalCode, Persistence
+from client_stub.records.record_metadata import OffsetRange
 
-if TYPE_CHECKING:
-    from client_stub.outbox.delivery import BulkDelivery
+
+class QueuedRecords(Protocol):
+    """The BulkDelivery of the records that a call had queued when it failed."""
+
+    count: int
+
+    def done(self) -> bool: ...
+
+    def result(self, timeout: float | None = None) -> int: ...
+
+    def exception(self, timeout: float | None = None) -> SidecarError | None: ...
+
+    def offsets(self) -> tuple[OffsetRange, ...]: ...
 
 
 class SidecarError(Exception):
@@ -39,7 +51,7 @@ class SidecarError(Exception):
         self.persistence = persistence
         self.name = name or self.default_name or type(self).__name__
         self.retriable = self.default_retriable if retriable is None else retriable
-        self.queued: BulkDelivery | None = None
+        self.queued: QueuedRecords | None = None
         """After a send_many() or send_arrow() that failed in the middle: the future of its records that were queued."""
 
     def __reduce__(self) -> tuple[object, ...]:

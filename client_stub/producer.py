@@ -33,7 +33,6 @@ from client_stub.outbox.delivery import BulkDelivery
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.outbox.stats import ProducerStats, stats_of
-from client_stub.outbox.wait_reasons import ask
 from client_stub.records.arguments import (
     check_callable,
     check_name,
@@ -247,7 +246,7 @@ class Producer(CheckedSend):
     def _lookup(self, topic: str, timeout: float | None) -> TopicLookup:
         check_topic(topic)
         timeout = checked_timeout(timeout)
-        self._outbox.refuse_wait_in_callback("partitions_for()")
+        self._outbox.waiters.refuse_in_callback("partitions_for()")
         if self._outbox.closed:
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self._max_block_ms if timeout is None else timeout * 1e3
@@ -280,11 +279,14 @@ class Producer(CheckedSend):
         timeout = checked_wait(timeout)
         check_until(until)
         outbox = self._outbox
-        outbox.refuse_wait_in_callback("flush()")
+        outbox.waiters.refuse_in_callback("flush()")
         wait = FlushWait(outbox, until)
         is_alive = self._io is not None and self._io.has_begun and not outbox.closed
-        if is_alive and not outbox.wait_until(wait.is_over, timeout, for_acceptance=wait.for_acceptance):
-            raise wait.timeout_error(timeout, ask(wait.oldest(), timeout))
+        if is_alive and not outbox.waiters.wait_until(
+            wait.is_over, timeout, for_acceptance=wait.for_acceptance
+        ):
+            oldest = wait.oldest()
+            raise wait.timeout_error(timeout, "" if oldest is None else oldest.ask(timeout))
         self._outbox.failures.raise_unobserved()
         return self._outbox.failures.newly_failed()
 
@@ -302,17 +304,17 @@ class Producer(CheckedSend):
         """
         timeout = checked_timeout(timeout)
         outbox = self._outbox
-        in_callback = get_ident() == outbox.io_thread_id
+        in_callback = get_ident() == outbox.waiters.io_thread_id
         io = self._begin_close()
         if io is None:
             return
         done = False
         if not in_callback and timeout != 0 and io.has_begun:
             self._was_interrupted = True
-            done = outbox.wait_until(FlushWait(outbox).is_over, timeout)
+            done = outbox.waiters.wait_until(FlushWait(outbox).is_over, timeout)
             self._was_interrupted = False
         if not done and behind:
-            outbox.failures.tell_left(outbox, behind)
+            io.log_left(behind)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self._end_close()
@@ -327,7 +329,7 @@ class Producer(CheckedSend):
         is_first = self._outbox.close()
         if self._io is None:
             self._end_close()
-        elif not is_first and get_ident() == self._outbox.io_thread_id:
+        elif not is_first and get_ident() == self._outbox.waiters.io_thread_id:
             return None
         return self._io
 
@@ -432,7 +434,7 @@ class Producer(CheckedSend):
             on_error=self._on_error,
         )
         outbox.placing = self._placing
-        outbox.why_no_topic = partial(why_no_topic, self._path, curve_keys=self._curve_keys)
+        outbox.waiters.reasons.why_no_topic = partial(why_no_topic, self._path, curve_keys=self._curve_keys)
         return outbox
 
     def size_limit(self, topic: str) -> int:
@@ -485,4 +487,4 @@ class Producer(CheckedSend):
         self._outbox = self._new_outbox()
         self._outbox.closed = inherited.closed
         self._streams = self._outbox.streams if self._serializers is None else None
-        inherited.notify()  # wake a call that waited there when a signal handler forked
+        inherited.waiters.notify()  # wake a call that waited there when a signal handler forked

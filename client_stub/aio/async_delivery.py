@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from client_stub.errors import SidecarError
 from client_stub.native.hot import Delivery
 from client_stub.outbox.delivery import BulkDelivery
-from client_stub.outbox.wait_reasons import why_no_outcome
 from client_stub.records.arguments import checked_wait
 from client_stub.records.record_metadata import RecordMetadata
 
@@ -45,9 +44,7 @@ class DeliveryFuture(asyncio.Future[RecordMetadata]):
         if msg is None and not self.done():
             submission = None if self.delivery is None else self.delivery._submission
             if submission is not None:
-                msg = (
-                    f"The record for topic {submission.topic} has no outcome yet{why_no_outcome(submission)}."
-                )
+                msg = f"The record for topic {submission.topic} has no outcome yet{submission.why_no_outcome()}."
         return super().cancel(msg)
 
 
@@ -62,7 +59,7 @@ class AsyncBulkDelivery(BulkDelivery):
 
     def __await__(self) -> Generator[Any, None, int]:
         if not self.done():
-            self._parts[0].outbox.expedite()
+            self._parts[0].submission.outbox.expedite()
         return awaited(self)
 
     def result(self, timeout: float | None = None) -> int:

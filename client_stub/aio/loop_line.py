@@ -15,8 +15,6 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.outbox.room_wait import no_room
-from client_stub.outbox.wait_reasons import why_not_taken
 
 if TYPE_CHECKING:
     from client_stub.producer import Producer
@@ -175,7 +173,7 @@ class LoopLine:
         """The error of a flush() that timed out before all calls found room."""
         count = len(self._by_age)
         topic = next(iter(self._by_age)).topic if self._by_age else ""
-        why = why_not_taken(self._producer._outbox, topic, for_room=True)
+        why = self._producer._outbox.waiters.reasons.why_not_taken(topic, for_capacity=True)
         which = "1 send waits" if count == 1 else f"{count} sends wait"
         return TimeoutError(f"flush() timed out after {timeout} s: {which} for room{why}.")
 
@@ -205,14 +203,14 @@ class LoopLine:
 
     def _listen(self) -> None:
         outbox = self._producer._outbox
-        if self.wake not in outbox.listeners:
-            outbox.listeners[self.wake] = None
+        if self.wake not in outbox.waiters.listeners:
+            outbox.waiters.listeners[self.wake] = None
             outbox.wake()
             self._look_soon()  # for changes before the listener was added
 
     def _unlisten(self) -> None:
         if not self.topics and not self._conditions:
-            self._producer._outbox.listeners.pop(self.wake, None)
+            self._producer._outbox.waiters.listeners.pop(self.wake, None)
 
     def _look_soon(self) -> None:
         if not self._is_woken:
@@ -312,7 +310,10 @@ class LoopLine:
                 self._timer = asyncio.get_running_loop().call_at(waiter.since + limit_s, self._expire)
                 return
             if not waiter.future.done():
-                error = no_room(self._producer._outbox, waiter.topic, limit_s * 1e3)
+                outbox = self._producer._outbox
+                error = outbox.capacity_wait.error(
+                    waiter.topic, limit_s * 1e3, was_attached=outbox.attached_once
+                )
                 waiter.future.set_exception(_explained(waiter, error))
             self._remove(waiter)
         self._timer = None

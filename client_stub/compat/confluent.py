@@ -191,7 +191,7 @@ class Producer(TwinCore):
             if left <= 0 or self._is_closed:
                 return 0
             # Not by a wait of the queue, which would hold up the other green threads.
-            if not self._producer._outbox.wait_until(self._news.qsize, left):
+            if not self._producer._outbox.waiters.wait_until(self._news.qsize, left):
                 look_s = min(2 * look_s, LOOK_S)
             served = self._serve()
         return served

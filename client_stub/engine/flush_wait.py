@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client_stub.outbox.wait_reasons import why_no_outcome, why_not_taken
-
 if TYPE_CHECKING:
     from client_stub.outbox.outbox import Outbox
     from client_stub.outbox.submission import Submission
@@ -49,10 +47,10 @@ class FlushWait:
             which = no_outcome_text(count)
         oldest = self.oldest()
         if oldest is None:
-            why = why_not_taken(self._outbox, "")
+            why = self._outbox.waiters.reasons.why_not_taken("")
         else:
             whose = "" if count == 1 else " the oldest"
-            why = f",{whose} for topic {oldest.topic}{why_no_outcome(oldest, said)}"
+            why = f",{whose} for topic {oldest.topic}{oldest.why_no_outcome(said)}"
         return TimeoutError(f"flush() timed out after {timeout} s: {which}{why}.")
 
 

@@ -45,7 +45,7 @@ class IoThread:
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
         self._session = session
-        outbox.hold_reasons = session.streams.hold_reasons
+        outbox.waiters.reasons.hold_reasons = session.streams.hold_reasons
         self._transport = Transport(outbox.path, curve_keys)
         self._unsent: list[Any] | None = None
         self._ending: str | None = None
@@ -83,9 +83,10 @@ class IoThread:
         if waker is not None:
             waker.wake()
 
-    def tell_left(self, behind: str) -> None:
-        """As ``Failures.tell_left``."""
-        self._outbox.failures.tell_left(self._outbox, behind)
+    def log_left(self, behind: str) -> None:
+        """Log the records that a close() leaves, as ``Failures.log_left`` does."""
+        outbox = self._outbox
+        outbox.failures.log_left(list(outbox.pending), outbox.waiters.reasons, behind)
 
     def forked(self) -> None:
         """In a forked child: the thread does not run there, and the connections belong to the parent."""
@@ -97,7 +98,7 @@ class IoThread:
 
     def join(self, timeout: float | None) -> None:
         """Wait at most ``timeout`` seconds for the end of the thread; not in it itself, nor in a forked child."""
-        if not self.has_begun or get_ident() == self._outbox.io_thread_id:
+        if not self.has_begun or get_ident() == self._outbox.waiters.io_thread_id:
             return
         if sys.is_finalizing():
             return  # it runs no more; from Python 3.14 on a join would raise
@@ -117,7 +118,7 @@ class IoThread:
         if next(self._entries) or self._outbox.forked:
             return  # another thread runs it, or the parent process does
         self.has_begun = True
-        self._outbox.io_thread_id = get_ident()
+        self._outbox.waiters.io_thread_id = get_ident()
         try:
             self._session.wake(monotonic() * 1e3)
             while self._turn():
@@ -130,7 +131,7 @@ class IoThread:
         finally:
             self.has_ended = True
             self._release_joiners()
-            self._outbox.tell_listeners()
+            self._outbox.waiters.call_listeners()
 
     def _turn(self) -> bool:
         """Send the callers' records, complete the decided ones, then sleep until the daemon or a caller wakes the
@@ -255,12 +256,13 @@ class IoThread:
             outbox.submission_bytes = standing.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = True
-        outbox.last_word, outbox.is_turned_away = standing.last_word, standing.is_refused
+        reasons = outbox.waiters.reasons
+        reasons.last_word, reasons.is_turned_away = standing.last_word, standing.is_refused
         outbox.fatal = standing.fatal
         for topic, error in refused_topics:
             outbox.open_stream(topic).refusal = error
         refused_topics.clear()  # last: until here ``is_refused`` shows them
-        outbox.notify()
+        outbox.waiters.notify()
 
     def _end(self) -> None:
         outbox, session = self._outbox, self._session

@@ -48,7 +48,7 @@ class LeavingThread(Protocol):
     def abandon(self) -> None:
         """Deliver the remaining records, then end."""
 
-    def tell_left(self, behind: str) -> None:
+    def log_left(self, behind: str) -> None:
         """Warn of the records that it is about to abandon."""
 
     def request_close(self, *, cancel: bool) -> None: ...
@@ -163,7 +163,7 @@ def _close_all(ends_s: float) -> None:
     for io in list(_leaving):
         io.join(left_s())
         if not io.has_ended:
-            io.tell_left(AT_END)
+            io.log_left(AT_END)
             io.request_close(cancel=True)
             io.join(CANCEL_S)
 

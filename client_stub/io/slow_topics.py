@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from client_stub.io.topic_lookup import NOT_IN_METADATA, TopicQuestion
-from client_stub.outbox.wait_reasons import topics_text, why_not_taken
+from client_stub.outbox.wait_reasons import topics_text
 from client_stub.system.log import log
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SlowTopics:
         Submissions that are still open are passed over. One of another topic may hide behind a young one that was open
         for longer, but only for STAY_OPEN_MS_MAX.
         """
-        if self._outbox.last_word:
+        if self._outbox.waiters.reasons.last_word:
             return []  # the daemon is away, and AwayLog warns about that
         young_ms = now_ms - SLOW_MS
         # Callers add to the pending ones meanwhile. Copying all is one step under the GIL, copying a part would be two.
@@ -103,7 +103,7 @@ class SlowTopics:
             if topic in self._found or topic in self._left:
                 continue
             if not submission.is_accepted:
-                why = why_not_taken(self._outbox, topic).removeprefix(": ")
+                why = self._outbox.waiters.reasons.why_not_taken(topic).removeprefix(": ")
                 if why:
                     self._found[topic] = why, 0
             elif len(self._left) < TOPICS_ASKED_MAX:

@@ -53,7 +53,7 @@ class PartCore:
     count: int
 
 class SubmissionCore:
-    outbox: Outbox
+    outbox: OutboxCore
     is_closed: bool
     """Whether it takes no more records."""
     payload_bytes: int
@@ -94,12 +94,15 @@ class OutboxCore:
     closed: bool
     forked: bool
     """Whether this is a forked child's copy, which has no io thread."""
+    flush_requested: bool
+    """Whether open submissions are to be sent, and the daemon is not to linger. The io thread resets it."""
     closed_bytes: int
     """Payload bytes of all closed submissions, in total."""
     @property
     def is_asleep(self) -> bool: ...
     def set_wake_fd(self, fd: int) -> None: ...
     def wake(self, *, always: bool = False) -> None: ...
+    def expedite(self) -> None: ...
     def fall_asleep(self) -> None: ...
     def awake(self) -> None: ...
     def publish(self, stream: OpenStream, expected: Submission | None, made: Submission) -> bool: ...

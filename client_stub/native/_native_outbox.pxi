@@ -12,6 +12,7 @@ cdef class OutboxCore:
     cdef public object fatal
     cdef public bint closed
     cdef public bint forked
+    cdef public bint flush_requested
     cdef readonly bint is_asleep
     cdef public long long closed_bytes
     cdef int wake_fd
@@ -35,6 +36,11 @@ cdef class OutboxCore:
     def wake(self, *, bint always=False):
         """Wake the io thread if it sleeps; with ``always``, also if it is about to sleep."""
         self.is_asleep |= always
+        self.wake_io()
+
+    def expedite(self):
+        """Request that open submissions are sent, and that the daemon does not linger."""
+        self.flush_requested = True
         self.wake_io()
 
     def fall_asleep(self):

@@ -10,7 +10,6 @@ from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.native.hot import Delivery, refuses_await
 from client_stub.outbox.callback_log import CallbackLog
 from client_stub.outbox.submission import make_call
-from client_stub.outbox.wait_reasons import ask, why_no_outcome
 from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.habits import no_pickle, with_hints
 from client_stub.records.record_metadata import OffsetRange
@@ -47,10 +46,10 @@ class BulkDelivery:
         self.watch()
         if not self._parts:
             return 0
-        outbox = self._parts[0].outbox
-        if outbox.forked:
+        waiters = self._parts[0].submission.waiters
+        if waiters.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
-        if not self.done() and not outbox.wait_until(self.done, timeout, for_outcome=True):
+        if not self.done() and not waiters.wait_until(self.done, timeout, for_outcome=True):
             raise self._no_outcome(timeout)
         error = self.first_error
         if error is not None:
@@ -60,7 +59,7 @@ class BulkDelivery:
     def _no_outcome(self, timeout: float | None) -> TimeoutError:
         """The TimeoutError of a caller whose timeout has ended. It may ask the daemon for the cause."""
         left = next((part for part in self._parts if not part.is_over), self._parts[0]).submission
-        why = why_no_outcome(left, ask(left, timeout), of_many=self.count > 1)
+        why = left.why_no_outcome(left.ask(timeout), of_many=self.count > 1)
         which = f"The record for topic {left.topic} has no"
         if self.count > 1:
             which = f"Not all of {self.count} records for topic {left.topic} have an"

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from client_stub.contract.wire import LocalCode, Persistence
 from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.outbox.submission import BulkPart, Submission
-from client_stub.outbox.wait_reasons import topics_text
+from client_stub.outbox.wait_reasons import WaitReasons, topics_text
 from client_stub.system.log import log
-
-if TYPE_CHECKING:
-    from client_stub.outbox.outbox import Outbox
 
 OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 """``on_error(error, topic, count)``."""
@@ -82,7 +79,7 @@ class Failures:
         except BaseException:  # also SystemExit, which must not end the io thread
             if submission.outbox.forked:
                 raise
-            submission.outbox.callback_log.failed("An on_error", "the producer goes on")
+            submission.waiters.callback_log.failed("An on_error", "the producer goes on")
 
     def tick(self, now_ms: float) -> float | None:
         """Log the due lines. Returns the time until the next call in ms; None if there is nothing to wait for."""
@@ -94,23 +91,22 @@ class Failures:
         """Log all remaining failures, as the producer ends."""
         self._log.close()
 
-    def tell_left(self, outbox: Outbox, behind: str) -> None:
+    def log_left(self, pending: Sequence[Submission], reasons: WaitReasons, behind: str) -> None:
         """Warn once, in one line, of the records that a close() is about to abandon. It includes records with
         callbacks and futures, as the program may not look at these any more.
         """
         if self._log.left_is_reported:
             return  # Ctrl-C has ended the close, which is done again
-        pending = list(outbox.pending)
         count = sum(each.undecided_count for each in pending)
         topics = dict.fromkeys(each.topic for each in pending if not each.completed)
         accepted = sum(each.undecided_count for each in pending if each.is_accepted)
         if not count:
             return
         why = next((each.why_slow for each in pending if each.why_slow and not each.completed), "")
-        if accepted and not why and not outbox.last_word:
+        if accepted and not why and not reasons.last_word:
             # Only the daemon knows whether they can be delivered. One question: the end is not to take long.
             first = next((each for each in pending if each.is_accepted and not each.completed), None)
-            why = "" if first is None else outbox.why_no_topic(first.topic, first.partition_max)
+            why = "" if first is None else reasons.why_no_topic(first.topic, first.partition_max)
         them = "it" if count == 1 else "them" if accepted == count else "those"
         delivers = f", and delivers {them} once that can be: {why}" if why else f" and delivers {them}"
         if accepted == count:

@@ -10,8 +10,6 @@ waits up to max.block.ms.
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,21 +17,18 @@ from typing import Any, Final
 
 from client_stub.contract.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
 from client_stub.errors import (
-    ENDED_TEXT,
     FORKED_TEXT,
     ForkedProducer,
     ProducerClosed,
-    SidecarError,
 )
 from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
-from client_stub.outbox.callback_log import CallbackLog
+from client_stub.outbox.capacity_wait import CapacityWait
 from client_stub.outbox.failures import Failures, OnError
-from client_stub.outbox.green_lock import locked_lock
-from client_stub.outbox.room_wait import wait_for_room
 from client_stub.outbox.submission import BulkPart, Submission
+from client_stub.outbox.waiters import Waiters
 from client_stub.outbox.waker import Waker
 from client_stub.records.packer import packed_bound, packed_size
-from client_stub.system.originals import get_ident, monotonic
+from client_stub.system.originals import monotonic
 from client_stub.zmtp.frames import MESSAGE_BYTES_MAX
 
 BUFFER_BYTES: Final = 8 << 20
@@ -82,32 +77,11 @@ class Outbox(OutboxCore):
         """
         self.columns_readable = False
         self.attached_once = False
-        self.last_word = ""
-        """The reason why the io thread is not attached, for error texts; empty while it is."""
-        self.is_turned_away = False
-        """Whether that reason is a refusal by the daemon, which took this producer before and may take it again."""
-        self.hold_reasons: dict[str, str] = {}
-        """Topic → the reason why the daemon takes none of its records now. Written by the io thread."""
-        self.why_no_topic: Callable[[str, int], str] = lambda topic, partition: ""
-        """Asks the daemon why no record can go to a topic and partition; empty when records can."""
-        self.io_thread_id = 0
-        self.flush_requested = False
         self.waker: Waker | None = None
         self.io: dict[str, Any] = {}
         """The only io thread, once it exists. In a dict, because its setdefault() is atomic."""
-        self.listeners: dict[Callable[[], bool], None] = {}
-        """Callbacks of event loops, called by the io thread and close() after each change. They must neither wait nor
-        raise, and return False when their loop is gone. Single operations on the dict are atomic.
-        """
-        self._waiters: deque[Any] = deque()
-        """A locked lock per waiting thread; a change of room, attachment or outcomes releases them all."""
-        self._acceptance_awaited = False
-        """Whether some of them wait for ACCEPTED and not for room or outcomes."""
-        self._room_awaited = False
-        """Whether some of them wait for room. Waiters for an outcome are not woken by the acceptance before it."""
-        self.room_warning_at = 0.0
-        """From when on a caller that waits for room may log it (monotonic clock, s)."""
-        self.callback_log = CallbackLog()
+        self.waiters = Waiters(self)
+        self.capacity_wait = CapacityWait(self.waiters, path, lambda: self.buffered_bytes)
         self.failures = Failures(on_error)
         self.accepted_count = 0
         """Records that the daemon has accepted."""
@@ -156,7 +130,7 @@ class Outbox(OutboxCore):
         submission = stream.open
         if submission is None:
             return None
-        part = BulkPart(self)
+        part = BulkPart()
         return part if submission.append_plain(rows, on_delivery, part) > 0 else None
 
     def add_rows(
@@ -167,7 +141,7 @@ class Outbox(OutboxCore):
         The submission may already hold records of other calls, so many small calls share a submission. Raises as
         ``add``; then nothing of this call was queued.
         """
-        part = BulkPart(self)
+        part = BulkPart()
         while True:
             submission = stream.open
             added = submission.append_rows(rows, start, on_delivery, part) if submission is not None else 0
@@ -181,11 +155,11 @@ class Outbox(OutboxCore):
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
-        submission = Submission(self, stream.topic, None, 0, time.time_ns() // 1_000_000)
+        submission = Submission(self.waiters, stream.topic, None, 0, time.time_ns() // 1_000_000)
         submission.count = count
         submission.format = format_
         submission.seal(payload)
-        part = BulkPart(self)
+        part = BulkPart()
         part.count = count
         part.submission = submission
         submission.parts.append(part)
@@ -214,7 +188,7 @@ class Outbox(OutboxCore):
             packer = RecordPacker()
         # A larger record is sent in a submission of its own.
         made = Submission(
-            self, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
+            self.waiters, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
         made.flags = SubmitFlag.WANT_INDEXES | self.placing
         if not self.publish(stream, opened, made):
@@ -245,7 +219,23 @@ class Outbox(OutboxCore):
         """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error that refused the
         topic.
         """
-        wait_for_room(self, stream)
+
+        def is_attached() -> bool:
+            self.check_usable(stream)
+            return self.attached_once
+
+        def has_capacity() -> bool:
+            self.check_usable(stream)
+            return self.has_room
+
+        if not (is_attached() and has_capacity()):
+            self.capacity_wait.run(
+                stream.topic,
+                is_attached,
+                has_capacity,
+                max_block_ms=self.max_block_ms,
+                connect_timeout_ms=self.connect_timeout_ms,
+            )
 
     def may_take(self, topic: str) -> bool:
         """False: a record of ``topic`` would have to wait now. True: a send finds room or raises its error."""
@@ -265,77 +255,10 @@ class Outbox(OutboxCore):
         if stream.refusal is not None:
             raise stream.refusal
 
-    def wait_until(
-        self,
-        ready: Callable[[], Any],
-        timeout: float | None,
-        *,
-        for_outcome: bool = False,
-        for_acceptance: bool = False,
-        for_room: bool = False,
-    ) -> Any:
-        """Wait until ``ready()``, which the io thread makes true, and return its value: a false one after ``timeout``
-        seconds, which ``checked_wait`` has seen.
-
-        ``for_outcome``, as for result(): it first ends linger, as a caller that waits adds nothing to the batch. A
-        timeout of 0 only checks. Raises SidecarError in a callback, and ForkedProducer in a forked child. Where the
-        interpreter is being taken down, every wait raises SidecarError.
-
-        Otherwise it returns True at once in a forked child, as nothing arrives there for the parent's records. It holds
-        nothing: a lock that an exception leaves behind is released once, without effect.
-        """
-        if for_outcome:
-            if get_ident() == self.io_thread_id:
-                self.refuse_wait_in_callback("result()")
-            if timeout is None or timeout > 0:
-                self.flush_requested = True  # as expedite()
-                self.wake()
-        deadline = None if timeout is None else monotonic() + timeout
-        lock = locked_lock()
-        try:
-            while True:
-                # Before ``ready()`` is called, so that any later change releases the lock.
-                self._waiters.append(lock)
-                if for_acceptance:
-                    self._acceptance_awaited = True
-                if for_room:
-                    self._room_awaited = True
-                found = ready()
-                if found or self.forked:
-                    break
-                left = -1.0 if deadline is None else min(deadline - monotonic(), threading.TIMEOUT_MAX)
-                if deadline is not None and left <= 0:
-                    break
-                if sys.is_finalizing():
-                    raise SidecarError(ENDED_TEXT)  # the io thread runs no more
-                if not lock.acquire(timeout=left):
-                    found = ready()
-                    break
-        finally:
-            try:  # noqa: SIM105  suppress() is three calls more for each record that is waited for
-                self._waiters.remove(lock)
-            except ValueError:
-                pass  # released
-        if not self.forked:
-            return found
-        if for_outcome:
-            raise ForkedProducer(FORKED_TEXT)
-        return True
-
-    def refuse_wait_in_callback(self, what: str) -> None:
-        """Raises SidecarError in the io thread, which would wait for itself."""
-        if get_ident() == self.io_thread_id:
-            raise SidecarError(f"{what} was called from an on_delivery callback and would wait for ever.")
-
     # --- callers: the rest ----------------------------------------------------------------------------
 
     def open_stream(self, topic: str) -> OpenStream:
         return self.streams.setdefault(topic, OpenStream(topic, self))
-
-    def expedite(self) -> None:
-        """Request that open submissions are sent, and that the daemon does not linger."""
-        self.flush_requested = True
-        self.wake()
 
     def request_flush(self) -> list[Submission]:
         """As ``expedite``. Returns all submissions that are undecided now, oldest first."""
@@ -346,7 +269,7 @@ class Outbox(OutboxCore):
         """Stop taking records. Returns False if the outbox was closed already."""
         was_closed, self.closed = self.closed, True
         self.close_all_open()  # otherwise a later send() would find room in an open submission
-        self.notify()
+        self.waiters.notify()
         return not was_closed
 
     # --- io thread ------------------------------------------------------------------------------------
@@ -461,30 +384,7 @@ class Outbox(OutboxCore):
             if submission.first_error is not None:
                 self.failures.add(submission, monotonic() * 1e3)
             if submission.listeners:
-                submission.tell_listeners(None)
+                submission.call_listeners(None)
             self.completed_count += submission.count
             del self.pending[submission]  # last: flush() waits for this, and then reports the noted failures
-        # At half, not at the first free byte: a caller that is woken for one record would sleep again at once.
-        if self._acceptance_awaited or (self._room_awaited and self.buffered_bytes <= self.buffer_bytes // 2):
-            self._acceptance_awaited = self._room_awaited = False
-            is_news = True
-        if is_news:
-            self.notify()
-        elif self.listeners:
-            self.tell_listeners()
-
-    def notify(self) -> None:
-        """Wake the callers: something changed that they may wait for."""
-        waiters = self._waiters
-        for _ in range(len(waiters)):
-            try:
-                waiters.popleft().release()
-            except (IndexError, RuntimeError):
-                continue  # its owner has released it already
-        if self.listeners:
-            self.tell_listeners()
-
-    def tell_listeners(self) -> None:
-        for listener in tuple(self.listeners):
-            if not listener():
-                self.listeners.pop(listener, None)
+        self.waiters.settled(is_news=is_news, is_half_free=self.buffered_bytes <= self.buffer_bytes // 2)

@@ -59,6 +59,7 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         waiting += undecided
         completed += max(0, count - undecided)
         failed += submission.failed_count
+    away = outbox.waiters.reasons.last_word
     return ProducerStats(
         sent=completed + waiting,
         # A delivered record was accepted, even if the io thread has not counted that yet.
@@ -69,6 +70,6 @@ def stats_of(outbox: Outbox) -> ProducerStats:
         waiting_bytes=outbox.buffered_bytes,
         buffer_bytes=outbox.buffer_bytes,
         connections=outbox.connection_count,
-        is_connected=outbox.attached_once and not outbox.last_word and not outbox.closed,
-        why_away=outbox.last_word,
+        is_connected=outbox.attached_once and not away and not outbox.closed,
+        why_away=away,
     )

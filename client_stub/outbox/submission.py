@@ -21,12 +21,11 @@ from client_stub.native.hot import (
     run_callbacks,
 )
 from client_stub.outbox.callback_log import CallbackLog
-from client_stub.outbox.wait_reasons import ask, why_no_outcome
 from client_stub.records.record_metadata import RecordMetadata
 from client_stub.system.log import log
 
 if TYPE_CHECKING:
-    from client_stub.outbox.outbox import Outbox
+    from client_stub.outbox.waiters import Waiters
 
 _MSGPACK: Final = Format.MSGPACK
 _FAILED: Final = OutcomeKind.FAILED
@@ -58,11 +57,10 @@ WHOLE: Final = -1
 class BulkPart(PartCore):
     """The records of one send_many() or send_arrow() call in one submission, which may have records of other calls."""
 
-    __slots__ = ("outbox", "watched")
+    __slots__ = ("watched",)
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.outbox = outbox
         self.watched = False
         """Whether the caller asks for its error; otherwise flush() reports it."""
 
@@ -107,16 +105,18 @@ class Submission(SubmissionCore):
         "sent",
         "seq",
         "topic",
+        "waiters",
         "was_accepted",
         "watched",
         "why_slow",
     )
 
     def __init__(
-        self, outbox: Outbox, topic: str, packer: RecordPacker | None, room: int, base_timestamp_ms: int
+        self, waiters: Waiters, topic: str, packer: RecordPacker | None, room: int, base_timestamp_ms: int
     ) -> None:
         super().__init__()
-        self.outbox = outbox
+        self.waiters = waiters
+        self.outbox = waiters.outbox
         self.topic = topic
         self.parts = []
         self.packer = packer
@@ -218,15 +218,15 @@ class Submission(SubmissionCore):
         entry = [call]
         self.listeners.setdefault(index, []).append(entry)
         if self.completed if index == WHOLE else self.find(index) is not None:
-            make_call(entry, self.outbox.callback_log)
+            make_call(entry, self.waiters.callback_log)
 
-    def tell_listeners(self, fate: Fate | None) -> None:
+    def call_listeners(self, fate: Fate | None) -> None:
         """Make the calls that wait for the records of ``fate``, or with None for the whole submission. Io thread."""
         due = [WHOLE] if fate is None else sorted(i for i in list(self.listeners) if fate.rank(i) >= 0)
         for index in due:
             for entry in self.listeners.pop(index, ()):
                 try:
-                    make_call(entry, self.outbox.callback_log)
+                    make_call(entry, self.waiters.callback_log)
                 except BaseException:
                     self._callback_failed("A done")
 
@@ -261,15 +261,31 @@ class Submission(SubmissionCore):
         self.watched = True
         fate = self.find(index)
         if fate is None:
-            fate = self.outbox.wait_until(partial(self.find, index), timeout, for_outcome=True)
+            fate = self.waiters.wait_until(partial(self.find, index), timeout, for_outcome=True)
         if fate is None:
             raise self.no_outcome(timeout)
         return fate
 
     def no_outcome(self, timeout: float | None) -> TimeoutError:
         """The TimeoutError of a caller that waited for one record. It may ask the daemon for the cause."""
-        why = why_no_outcome(self, ask(self, timeout))
+        why = self.why_no_outcome(self.ask(timeout))
         return TimeoutError(f"The record for topic {self.topic} has no outcome after {timeout} s yet{why}.")
+
+    def may_ask(self, timeout: float | None) -> bool:
+        """Whether the daemon may know why it has no outcome, and the caller's timeout was long enough to ask."""
+        return self.is_accepted and self.waiters.reasons.may_ask(timeout)
+
+    def ask(self, timeout: float | None) -> str:
+        """The daemon's answer about its topic, if it has one. The question may take some 100 ms."""
+        return (
+            self.waiters.reasons.why_no_topic(self.topic, self.partition_max) if self.may_ask(timeout) else ""
+        )
+
+    def why_no_outcome(self, said: str = "", *, of_many: bool = False) -> str:
+        """Why it has no outcome, as the end of a sentence. ``said`` is the daemon's answer, if it was asked."""
+        return self.waiters.reasons.why_no_outcome(
+            self.topic, is_accepted=self.is_accepted, why_slow=self.why_slow, said=said, of_many=of_many
+        )
 
     def apply(self, outcome: Outcome, error: DeliveryFailed | None = None) -> None:
         """Complete the records that ``outcome`` covers, except those completed before, and run their callbacks.
@@ -317,7 +333,7 @@ class Submission(SubmissionCore):
             if self.callbacks is not None or self.callback is not None:
                 run_callbacks(self, fate, news, self._callback_failed)
             if self.listeners:
-                self.tell_listeners(fate)
+                self.call_listeners(fate)
         finally:
             # Last, because flush() returns when this is set; the callbacks have then run.
             self.remaining -= news.bit_count()
@@ -360,9 +376,9 @@ class Submission(SubmissionCore):
         """Handle the exception of a callback. Not even SystemExit may end the io thread, as no record would then get
         an outcome. Only a child that a callback has forked may end.
         """
-        if self.outbox is not None and self.outbox.forked:
+        if self.outbox.forked:
             raise  # noqa: PLE0704  in the calling handler
-        self.outbox.callback_log.failed(what)
+        self.waiters.callback_log.failed(what)
 
     def _note(self, error: DeliveryFailed, count: int) -> None:
         self.failed_count += count

@@ -60,7 +60,7 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     yield "ATTACH", it.attachment.take_effects()[-1].frames
     it.receive_worker([msgpack.packb([Kind.WELCOME, 3, SECRET, False, 1 << 20, {}, []])], 0.0)
     submission = Submission(
-        Outbox(max_block_ms=0, connect_timeout_ms=0, path="/x"), "orders", None, 0, 1 << 40
+        Outbox(max_block_ms=0, connect_timeout_ms=0, path="/x").waiters, "orders", None, 0, 1 << 40
     )
     submission.count = len(RECORDS)
     submission.seal(records)

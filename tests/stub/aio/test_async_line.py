@@ -101,7 +101,7 @@ def test_every_history_keeps_the_order_and_sends_what_was_not_taken_back(
                     while values and rest[:1] == values[:1]:
                         del rest[0], values[0]
             assert rest == []
-        assert harness.outbox.listeners == {}, "nobody waits any more"
+        assert harness.outbox.waiters.listeners == {}, "nobody waits any more"
 
     run(main())
 
@@ -174,7 +174,7 @@ def test_many_topics_without_room_leave_the_loop_idle_and_hold_up_nobody(make_ha
         await asyncio.sleep(1)  # the clock jumps only while the loop has nothing to do
         assert loop.time() - began >= 1
         harness.outbox.streams[topics[-1]].refusal = errors.TopicLimit("too many topics")
-        harness.outbox.notify()
+        harness.outbox.waiters.notify()
         with pytest.raises(errors.TopicLimit):
             await tasks.pop()
         assert not any(task.done() for task in tasks)
@@ -300,7 +300,7 @@ def test_a_refused_topic_fails_those_who_wait_for_it_and_no_others(make_harness:
         )
         await settle()
         harness.outbox.streams["bad"].refusal = errors.TopicLimit("too many topics")
-        harness.outbox.notify()
+        harness.outbox.waiters.notify()
         with pytest.raises(errors.TopicLimit):
             await bad
         assert not good.done()
@@ -318,7 +318,7 @@ def test_what_ends_the_producer_is_told_to_all_who_wait(make_harness: MakeHarnes
         tasks = [asyncio.create_task(harness.producer.send("t", bytes(500))) for _ in range(600)]
         await settle()
         harness.outbox.fatal = errors.DaemonRefused("The daemon refused this client.", name="NOT_ADMITTED")
-        harness.outbox.notify()
+        harness.outbox.waiters.notify()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {errors.DaemonRefused}
 
@@ -365,7 +365,7 @@ def test_a_cancelled_send_leaves_nothing_behind(make_harness: MakeHarness) -> No
                 async with asyncio.timeout(0.01):
                     await harness.producer.send("t", bytes(400))
         assert not line._by_age
-        assert harness.outbox.listeners == {}
+        assert harness.outbox.waiters.listeners == {}
         await harness.accept_all()
         assert "t" not in harness.log
 
@@ -441,7 +441,7 @@ def test_a_loop_that_closes_takes_its_waiters_along_and_disturbs_no_other(
     for task in left:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     run(come())
-    assert harness.outbox.listeners == {}
+    assert harness.outbox.waiters.listeners == {}
     del first, task
     left.clear()
     gc.collect()

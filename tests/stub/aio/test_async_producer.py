@@ -326,5 +326,5 @@ def test_a_closed_loop_leaves_no_descriptor_and_no_thread(daemon: FakeDaemon) ->
         run_on("asyncio", main())
     gc.collect()
     assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == held
-    assert producer._producer._outbox.listeners == {}
+    assert producer._producer._outbox.waiters.listeners == {}
     run_on("asyncio", producer.close())

@@ -212,7 +212,7 @@ def test_an_exception_while_send_waits_for_room_leaves_nobody_behind(
     outbox.max_block_ms = 1e3 * WAIT_S
     producer.send("u", b"after").result(WAIT_S)
     assert _values(daemon, "u") == [b"after"]
-    assert not outbox._waiters
+    assert not outbox.waiters._locks
 
 
 def test_an_exception_at_any_byte_code_of_send_arrow_queues_whole_blocks_or_none(

@@ -45,7 +45,7 @@ def test_a_daemon_that_starts_meanwhile_is_found(run_dir: Path) -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(producer.send("t", b"v").result(10)))
     thread.start()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     daemon = FakeDaemon(run_dir)
     thread.join(10)
     assert results[0].offset == 0
@@ -174,7 +174,7 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
     threads = [threading.Thread(target=send_many, args=(topic,)) for topic in ("a", "b")]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(producer._outbox._waiters) == 2)
+    eventually(lambda: len(producer._outbox.waiters._locks) == 2)
     daemon.refuse_hello = ("MALFORMED_FRAME", "it cannot be read")
     daemon.kill_worker()
     for thread in threads:

@@ -51,7 +51,8 @@ def flush_is_over(producer: Producer) -> None:
 
 
 def line_about_the_left(producer: Producer) -> None:
-    producer._outbox.failures.tell_left(producer._outbox, "in a test")
+    outbox = producer._outbox
+    outbox.failures.log_left(list(outbox.pending), outbox.waiters.reasons, "in a test")
 
 
 class Senders:
@@ -67,7 +68,7 @@ class Senders:
     def _add(self) -> None:
         name = next(self._names)
         self._outbox.streams[name] = OpenStream(name, self._outbox)
-        self._outbox.pending[Submission(self._outbox, name, None, 0, 0)] = None
+        self._outbox.pending[Submission(self._outbox.waiters, name, None, 0, 0)] = None
 
     def trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(PACKAGE):

@@ -71,7 +71,7 @@ asyncio.run(main())
 """
 EXITING: Final = """
 import multiprocessing, os, signal, sys
-from client_stub import Producer; from client_stub.outbox import outbox
+from client_stub import Producer; from client_stub.outbox import waiters
 
 def work():
     global producers
@@ -81,13 +81,13 @@ def work():
     for producer, topic in zip(producers, "ab"):
         producer.send(topic, b"1")
         producer.flush(until="accepted")
-    wait = outbox.Outbox.wait_until
+    wait = waiters.Waiters.wait_until
 
     def interrupted(self, ready, timeout, **more):
         signal.raise_signal(signal.SIGTERM)
         return wait(self, ready, timeout, **more)
 
-    outbox.Outbox.wait_until = interrupted
+    waiters.Waiters.wait_until = interrupted
 
 child = multiprocessing.get_context("fork").Process(target=work)
 child.start()

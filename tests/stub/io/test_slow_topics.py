@@ -191,7 +191,7 @@ def test_the_line_about_records_that_are_left_does_not_ask_a_daemon_that_is_away
     producer.send("t", b"1")
     producer.flush(10, until="accepted")
     daemon.stop()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     producer._close(0, "behind KeyError")
     assert any("the daemon has accepted it and delivers it." in line for line in lines(caplog))
 
@@ -242,7 +242,7 @@ def test_only_the_oldest_records_are_looked_at(daemon: FakeDaemon, slow: int) ->
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path=str(daemon.run_dir))
     Counted.looks = 0
     for number in range(10_000):
-        each = Counted(outbox, "a", None, 0, 0)
+        each = Counted(outbox.waiters, "a", None, 0, 0)
         each.queued_ms = 1_000.0 if number < slow else 2_000.0
         outbox.pending[each] = None
     looker = slow_topics.SlowTopics(outbox, lambda *_: pytest.fail("nothing was accepted"))

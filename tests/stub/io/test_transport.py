@@ -70,7 +70,7 @@ def test_the_producer_outlives_it(run_dir: Path) -> None:
     with Producer(run_dir, "early", connect_timeout_ms=20_000) as producer:
         sent = threading.Thread(target=lambda: producer.send("topic", b"value"))
         sent.start()
-        eventually(lambda: "nobody listens" in producer._outbox.last_word)
+        eventually(lambda: "nobody listens" in producer._outbox.waiters.reasons.last_word)
         daemon = FakeDaemon(run_dir)
         try:
             sent.join(20)

@@ -225,7 +225,7 @@ def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
 ) -> None:
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     for _ in range(70_000):
         producer.send("t")
     pending = producer._outbox.pending
@@ -239,7 +239,7 @@ def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
     producer = Producer(run_dir)
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     producer.send("t", b"opens a submission")
     with pytest.raises(errors.RecordTooLarge):
         producer.send("t", bytes(200_000))

@@ -15,7 +15,7 @@ RECORDS = 24
 
 def _submission() -> Submission:
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
-    submission = Submission(outbox, "t", None, 0, 0)
+    submission = Submission(outbox.waiters, "t", None, 0, 0)
     submission.count = RECORDS
     submission.seal(b"x" * RECORDS)
     return submission

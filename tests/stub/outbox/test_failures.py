@@ -22,7 +22,7 @@ FORBIDDEN = 29
 def failed(topic: str, count: int = 1, code: int = FORBIDDEN) -> Submission:
     """A submission of send(), all of whose records have failed."""
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere")
-    submission = Submission(outbox, topic, None, 0, 0)
+    submission = Submission(outbox.waiters, topic, None, 0, 0)
     submission.flags = SubmitFlag.WANT_INDEXES
     submission.count = count
     submission.seal(b"x")
@@ -248,13 +248,13 @@ def test_two_threads_that_flush_drop_no_failure_that_comes_meanwhile() -> None:
             if not self.is_seen and failures._unwatched:
                 self.is_seen = True
                 failures.raise_unobserved()
-                fail_bulk(BulkPart(part.outbox))
+                fail_bulk(BulkPart())
             return True
 
         @watched.setter
         def watched(self, value: bool) -> None: ...
 
-    part = Interrupted(Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere"))
+    part = Interrupted()
     failures._unwatched.append((errors.error_for(FORBIDDEN), 1, part))
     failures.raise_unobserved()
     with pytest.raises(errors.TopicAuthorizationFailed):

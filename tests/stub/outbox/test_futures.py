@@ -44,11 +44,11 @@ def outcome(**fields: Any) -> Outcome:
 
 def bulk(count: int, *, first: int = 0, flags: int = 0) -> tuple[Submission, BulkDelivery]:
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="nowhere")
-    submission = Submission(outbox, "t", None, 0, 0)
+    submission = Submission(outbox.waiters, "t", None, 0, 0)
     submission.flags = flags
     submission.count = first + count
     submission.seal(b"x")
-    part = BulkPart(outbox)
+    part = BulkPart()
     part.first, part.count, part.submission = first, count, submission
     return submission, BulkDelivery([part])
 

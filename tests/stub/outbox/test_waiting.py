@@ -12,7 +12,7 @@ from client_stub import async_producer as async_module
 from client_stub import producer as producer_module
 from client_stub.contract.wire import Kind
 from client_stub.io import process_end
-from client_stub.outbox import room_wait
+from client_stub.outbox import capacity_wait
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -157,7 +157,7 @@ def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(
         timeouts.append(timeout)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(producer._outbox, "wait_until", interrupt)
+    monkeypatch.setattr(producer._outbox.waiters, "wait_until", interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     process_end.at_exit()
@@ -177,7 +177,7 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     with pytest.raises(TimeoutError, match=accepted):
         delivery.result(0)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "the buffer pool is full"]))
-    eventually(lambda: producer._outbox.hold_reasons)
+    eventually(lambda: producer._outbox.waiters.reasons.hold_reasons)
     held = producer.send("a", b"2")
     with pytest.raises(TimeoutError, match=r"the daemon holds topic a \(the buffer pool is full\)"):
         held.result(0.05)
@@ -185,17 +185,17 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     with pytest.raises(TimeoutError, match=r"yet: the daemon has not accepted it\."):
         producer.send("another topic, which nobody holds", b"3").result(0.05)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.RESUME, 1, 2]))
-    eventually(lambda: not producer._outbox.hold_reasons)
+    eventually(lambda: not producer._outbox.waiters.reasons.hold_reasons)
 
 
 def test_sends_that_wait_for_room_say_once_why(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(room_wait, "WAIT_WARNING_S", 0.0)
+    monkeypatch.setattr(capacity_wait, "WAIT_WARNING_S", 0.0)
     producer.send("a", b"1").result(10)
     daemon.accept = lambda client, submit: False
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"]))
-    eventually(lambda: producer._outbox.hold_reasons)
+    eventually(lambda: producer._outbox.waiters.reasons.hold_reasons)
     producer._outbox.buffer_bytes = 1_000
     producer._outbox.max_block_ms = 400
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_sends_that_wait_for_room_say_once_why(
         producer.send("a", bytes(600_000))
     lines = [line for line in caplog.messages if "for room" in line]
     assert len(lines) == 1 and "the daemon holds topic a (topic a is over its share)" in lines[0]
-    monkeypatch.setattr(producer._outbox, "room_warning_at", 0.0)
+    monkeypatch.setattr(producer._outbox.capacity_wait, "_warned_until", 0.0)
     with pytest.raises(errors.BufferExhausted):
         producer.send("a", bytes(600_000))
     assert len([line for line in caplog.messages if "for room" in line]) == 2, "again after its time"

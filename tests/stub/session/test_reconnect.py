@@ -206,7 +206,7 @@ def test_records_gather_in_few_submissions_while_the_daemon_is_away(
 ) -> None:
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     deliveries = [producer.send("t", b"%d" % n) for n in range(5_000)]
     successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
     assert deliveries[-1].result(10).offset == 4_999
@@ -291,7 +291,7 @@ def test_close_0_tells_also_what_was_still_filling_while_the_daemon_is_away(
 ) -> None:
     producer.send("t", b"1").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.last_word)
+    eventually(lambda: producer._outbox.waiters.reasons.last_word)
     told: list[Any] = []
     delivery = producer.send("t", b"2", on_delivery=lambda error, metadata: told.append(error))
     producer.close(0)
@@ -307,7 +307,7 @@ def test_a_producer_dropped_while_the_daemon_is_away_still_delivers(daemon: Fake
     producer.send("t", b"1").result(10)
     daemon.stop()
     outbox = producer._outbox
-    eventually(lambda: outbox.last_word)
+    eventually(lambda: outbox.waiters.reasons.last_word)
     producer.send("t", b"2")
     del producer
     successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
@@ -326,7 +326,7 @@ def test_an_end_asked_for_behind_the_gathering_waits_a_turn(
     daemon.stop()
     outbox, io = producer._outbox, producer._io
     assert io is not None
-    eventually(lambda: outbox.last_word)
+    eventually(lambda: outbox.waiters.reasons.last_word)
     producer.send("t", b"2")
     gather = outbox.gather
 

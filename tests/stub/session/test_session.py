@@ -166,7 +166,7 @@ class Run:
     def add(self) -> None:
         topic = self.rng.choice(self.topics)
         payload = b"%s-%04d" % (topic.encode(), len(self.made))
-        submission = Submission(self.outbox, topic, None, 0, 0)
+        submission = Submission(self.outbox.waiters, topic, None, 0, 0)
         submission.count = 1
         submission.flags = SubmitFlag.WANT_INDEXES
         told: list[Any] = []
