@@ -16,10 +16,9 @@ from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code, classify
 from sidecar.common.sparse_log import SparseLog
 from sidecar.metadata.snapshot import LeaderHint
-from sidecar.producer.batch_states import FINISHED, BatchEvent, BatchState
-from sidecar.producer.broker_memory import IDLE_MS
+from sidecar.producer.batch_states import BatchState
 from sidecar.producer.effects import AskBroker, Effect, Renumbered, Split
-from sidecar.producer.lanes import IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.lanes import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from sidecar.common.backoff import ExponentialBackoff
@@ -125,45 +124,19 @@ class BatchFates:
         broker's timestamp in ms); -1 stands for an unknown offset or timestamp.
         """
         for batch, base_offset, append_time_ms in answers:
-            # Note it in the partition's sequences, even if it was given up earlier: the late answer settles those.
-            sequences = batch.queue.sequences
-            if sequences is not None:
-                if batch.doubtful_parent is not None:
-                    self._ids.disprove_wholes(batch)
-                in_flight = sequences.in_flight
-                if in_flight and in_flight[0] is batch:
-                    del in_flight[0]
-                elif batch in in_flight:
-                    in_flight.remove(batch)
-                identity = batch.producer_id, batch.epoch
-                is_latest = batch.order > sequences.acked_order and sequences.identity == identity
-                if is_latest:
-                    sequences.acked_order = batch.order
-                    sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
-                    sequences.refuses_next = False
-                if is_latest and batch.serial >= sequences.known_from_serial:
-                    if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
-                        until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
-                    else:
-                        until_ms = self._ids.memory.lasts_until_ms(batch, append_time_ms, now_ms)
-                    sequences.known_until_ms = until_ms
-                    # For a duplicate the answer has the log's timestamp, set by the client or by the broker.
-                    newest_ms = batch.records.max_timestamp_ms
-                    sequences.is_stamped_by_broker = append_time_ms not in (-1, newest_ms)
-            # Give it its fate, unless it has one.
-            if batch.state is _DONE:
+            if batch.queue.sequences is not None:
+                self._ids.acknowledged(batch, append_time_ms, now_ms)
+            if batch.state is _DONE:  # it has an outcome
                 self.counts.late_answers += 1
                 continue
-            # As ProducerBatch.done, without its cases: this runs for each batch.
-            batch.state = FINISHED.get(batch.state) or batch.refuse(BatchEvent.FINISH)
-            batch.persistence = _PERSISTED
-            batch.base_offset = base_offset
-            batch.append_time_ms = append_time_ms
+            batch.done(
+                persistence=Persistence.PERSISTED, base_offset=base_offset, append_time_ms=append_time_ms
+            )
 
     def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         """The broker answered one batch with an error: decide between success, split, retry and failure."""
         code = result.error_code
-        if (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.lane == IDEMPOTENT_LANE) or (
+        if (code == Code.DUPLICATE_SEQUENCE_NUMBER and batch.queue.sequences is not None) or (
             code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.appended
         ):
             # The batch is in the log. Either the broker no longer knows its offset (DUPLICATE_SEQUENCE_NUMBER), or it
@@ -219,7 +192,7 @@ class BatchFates:
             batch.retry_cause, batch.last_error = WaitCause.LOST, text.rstrip(".") or row.name
         else:
             batch.retry_cause, batch.last_error = WaitCause.REFUSED, row.name
-        idempotent = batch.lane == IDEMPOTENT_LANE
+        idempotent = batch.queue.sequences is not None
         if row.persistence != Persistence.NOT_PERSISTED:
             batch.in_doubt = True
             batch.was_absent = False
@@ -249,7 +222,7 @@ class BatchFates:
         batch.attempts += 1
         self.counts.batches_retried += 1
         retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
-        if batch.lane == IDEMPOTENT_LANE and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
+        if batch.queue.sequences is not None and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
             self.effects.append(AskBroker(batch, retry_at_ms))
             retry_at_ms = inf
         self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
@@ -309,7 +282,7 @@ class BatchFates:
         self._splits_log.info(batch.topic, text, batch)
         self.counts.batches_split += 1
         self._accumulator.limit_growth(batch.topic, batch.size_bytes // 2)
-        self._accumulator.forget(batch)
+        self._accumulator.incomplete.remove(batch)
         if batch.has_sequence:
             self._ids.replace(batch, pieces)
             self.splits += 1
@@ -331,7 +304,7 @@ class BatchFates:
         bad, good = batch.isolate(texts)
         if batch.has_sequence:
             self._ids.failed(batch, result.error_code)
-        self._accumulator.forget(batch)
+        self._accumulator.incomplete.remove(batch)
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
@@ -353,7 +326,7 @@ class BatchFates:
         # A batch on the wire counts as in doubt: the driver may still send a request that it has been given.
         batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
-        if batch.lane == IDEMPOTENT_LANE and batch.has_sequence:
+        if batch.queue.sequences is not None and batch.has_sequence:
             self._ids.failed(batch, code)
         batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause)
         self.settled((batch,), now_ms)
@@ -372,7 +345,7 @@ class BatchFates:
             sequences = queue.sequences
             # Complete it, once. It is parked while an earlier batch of its partition has no fate, because callbacks of
             # a partition run in order.
-            if (batch.state is _DONE or batch.state is _GIVEN_UP) and accumulator.forget(batch):
+            if (batch.state is _DONE or batch.state is _GIVEN_UP) and accumulator.incomplete.remove(batch):
                 if (
                     sequences is not None
                     and sequences.in_flight
@@ -399,7 +372,7 @@ class BatchFates:
     def _resolve(self, queue: PartitionQueue) -> None:
         renumbered = self._ids.resolve(queue)
         for batch in renumbered:
-            self._accumulator.back_to_start(batch)
+            self._accumulator.incomplete.back_to_start(batch)
         if renumbered:
             self.effects.append(Renumbered(tuple(reversed(renumbered))))
         sequences = queue.sequences

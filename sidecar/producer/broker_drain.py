@@ -19,6 +19,7 @@ from sidecar.producer.partition_schedule import QUICK
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from sidecar.producer.batch_drain import BatchDrain
     from sidecar.producer.batch_fates import SenderCounts
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
@@ -54,7 +55,7 @@ class BrokerDrain:
     """
 
     __slots__ = (
-        "_accumulator",
+        "_batches",
         "_config",
         "_counts",
         "_in_flight",
@@ -62,6 +63,8 @@ class BrokerDrain:
         "_next_lane",
         "_quick_ms",
         "_room",
+        "_schedule",
+        "_under_way",
         "_was_quick",
     )
 
@@ -69,6 +72,7 @@ class BrokerDrain:
         self,
         config: ProducerConfig,
         accumulator: RecordAccumulator,
+        batches: BatchDrain,
         *,
         in_flight: InFlightRequests,
         room: RequestRoom,
@@ -76,7 +80,9 @@ class BrokerDrain:
         counts: SenderCounts,
     ) -> None:
         self._config = config
-        self._accumulator = accumulator
+        self._schedule = accumulator.schedule
+        self._under_way = accumulator.incomplete.under_way
+        self._batches = batches
         self._in_flight = in_flight
         self._room = room
         self._latency = latency
@@ -99,15 +105,13 @@ class BrokerDrain:
         poll_again = False
         broker = broker_of(node_id)
         in_flight, room = self._in_flight, self._room
-        accumulator = self._accumulator
-        lines, max_request_size = accumulator.schedule.ready[node_id], self._config.max_request_size
+        schedule = self._schedule
+        lines, max_request_size = schedule.ready[node_id], self._config.max_request_size
         # Are quick batches and a backlog ready? Then they take turns, or use one connection each.
         is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
-            any(lines[QUICK:])
-            and any(lines[:QUICK])
-            and accumulator.schedule.holds(node_id, max_request_size)
+            any(lines[QUICK:]) and any(lines[:QUICK]) and schedule.holds(node_id, max_request_size)
         )
-        is_apart = broker in accumulator.schedule.apart
+        is_apart = broker in schedule.apart
         if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
             is_apart, poll_again = is_crowded, True
         takes_turns = is_crowded and not is_apart
@@ -126,13 +130,13 @@ class BrokerDrain:
                 continue
             # Take batches within the room that there is.
             is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
-            most_bytes, new_batches = room.limits(accumulator.under_way[broker], is_first=is_first)
+            most_bytes, new_batches = room.limits(self._under_way[broker], is_first=is_first)
             if new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
                     poll_again = True  # the earlier effects may give descriptors to halves, or free some
                 else:
                     new_batches = room.new_batches_of_stuck()
-            batches = accumulator.drain(
+            batches = self._batches.take(
                 node_id,
                 lane,
                 most_bytes if most_bytes < max_request_size else max_request_size,
@@ -169,15 +173,15 @@ class BrokerDrain:
         self, node_id: int, lane: int, quick: bool | None, *, lacks_descriptors: bool, is_first: bool
     ) -> bool:
         """Note what is missing for a request. True: none of this kind was due, so the other kind gets its turn."""
-        lines = self._accumulator.schedule.ready[node_id]
+        lines = self._schedule.ready[node_id]
         if not lines[lane] and not lines[QUICK + lane]:
             return False
         if quick is not None and not lines[QUICK * quick + lane]:
             return True
         if lacks_descriptors:
             self._room.lack_descriptors()
-        if is_first and self._accumulator.held_back_bytes:
-            self._room.wait(node_id, self._accumulator.held_back_bytes)
+        if is_first and self._batches.held_back_bytes:
+            self._room.wait(node_id, self._batches.held_back_bytes)
         return False
 
     def _note_quick(self, request: ProduceRequest, is_quick: bool | None) -> None:
@@ -199,7 +203,7 @@ class BrokerDrain:
 
         True: partitions have changed lines. False: there is no second connection yet.
         """
-        schedule = self._accumulator.schedule
+        schedule = self._schedule
         if is_crowded:
             if broker not in schedule.widened and not self._widen(broker, links, effects):
                 return False
@@ -213,7 +217,7 @@ class BrokerDrain:
 
         Each kind has request slots of its own. Where both may go they take turns, so neither starves the other.
         """
-        ready = self._accumulator.schedule.ready[node_id]
+        ready = self._schedule.ready[node_id]
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
         may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
@@ -231,7 +235,7 @@ class BrokerDrain:
         Only for more waiting records than a pause of the broker leaves behind. Until the connection is made,
         everything goes by the first one.
         """
-        schedule = self._accumulator.schedule
+        schedule = self._schedule
         if self._config.connections_per_broker == 1 or node_id in schedule.widened:
             return False
         if not schedule.holds(node_id, self._config.max_request_size, is_movable=True):
@@ -246,7 +250,7 @@ class BrokerDrain:
         """Stop using the second connection of brokers with nothing in flight: spread over two, a trickle of records
         would take twice the requests. A recently divided broker keeps both, because it would be divided again at once.
         """
-        in_flight, schedule = self._in_flight, self._accumulator.schedule
+        in_flight, schedule = self._in_flight, self._schedule
         for node_id in list(schedule.widened):
             if node_id in schedule.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
                 continue
@@ -256,4 +260,4 @@ class BrokerDrain:
     def _is_stuck(self, broker: int) -> bool:
         """Nothing for the broker is in flight, and nothing can be sent before a batch that has no descriptor."""
         in_flight = self._in_flight.count(broker) + self._in_flight.count(second_of(broker))
-        return not in_flight and not self._accumulator.schedule.has_next_with_descriptor(broker)
+        return not in_flight and not self._schedule.has_next_with_descriptor(broker)

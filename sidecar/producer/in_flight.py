@@ -8,7 +8,6 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
-from sidecar.producer.batch_states import RELEASED, BatchEvent
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
@@ -147,9 +146,8 @@ class InFlightRequests:
         if requests is None or requests.pop(request.id, None) is None:
             return False
         request.ended = True
-        for batch in request.batches:  # as ProducerBatch.release
-            batch.state = RELEASED.get(batch.state) or batch.refuse(BatchEvent.RELEASE)
-            batch.queue.wire_count -= 1
+        for batch in request.batches:
+            batch.release()
         if not requests:
             del self.by_node[request.node_id]
             if not self.by_node:

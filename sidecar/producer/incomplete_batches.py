@@ -1,4 +1,6 @@
-"""IncompleteBatches: every batch without a fate, and the time at which the next one expires (rule A8)."""
+"""IncompleteBatches: every batch without an outcome, when the next one expires (rule A8), and how many are under way
+to each broker.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ if TYPE_CHECKING:
 
 
 class IncompleteBatches:
-    """Batches without a fate, in queues and on the wire. False if there are none.
+    """Batches without an outcome, in queues and on the wire. False if there are none.
 
-    They stand in one line per delivery.timeout.ms (there are few), oldest first, so expiry looks only at the heads.
+    They wait in one queue per delivery.timeout.ms (there are few), oldest first, so expiry checks only the heads.
     """
 
-    __slots__ = ("_pieces", "_serial", "lines", "next_expiry_ms")
+    __slots__ = ("_by_lifetime", "_pieces", "_serial", "next_expiry_ms", "under_way")
 
     def __init__(self) -> None:
-        self.lines: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
-        """delivery.timeout.ms → its batches. ``RecordAccumulator`` adds new ones, and removes all."""
+        self._by_lifetime: defaultdict[float, OrderedDict[ProducerBatch, None]] = defaultdict(OrderedDict)
+        """delivery.timeout.ms → its batches."""
+        self.under_way: defaultdict[int, int] = defaultdict(int)
+        """Broker → the number of batches last drained for it that hold a descriptor and have no outcome yet."""
         self._pieces: list[tuple[float, int, ProducerBatch]] = []
-        """Pieces of split batches, by deadline: they are older than their place in their line says. There are few."""
+        """Pieces of split batches, by deadline: they are older than their position in the queue says. There are few."""
         self._serial = count(1)
         self.next_expiry_ms = inf
         """Lower bound of all expiry times, monotonic ms. It may belong to a batch that is gone: :meth:`expired` finds
@@ -33,31 +37,56 @@ class IncompleteBatches:
         """
 
     def __bool__(self) -> bool:
-        return any(self.lines.values())
+        return any(self._by_lifetime.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self.lines.values()))
+        return sum(map(len, self._by_lifetime.values()))
 
     def __iter__(self) -> Iterator[ProducerBatch]:
-        """Iterate line by line, each oldest first. Batches must not be added or removed meanwhile."""
-        for line in self.lines.values():
-            yield from line
+        """Iterate queue by queue, each oldest first. Batches must not be added or removed meanwhile."""
+        for queue in self._by_lifetime.values():
+            yield from queue
 
     def oldest(self) -> ProducerBatch | None:
         """The batch with the oldest record."""
-        heads = [next(iter(line)) for line in self.lines.values() if line]
+        heads = [next(iter(queue)) for queue in self._by_lifetime.values() if queue]
         return min(heads, key=lambda batch: batch.created_ms, default=None)
 
     def oldest_first(self) -> list[ProducerBatch]:
-        lines = [line for line in self.lines.values() if line]
-        if len(lines) == 1:
-            return list(lines[0])
-        return sorted((batch for line in lines for batch in line), key=lambda batch: batch.created_ms)
+        queues = [queue for queue in self._by_lifetime.values() if queue]
+        if len(queues) == 1:
+            return list(queues[0])
+        return sorted((batch for queue in queues for batch in queue), key=lambda batch: batch.created_ms)
 
     def add(self, batch: ProducerBatch) -> None:
-        """Add a batch at the end of the line of its delivery.timeout.ms."""
-        self.lines[batch.lifetime_ms][batch] = None
+        """Add a batch at the end of the queue of its delivery.timeout.ms."""
+        self._by_lifetime[batch.lifetime_ms][batch] = None
         self.next_expiry_ms = min(self.next_expiry_ms, batch.deadline_ms)
+
+    def remove(self, batch: ProducerBatch) -> bool:
+        """Remove a batch whose outcome is known, or whose pieces replace it. False if it was removed before."""
+        batches = self._by_lifetime[batch.lifetime_ms]
+        if batch not in batches:
+            return False
+        del batches[batch]
+        if not batches and not self:
+            self.next_expiry_ms = inf
+        self.back_to_start(batch)
+        return True
+
+    def sent_to(self, batch: ProducerBatch, broker: int) -> None:
+        """Count a drained batch as under way to this broker."""
+        if batch.failed_node != broker:
+            if batch.failed_node is not None:
+                self.back_to_start(batch)
+            self.under_way[broker] += 1
+            batch.failed_node = broker
+
+    def back_to_start(self, batch: ProducerBatch) -> None:
+        """Note that a batch needs a descriptor again, or none any more, so it is no longer under way to a broker."""
+        if batch.failed_node is not None:
+            self.under_way[batch.failed_node] -= 1
+            batch.failed_node = None
 
     def add_piece(self, piece: ProducerBatch) -> None:
         """Add a piece of a split batch. It keeps the deadline of the whole."""
@@ -65,25 +94,25 @@ class IncompleteBatches:
         heappush(self._pieces, (piece.deadline_ms, next(self._serial), piece))
 
     def put_in_order(self) -> None:
-        """Sort each line by deadline, after adoption: it adds batches topic by topic."""
-        for line in self.lines.values():
-            for batch in sorted(line, key=lambda batch: batch.deadline_ms):
-                line.move_to_end(batch)
+        """Sort each queue by deadline, after adoption: it adds batches topic by topic."""
+        for queue in self._by_lifetime.values():
+            for batch in sorted(queue, key=lambda batch: batch.deadline_ms):
+                queue.move_to_end(batch)
 
     def expired(self, now_ms: float) -> list[ProducerBatch]:
-        """Batches past delivery.timeout.ms, oldest first in each line. They stay here until they are forgotten."""
+        """Batches past delivery.timeout.ms, oldest first in each queue. They stay here until they are removed."""
         expired: list[ProducerBatch] = []
-        for line in self.lines.values():
-            for batch in line:
+        for queue in self._by_lifetime.values():
+            for batch in queue:
                 if batch.deadline_ms > now_ms:
                     break
                 expired.append(batch)
         pieces = self._pieces
         while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
             piece = heappop(pieces)[2]
-            if piece in self.lines[piece.lifetime_ms] and piece not in expired:
+            if piece in self._by_lifetime[piece.lifetime_ms] and piece not in expired:
                 expired.append(piece)
-        heads_ms = [next(iter(line)).deadline_ms for line in self.lines.values() if line]
+        heads_ms = [next(iter(queue)).deadline_ms for queue in self._by_lifetime.values() if queue]
         self.next_expiry_ms = min(heads_ms, default=inf)
         if pieces and pieces[0][0] < self.next_expiry_ms:
             self.next_expiry_ms = pieces[0][0]

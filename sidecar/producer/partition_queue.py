@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
-from sidecar.producer.batch_states import CLOSED, QUEUED, BatchEvent
-from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
+from sidecar.producer.lanes import ACKS_ALL, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
 
@@ -70,7 +70,15 @@ class PartitionQueue:
         "wire_count",
     )
 
-    def __init__(self, topic: str, partition: int, lane: int, settings: TopicSettings) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        lane: int,
+        settings: TopicSettings,
+        *,
+        has_sequences: bool = False,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
@@ -79,7 +87,7 @@ class PartitionQueue:
         self.load = 0
         self.batches: deque[ProducerBatch] = deque()
         self.express: deque[ProducerBatch] = deque()
-        self.sequences = PartitionSequences() if lane == IDEMPOTENT_LANE else None
+        self.sequences = PartitionSequences() if has_sequences else None
         self.behind: PartitionQueue | None = None
         """The partition's queue in another lane, whose batches go first: acks was changed while there was a backlog."""
         self.follower: PartitionQueue | None = None
@@ -114,13 +122,47 @@ class PartitionQueue:
         come up.
         """
 
+    # --- batches in and out ---------------------------------------------------------------------------------
+
+    def grown(self, batch: ProducerBatch, size_bytes: int) -> None:
+        """Note the size of the open batch, which takes more records."""
+        load = -(-size_bytes // self.settings.batch_size)
+        if load != batch.load:
+            self._add_load(load - batch.load)
+            batch.load = load
+
+    def pop(self, batch: ProducerBatch) -> None:
+        """Take a batch out of its deque for a request, and the partition out of the places where it waits for one.
+
+        A batch that goes for the first time gets its order.
+        """
+        batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
+        is_first_time = batch.order == NOT_DRAINED
+        waiting = self.express if is_first_time and batch.is_express else self.batches
+        if waiting[0] is batch:
+            waiting.popleft()
+        else:
+            waiting.remove(batch)
+        if is_first_time:
+            batch.order = self.next_order
+            self.next_order += batch.records.count
+            if batch.is_express or self.passes:
+                self.note_pass(batch)
+        self._add_load(-batch.load)
+        self.wire_count += 1
+        self.timer_serial = 0
+        self.leave_line()
+
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back in order (Kafka's ``insertInSequenceOrder``)."""
         batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
-        self.load += batch.load
+        self._add_load(batch.load)
+        self._put_in_order(batch)
+
+    def _add_load(self, load: int) -> None:
+        self.load += load
         if self.partitioner is not None:
             self.partitioner.set_queue_length(self.partition, self.load)
-        self._put_in_order(batch)
 
     def _put_in_order(self, batch: ProducerBatch) -> None:
         batches = self.batches
@@ -134,10 +176,8 @@ class PartitionQueue:
         batches.append(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Take a batch out of its deque whose fate is decided while it waits."""
-        self.load -= batch.load
-        if self.partitioner is not None:
-            self.partitioner.set_queue_length(self.partition, self.load)
+        """Take a batch out of its deque whose outcome is decided while it waits."""
+        self._add_load(-batch.load)
         if batch.order != NOT_DRAINED:
             self.batches.remove(batch)
         elif batch.is_express:
@@ -185,7 +225,7 @@ class PartitionQueue:
         """acks of its requests. A lane with sequences always uses acks=all, because only answers settle sequences; the
         topic's own acks may have changed since.
         """
-        return ACKS_ALL if self.lane == IDEMPOTENT_LANE else self.settings.acks
+        return self.settings.acks if self.sequences is None else ACKS_ALL
 
     @property
     def rests(self) -> bool:

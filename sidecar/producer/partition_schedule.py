@@ -16,9 +16,11 @@ from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.metadata.snapshot import MetadataSnapshot
+    from sidecar.producer.lane_queues import LaneQueues
     from sidecar.producer.partition_sequences import PartitionSequences
-    from sidecar.producer.producer_id import ProducerIds
 
 QUICK: Final = len(LANES)
 """Added to a lane, this gives the index of its quick line: partitions that need not wait behind a backlog."""
@@ -48,9 +50,9 @@ class PartitionSchedule:
     With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
-    def __init__(self, ids: ProducerIds, *, in_flight_max: int) -> None:
-        """``in_flight_max``: limit of unanswered requests on one connection."""
-        self._ids = ids
+    def __init__(self, lanes: Sequence[LaneQueues], *, in_flight_max: int) -> None:
+        """``lanes``: all lanes by their number. ``in_flight_max``: limit of unanswered requests on one connection."""
+        self._lanes = lanes
         self._in_flight_max = in_flight_max
         self.timers = PartitionTimers()
         self.full_ms: dict[str, float] = {}
@@ -135,23 +137,18 @@ class PartitionSchedule:
             # for a queue with a follower: when its records were accepted, max.in.flight may have been 1.
             is_held = queue.wire_count and (self._in_flight_max == 1 or queue.follower is not None)
             return None if is_held else queue.head
-        ids, in_flight = self._ids, sequences.in_flight
+        in_flight = sequences.in_flight
         if in_flight:
             first = in_flight[0]
             if first.state is _QUEUED:
                 return _doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
-        # The same as queue.head, inlined: it runs for each batch.
-        head, batches = None, queue.batches
-        if queue.express and (
-            not batches or (batches[0].order == NOT_DRAINED and not queue.is_passed_enough)
-        ):
-            head = queue.express[0]
-        elif batches:
-            head = batches[0]
+        head = queue.head
         if sequences.renumber or sequences.unresolved or head is None:
             return None
+        ids = self._lanes[queue.lane].ids
+        assert ids is not None
         if ids.identity.producer_id < 0:
             ids.is_wanted = True
             return None

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_batch import ProducerBatch
 
 
@@ -162,15 +158,3 @@ class PartitionSequences:
             and self.acked_order < self.gap_order
             and all(batch.was_never_in_doubt for batch in self.in_flight)
         )
-
-
-def forget_recreated(
-    topics: Mapping[str, Mapping[int, PartitionQueue]], before: MetadataSnapshot, after: MetadataSnapshot
-) -> None:
-    """Forget the sequences of topics that have a new id or are gone: no broker remembers a producer of these logs."""
-    for name, queues in topics.items():
-        old, new = before.topics.get(name), after.topics.get(name)
-        if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
-            for queue in queues.values():
-                if queue.sequences is not None:
-                    queue.sequences.forget()

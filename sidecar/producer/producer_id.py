@@ -9,8 +9,8 @@ That proof has two conditions. The batch must be among the last five that the br
 broker remembers only these. So nothing is sent further ahead of the oldest unsettled batch, even if the batches
 between were answered. And the broker must remember the producer id at all: see :class:`BrokerMemory`.
 
-The two steps of every batch are elsewhere: ``RecordAccumulator.drain`` numbers it, and ``BatchFates.delivered`` notes
-its acknowledgement.
+The two steps of every batch: :meth:`ProducerIds.number` numbers it, and :meth:`ProducerIds.acknowledged` notes its
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import ERROR_ROWS, Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from sidecar.producer.lanes import EPOCH_MAX, SEQUENCE_MASK
+from sidecar.producer.broker_memory import IDLE_MS
+from sidecar.producer.lanes import EPOCH_MAX, NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sidecar.common.backoff import ExponentialBackoff
     from sidecar.producer.broker_memory import BrokerMemory
     from sidecar.producer.partition_queue import PartitionQueue
@@ -139,6 +142,30 @@ class ProducerIds:
 
     # --- sending --------------------------------------------------------------------------------------------
 
+    def number(self, batches: Sequence[ProducerBatch]) -> None:
+        """Give sequences to the drained batches that go for the first time. The schedule has just chosen them by the
+        rules above.
+        """
+        producer_id, epoch = identity = self.identity
+        young_from_ms = self.memory.young_from_ms()
+        for batch in batches:
+            sequences = batch.queue.sequences
+            assert sequences is not None
+            batch.recreations = sequences.recreations
+            if batch.base_sequence != NO_SEQUENCE:
+                continue
+            if sequences.identity != identity:
+                sequences.restart(identity)
+            batch.producer_id, batch.epoch = producer_id, epoch
+            batch.base_sequence = sequence = sequences.next_sequence
+            batch.goes_alone = (
+                not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
+            )
+            sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
+            batch.serial = sequences.next_serial
+            sequences.next_serial += 1
+            sequences.in_flight.append(batch)
+
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
         """Adopt a batch that a dead worker numbered. Later batches are numbered here once it is settled.
@@ -157,6 +184,37 @@ class ProducerIds:
             sequences.next_sequence = (batch.base_sequence + count) & SEQUENCE_MASK
 
     # --- answers --------------------------------------------------------------------------------------------
+
+    def acknowledged(self, batch: ProducerBatch, append_time_ms: int, now_ms: float) -> None:
+        """Note that the broker has the batch, even if it was given up earlier: the late answer settles its sequences.
+
+        ``append_time_ms``: the broker's timestamp, -1 if unknown.
+        """
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        if batch.doubtful_parent is not None:
+            self.disprove_wholes(batch)
+        in_flight = sequences.in_flight
+        if in_flight and in_flight[0] is batch:
+            del in_flight[0]
+        elif batch in in_flight:
+            in_flight.remove(batch)
+        identity = batch.producer_id, batch.epoch
+        if batch.order <= sequences.acked_order or sequences.identity != identity:
+            return
+        sequences.acked_order = batch.order
+        sequences.acked_next = (batch.base_sequence + batch.records.count) & SEQUENCE_MASK
+        sequences.refuses_next = False
+        if batch.serial < sequences.known_from_serial:
+            return
+        if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
+            until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
+        else:
+            until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
+        sequences.known_until_ms = until_ms
+        # For a duplicate the answer has the log's timestamp, set by the client or by the broker.
+        newest_ms = batch.records.max_timestamp_ms
+        sequences.is_stamped_by_broker = append_time_ms not in (-1, newest_ms)
 
     def is_first(self, batch: ProducerBatch) -> bool:
         """True if no earlier numbered batch is unsettled, so an OUT_OF_ORDER answer shows a real gap before this

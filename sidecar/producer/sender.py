@@ -17,6 +17,7 @@ from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
+from sidecar.producer.batch_drain import BatchDrain
 from sidecar.producer.batch_fates import BatchFates
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_drain import BrokerDrain
@@ -77,6 +78,9 @@ class Sender:
     ) -> None:
         self._config = config
         self._accumulator = accumulator
+        self._schedule = accumulator.schedule
+        self._timers = accumulator.schedule.timers
+        self._incomplete = accumulator.incomplete
         self._ids = ids
         self.room = room
         self._wants_identity = config.enable_idempotence
@@ -105,6 +109,7 @@ class Sender:
         self._drain = BrokerDrain(
             config,
             accumulator,
+            BatchDrain(accumulator.lanes, accumulator.schedule, accumulator.incomplete),
             in_flight=self._in_flight,
             room=room,
             latency=self._latency,
@@ -120,35 +125,17 @@ class Sender:
         idle partitions cost nothing.
         """
         # Elapsed time and new metadata: timers, leaders, and deadlines.
-        accumulator = self._accumulator
-        schedule = accumulator.schedule
-        if schedule.timers.earliest_ms <= now_ms:
+        schedule = self._schedule
+        if self._timers.earliest_ms <= now_ms:
             schedule.fire_timers(now_ms)
         if snapshot is not schedule.snapshot:
-            accumulator.follow(snapshot, now_ms)
-        if accumulator.incomplete.next_expiry_ms <= now_ms:
+            self._accumulator.follow(snapshot, now_ms)
+        if self._incomplete.next_expiry_ms <= now_ms:
             self._expire_batches(now_ms)
         if self._in_flight.next_deadline_ms <= now_ms:
             self._time_out_requests(now_ms)
         self._wake_now = False
-        # Decisions since the last poll. All effects go to one list, which is taken at the end: an exception here
-        # loses none of them.
-        fates = self._fates
-        effects = fates.effects
-        if fates.completed:
-            effects.append(Completed(tuple(fates.completed)))
-            fates.completed = []
-        if fates.hints:
-            effects.append(LeaderHints(tuple(fates.hints)))
-            fates.hints = []
-        if (
-            self._ids.identity.producer_id < 0
-            and (self._wants_identity or self._ids.is_wanted)
-            and self._ids.take_init_request(now_ms)
-        ):
-            effects.append(InitProducerId())
-        if fates.stale_topics or schedule.leaderless or self._leaderless.asked:
-            self._ask_for_metadata(effects, now_ms)
+        effects = self._take_decisions(now_ms)
         if self._muted_until_ms:
             for node_id in [node for node, until_ms in self._muted_until_ms.items() if until_ms <= now_ms]:
                 del self._muted_until_ms[node_id]
@@ -160,7 +147,7 @@ class Sender:
         room = self.room
         room.is_shared = len(snapshot.nodes) > 1
         # Each split runs before the requests, and takes one descriptor more than it gives back.
-        room.promised, fates.splits = fates.splits, 0
+        room.promised, self._fates.splits = self._fates.splits, 0
         if room.lacks_descriptors or room.waiting:
             room.begin_poll(ready)
         if self._latency.is_on:
@@ -178,7 +165,30 @@ class Sender:
         self._relief_ms = inf
         if room.waiting:
             self._relieve(links, now_ms, effects)
-        fates.effects = []
+        self._fates.effects = []
+        return effects
+
+    def _take_decisions(self, now_ms: float) -> list[Effect]:
+        """The effects decided since the last poll, and requests for what is missing to go on.
+
+        All effects go to one list, which the outcomes give up at the end of the poll: an exception there loses none.
+        """
+        fates = self._fates
+        effects = fates.effects
+        if fates.completed:
+            effects.append(Completed(tuple(fates.completed)))
+            fates.completed = []
+        if fates.hints:
+            effects.append(LeaderHints(tuple(fates.hints)))
+            fates.hints = []
+        if (
+            self._ids.identity.producer_id < 0
+            and (self._wants_identity or self._ids.is_wanted)
+            and self._ids.take_init_request(now_ms)
+        ):
+            effects.append(InitProducerId())
+        if fates.stale_topics or self._schedule.leaderless or self._leaderless.asked:
+            self._ask_for_metadata(effects, now_ms)
         return effects
 
     @property
@@ -190,18 +200,17 @@ class Sender:
         """
         if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
             return 0.0
-        accumulator = self._accumulator
         # No min() here: this runs once per turn.
         wakeup_ms = self._relief_ms
-        if accumulator.schedule.timers.earliest_ms < wakeup_ms:
-            wakeup_ms = min(wakeup_ms, accumulator.schedule.timers.next_due_ms)
-        next_ms = accumulator.incomplete.next_expiry_ms
+        if self._timers.earliest_ms < wakeup_ms:
+            wakeup_ms = min(wakeup_ms, self._timers.next_due_ms)
+        next_ms = self._incomplete.next_expiry_ms
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         next_ms = self._in_flight.next_deadline_ms
         wakeup_ms = next_ms if next_ms < wakeup_ms else wakeup_ms
         if self._ids.identity.producer_id < 0 and (self._wants_identity or self._ids.is_wanted):
             wakeup_ms = min(wakeup_ms, self._ids.next_init_ms)
-        if accumulator.schedule.leaderless:
+        if self._schedule.leaderless:
             wakeup_ms = min(wakeup_ms, self._leaderless.ask_again_ms)
         if self._muted_until_ms:
             wakeup_ms = min(wakeup_ms, *self._muted_until_ms.values())
@@ -253,7 +262,7 @@ class Sender:
         """Update a partition after a Split or Renumbered ran: some of its batches gained or lost descriptors. Batches
         that have one may go even when no others may.
         """
-        self._accumulator.schedule.touch(queue, now_ms)
+        self._schedule.touch(queue, now_ms)
         if self.room.lacks_descriptors:
             self._wake_now = True
 
@@ -266,9 +275,7 @@ class Sender:
         return self._wake_now
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
-        topics = (
-            self._leaderless.take(self._accumulator.schedule.leaderless, now_ms) | self._fates.stale_topics
-        )
+        topics = self._leaderless.take(self._schedule.leaderless, now_ms) | self._fates.stale_topics
         self._fates.stale_topics.clear()
         if topics:
             effects.append(NeedMetadata(topics))
@@ -289,7 +296,7 @@ class Sender:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._fates.settled(request.batches, now_ms)
         # The connection has room again, which matters only if something is ready.
-        if request.acks == 0 or any(map(any, self._accumulator.schedule.ready.values())):
+        if request.acks == 0 or any(map(any, self._schedule.ready.values())):
             self._wake_now = True
         return self._wake_now
 
@@ -369,7 +376,7 @@ class Sender:
         self._closing_links.discard(node_id)
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
-        self._fates.stale_topics |= self._accumulator.schedule.topics_waiting_for(node_id)
+        self._fates.stale_topics |= self._schedule.topics_waiting_for(node_id)
         unanswered = self._unanswered_topics.pop(node_id, None)
         if unanswered and reason:
             self._fates.stale_topics |= unanswered
@@ -387,7 +394,7 @@ class Sender:
                 self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             self._fates.settled(request.batches, now_ms)
         if node_id != broker_of(node_id):
-            self._accumulator.schedule.narrow(broker_of(node_id))
+            self._schedule.narrow(broker_of(node_id))
         if requests or self._fates.stale_topics:
             self._wake_now = True
 
@@ -395,7 +402,7 @@ class Sender:
         for batch in request.batches:
             if not batch.is_done:
                 if batch.descriptor == NO_DESCRIPTOR:
-                    self._accumulator.back_to_start(batch)
+                    self._incomplete.back_to_start(batch)
                 self._ids.not_judged(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
         self._fates.settled(request.batches, now_ms)
@@ -407,10 +414,10 @@ class Sender:
                 self._close_link(node_id, reason, self._fates.effects)
 
     def _expire_batches(self, now_ms: float) -> None:
-        for batch in self._accumulator.incomplete.expired(now_ms):
+        for batch in self._incomplete.expired(now_ms):
             self.counts.batches_expired += 1
             waited = now_ms - batch.created_ms
-            snapshot = self._accumulator.schedule.snapshot
+            snapshot = self._schedule.snapshot
             leader = None if snapshot is None else snapshot.leader(batch.topic, batch.partition)
             broker = -1 if leader is None else leader.id
             why, error = self.why_waits(batch, broker, self.lost_links.of(broker), now_ms)
@@ -440,7 +447,7 @@ class Sender:
         if batch.is_paused:
             return WaitCause.PAUSED, ""
         if broker < 0:
-            snapshot = self._accumulator.schedule.snapshot
+            snapshot = self._schedule.snapshot
             is_known = snapshot is not None and batch.topic in snapshot.topics
             return (WaitCause.NO_LEADER if is_known else WaitCause.METADATA), error
         if link_error is not None:
@@ -483,7 +490,7 @@ class Sender:
         """
         if not self._ids.init_failed(code, now_ms, text):
             return
-        for batch in self._accumulator.incomplete.oldest_first():
+        for batch in self._incomplete.oldest_first():
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
                 self._fates.fail(batch, code, text or refusal_of_id(code), now_ms)
 
@@ -498,7 +505,7 @@ class Sender:
         for batch in self._accumulator.batches_of(topic, partitions):
             self._fates.fail(batch, code, text, now_ms)
         deleted = None if partitions is None else set(partitions)
-        for batch in self._accumulator.incomplete.oldest_first():
+        for batch in self._incomplete.oldest_first():
             is_deleted = batch.topic == topic and (deleted is None or batch.partition in deleted)
             if is_deleted and batch.state is BatchState.ON_WIRE:
                 batch.last_chance = (code, text)
@@ -513,13 +520,13 @@ class Sender:
     def begin_close(self, now_ms: float) -> None:
         """Begin a graceful close (rule S2): linger ends. Go on polling until :attr:`is_idle`, then stop."""
         self._closing = True
-        self._accumulator.schedule.begin_close(now_ms)
+        self._schedule.begin_close(now_ms)
         self._wake_now = True
 
     def force_close(self, now_ms: float) -> None:
         """Fail every incomplete batch. One more poll returns them as Completed."""
         self.begin_close(now_ms)
-        for batch in self._accumulator.incomplete.oldest_first():
+        for batch in self._incomplete.oldest_first():
             text = (
                 f"The daemon was closed before {batch.count} record(s) for {batch.topic}-{batch.partition} "
                 f"were delivered; the batch was {batch.where()}."
@@ -529,7 +536,7 @@ class Sender:
     @property
     def is_idle(self) -> bool:
         """True if nothing is unsent or in flight, and no decided fate waits for a poll."""
-        return not (self._accumulator.incomplete or len(self._in_flight) or self._fates.completed)
+        return not (self._incomplete or len(self._in_flight) or self._fates.completed)
 
     @property
     def in_flight_count(self) -> int:

@@ -99,8 +99,6 @@ class Worker:
         )
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
-        # Off the loop: a mount that is away keeps no worker from its records.
-        self._spooling.submit(_close_leftovers, self._spool.folder, Path(start.extra["run_dir"]))
         self._authenticator = authenticator_of(values)
         if self._authenticator is not None:
             self._authenticator.on_token_refused = lambda print_: self.send_control(TokenRefused(print_))
@@ -134,6 +132,8 @@ class Worker:
         """Take over the slot's records from a dead worker, before anything new is accepted. Raises RuntimeError if
         that fails: the next worker tries again.
         """
+        # Off the loop: a mount that is away keeps no worker from its records.
+        self._spooling.submit(_close_leftovers, self._spool.folder, Path(self._start.extra["run_dir"]))
         rooms, now_ms = self._rooms, self._clock.now_ms()
         try:
             sent = rooms.adoption.run(now_ms)

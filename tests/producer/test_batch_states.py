@@ -18,7 +18,7 @@ from sidecar.producer.batch_states import TRANSITIONS, BatchEvent, BatchState
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 
-from .harness import Core
+from .harness import Core, take_batches
 
 
 def _close(core: Core, batch: ProducerBatch) -> None:
@@ -34,7 +34,7 @@ def _drain(core: Core, batch: ProducerBatch) -> None:
     core.accumulator.schedule.begin_close(core.now_ms)
     core.accumulator.follow(core.snapshot, core.now_ms)
     core.accumulator.schedule.touch(queue, core.now_ms)
-    core.accumulator.drain(1, core.lane, inf, core.now_ms)
+    take_batches(core, 1, core.lane, inf, core.now_ms)
 
 
 def _queue(core: Core, batch: ProducerBatch) -> None:
@@ -127,11 +127,8 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         "partition_queue.py: " + step(BatchEvent.QUEUE): 1,
         "producer_batch.py: state": 1,
         "producer_batch.py: " + step(BatchEvent.RELEASE, of="self"): 1,
-        "batch_fates.py: " + step(BatchEvent.FINISH): 1,
         "producer_batch.py: follows": 1,
         "producer_batch.py: " + step(BatchEvent.CLOSE, "self"): 1,
         "producer_batch.py: " + step(BatchEvent.SPLIT, "self"): 2,
-        "record_accumulator.py: " + step(BatchEvent.CLOSE): 1,
-        "record_accumulator.py: " + step(BatchEvent.DRAIN): 1,
-        "in_flight.py: " + step(BatchEvent.RELEASE): 1,
+        "partition_queue.py: " + step(BatchEvent.DRAIN): 1,
     }

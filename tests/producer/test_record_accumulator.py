@@ -15,7 +15,7 @@ from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
-from .harness import TOPIC, Core, answer, payloads_of, ready_nodes, snapshot_of
+from .harness import TOPIC, Core, answer, payloads_of, ready_nodes, snapshot_of, take_batches
 
 
 @pytest.mark.rule("A1")
@@ -136,7 +136,7 @@ def test_drain_goes_on_where_it_stopped() -> None:
     core.accumulator.follow(core.snapshot, core.now_ms)
     order = []
     for node in (1, 2) * 3:
-        (batch,) = core.accumulator.drain(node, 0, 200, core.now_ms)
+        (batch,) = take_batches(core, node, 0, 200, core.now_ms)
         order.append(batch.partition)
     assert order == [0, 2, 1, 3, 0, 2]
 
@@ -246,10 +246,10 @@ def test_a_request_takes_one_batch_a_partition_and_no_more_than_its_size() -> No
     for partition in range(3):
         core.append(*"abcdef", partition=partition)
     core.accumulator.follow(core.snapshot, core.now_ms)
-    batches = core.accumulator.drain(1, 0, 1000, core.now_ms)
+    batches = take_batches(core, 1, 0, 1000, core.now_ms)
     assert [batch.partition for batch in batches] == [0, 1]
     assert sum(batch.size_bytes for batch in batches) <= 1000
-    batches = core.accumulator.drain(1, 0, 1000, core.now_ms)
+    batches = take_batches(core, 1, 0, 1000, core.now_ms)
     assert [batch.partition for batch in batches] == [2, 0]
 
 

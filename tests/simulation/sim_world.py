@@ -128,7 +128,7 @@ class SimWorld(SimShell):
         requests = [request for each in in_flight.by_node.values() for request in each.values()]
         assert in_flight.next_deadline_ms <= min((r.deadline_ms for r in requests), default=float("inf"))
         holding = Counter(batch.failed_node for batch in self.accumulator.incomplete.oldest_first())
-        assert {node: count for node, count in self.accumulator.under_way.items() if count} == {
+        assert {node: count for node, count in self.accumulator.incomplete.under_way.items() if count} == {
             node: count for node, count in holding.items() if node is not None
         }
         if not deadlines_ms:

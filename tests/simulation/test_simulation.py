@@ -10,7 +10,7 @@ from collections import Counter
 from math import inf
 
 import pytest
-from producer.harness import ready_nodes
+from producer.harness import ready_nodes, take_batches
 
 from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.producer.batch_states import BatchState
@@ -186,7 +186,7 @@ def drain(world: SimWorld, batch: ProducerBatch) -> None:
     world.accumulator.schedule.begin_close(world.now_ms)
     world.accumulator.follow(world.snapshot, world.now_ms)
     for node_id in ready_nodes(world.accumulator.schedule):
-        world.accumulator.drain(node_id, world.lane, inf, world.now_ms)
+        take_batches(world, node_id, world.lane, inf, world.now_ms)
     assert batch.state is BatchState.ON_WIRE
 
 

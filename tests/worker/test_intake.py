@@ -78,6 +78,10 @@ class FakeEntry:
 
     ordinal = 0
 
+    def __init__(self, count: int, seq: int) -> None:
+        self.count = count
+        self.seq = seq
+
 
 class FakeChain:
     """Every entry takes one page."""
@@ -105,7 +109,7 @@ class FakeChain:
     def append(self, payload: Any, **fields: Any) -> FakeEntry:
         assert len(self.linked) > len(self.appended), "an entry needs its pages first"
         self.appended.append({"payload": bytes(payload), **fields})
-        return FakeEntry()
+        return FakeEntry(fields["count"], fields["seq"])
 
 
 class FakeRow:

@@ -133,19 +133,7 @@ class Intake:
             return False
         stream = session.streams.get(stream_id)
         if stream is not None:
-            expected = stream.position + 1
-            if seq < expected:
-                session.accepted_streams.add(stream)  # a repeat: report the position again
-                return False
-            if seq > expected:
-                self._counters.inc("frames_resent_total")
-                if stream.awaited != expected:
-                    stream.awaited = expected
-                    if not stream.held:
-                        self._outboxes.send(session, [Kind.RESEND, stream_id, expected])
-                return False
-            if stream.hold_reason is not None:
-                self._counters.inc("frames_resent_total")
+            if not self._is_next(stream, seq):
                 return False
         elif not self._openings.may_open(session, stream_id, seq):
             return False
@@ -168,36 +156,36 @@ class Intake:
         self._appending = None
         refusal = stream.refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
-            text = (
-                f"A submission of {payload_bytes} bytes is more than the daemon takes ({self._submission_bytes_max}): "
-                "raise max.request.size, or buffer.memory if it is small, or send a smaller record."
-            )
-            refusal = Refusal(LocalCode.RECORD_TOO_LARGE, text)
+            refusal = self._larger_than_allowed(payload_bytes)
         try:
-            is_taken = self._take_in(stream, fields, payload, refusal, now_ms)
+            is_accepted = self._accept(stream, fields, payload, refusal, now_ms)
         except Exception as error:
-            self._counters.inc("accept_errors_total")
-            self._failed_ms = now_ms
-            self._sparse_log.warning(
-                "submit",
-                f"A submission for topic %s could not be accepted. {PLEASE_REPORT}",
-                topic,
-                exc_info=error,
-            )
-            if self._appending is not None:
-                chain, tail = self._appending
-                if chain.tail != tail:
-                    # The entry is in the journal, but the state in memory does not have it.
-                    self._host.give_up("a submission was accepted and not noted")
-                    return False
-                # Its share was claimed, and the failed records may go into the topic's other chain.
-                self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
-            is_taken = self._fail(stream, fields, now_ms)
-        if is_taken:
+            is_accepted = self._not_accepted(stream, fields, error, now_ms)
+        if is_accepted:
             session.accepted_bytes += payload_bytes
-        return is_taken
+        return is_accepted
 
-    def _take_in(
+    def _is_next(self, stream: StreamState, seq: int) -> bool:
+        """Whether this is the next submission of its stream, and the stream is not held. If not, its stub is answered
+        where it needs to know more.
+        """
+        expected = stream.position + 1
+        if seq < expected:
+            stream.session.accepted_streams.add(stream)  # a repeat: report the position again
+            return False
+        if seq > expected:
+            self._counters.inc("frames_resent_total")
+            if stream.awaited != expected:
+                stream.awaited = expected
+                if not stream.held:
+                    self._outboxes.send(stream.session, [Kind.RESEND, stream.stream, expected])
+            return False
+        if stream.hold_reason is not None:
+            self._counters.inc("frames_resent_total")
+            return False
+        return True
+
+    def _accept(
         self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
     ) -> bool:
         """Append a checked SUBMIT to the journal, or hold the stream: then False.
@@ -253,15 +241,29 @@ class Intake:
             self._shares.count(queue, now_ms)
         if has_rate and refusal is None:
             _charge(stream, count, payload_bytes, now_ms)
-        if chain.live_entries == 1:
+        self._note_accepted(stream, queue, entry, payload, now_ms)
+        if refusal is None:
+            self._topics.on_entry(queue, entry, now_ms, flags & _FLUSH != 0)
+        else:
+            self._refuse(
+                queue, entry, refusal, now_ms, flushes=stream.refusal is None and flags & _FLUSH != 0
+            )
+        return True
+
+    def _note_accepted(
+        self, stream: StreamState, queue: TopicQueue, entry: Entry, payload: Any, now_ms: float
+    ) -> None:
+        """Note an entry that is in the journal: the stream's position, what its client holds, the counters."""
+        session, count, payload_bytes = stream.session, entry.count, len(payload)
+        if queue.chain.live_entries == 1:
             queue.last_settled_ms = now_ms  # it was empty, so its progress is measured from now
         session.unsettled_records += count
         session.unsettled_bytes += held_bytes(count, payload_bytes)
-        stream.position = seq
-        session.row.store_position(stream.stream, seq)
+        stream.position = entry.seq
+        session.row.store_position(stream.stream, entry.seq)
         # kill point: accept.position
         if self.commit is None:
-            stream.accepted = seq
+            stream.accepted = entry.seq
             session.accepted_streams.add(stream)
         else:
             # Make a copy: the socket's buffer is re-used before the group is on disk.
@@ -277,13 +279,6 @@ class Intake:
         )
         self._submission_sizes.observe(payload_bytes)
         # kill point: accept.counted
-        if refusal is None:
-            self._topics.on_entry(queue, entry, now_ms, flags & _FLUSH != 0)
-        else:
-            self._refuse(
-                queue, entry, refusal, now_ms, flushes=stream.refusal is None and flags & _FLUSH != 0
-            )
-        return True
 
     def _refuse(
         self, queue: TopicQueue, entry: Entry, refusal: Refusal, now_ms: float, *, flushes: bool
@@ -310,6 +305,13 @@ class Intake:
             self._holds.hold_until(stream, HoldCause.RATE, over, now_ms)
         return None
 
+    def _larger_than_allowed(self, payload_bytes: int) -> Refusal:
+        text = (
+            f"A submission of {payload_bytes} bytes is more than the daemon takes ({self._submission_bytes_max}): "
+            "raise max.request.size, or buffer.memory if it is small, or send a smaller record."
+        )
+        return Refusal(LocalCode.RECORD_TOO_LARGE, text)
+
     def _larger_than_pool(self, payload_bytes: int) -> Refusal:
         return Refusal(
             LocalCode.RECORD_TOO_LARGE,
@@ -317,15 +319,31 @@ class Intake:
             f"{self._holds.pages_max} pages at most: raise buffer.memory.",
         )
 
-    def _fail(self, stream: StreamState, fields: list[Any], now_ms: float) -> bool:
+    def _not_accepted(self, stream: StreamState, fields: list[Any], error: Exception, now_ms: float) -> bool:
         """Fail the records of a submission after an internal error. If that fails too, hold the stream for a while:
         then False.
         """
+        self._counters.inc("accept_errors_total")
+        self._failed_ms = now_ms
+        self._sparse_log.warning(
+            "submit",
+            f"A submission for topic %s could not be accepted. {PLEASE_REPORT}",
+            fields[3],
+            exc_info=error,
+        )
+        if self._appending is not None:
+            chain, tail = self._appending
+            if chain.tail != tail:
+                # The entry is in the journal, but the state in memory does not have it.
+                self._host.give_up("a submission was accepted and not noted")
+                return False
+            # Its share was claimed, and the failed records may go into the topic's other chain.
+            self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to accept the record; its log says why.")
         try:
-            return self._take_in(stream, fields, b"", refusal, now_ms)
-        except Exception as error:
-            self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=error)
+            return self._accept(stream, fields, b"", refusal, now_ms)
+        except Exception as second:
+            self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=second)
             self._shares.count(stream.topic_queue, now_ms)
             over = "the daemon fails to accept it", now_ms + ERROR_HOLD_MS
             self._holds.hold_until(stream, HoldCause.ERROR, over, now_ms)

@@ -335,7 +335,7 @@ class Topics:
             if block.failures:
                 waiting.take_failures(queue, block, now_ms, now_ms)
         if flushes:
-            if topic in self._accumulator.opened[queue.lane]:  # earlier records of the topic linger
+            if topic in self._accumulator.lanes[queue.lane].opened:  # earlier records of the topic linger
                 self._accumulator.expedite(topic, queue.lane, now_ms)
             if waiting.queues:
                 waiting.flush(self._queues[topic])
