@@ -15,15 +15,15 @@ import stat
 import sys
 from typing import Final
 
-from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS, TCP_PREFIX
-from client_stub.system.log import log
-from client_stub.zmtp.keys import (
+from client_stub.contract.tcp import (
     KEY_FILE_VARIABLE,
     MISSING_TEXT,
-    WatchedKeyFile,
     join_address,
     split_address,
 )
+from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, RELATIVE_ENDPOINTS, TCP_PREFIX
+from client_stub.system.log import log
+from client_stub.zmtp.keys import WatchedKeyFile
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"

@@ -16,17 +16,20 @@ import select
 import socket
 import struct
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from client_stub.contract.tcp import join_address, split_address
 from client_stub.io.host_lookup import HostLookup, look_up
 from client_stub.io.run_dir import NOBODY_LISTENS, not_permitted_text, worker_path
-from client_stub.native.hot import clear_wakes, encode, receive
+from client_stub.native.hot import clear_wakes, encode, receive, whole_message
 from client_stub.outbox.waker import Waker
 from client_stub.system.originals import Socket, monotonic, poll
-from client_stub.zmtp.connection import Buffers, KeyNotKnown, ZmtpConnection, ZmtpError, opening, unsent
-from client_stub.zmtp.frames import Buffer
-from client_stub.zmtp.keys import KeyFile, WatchedKeyFile, join_address, split_address
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import ZmtpConnection
+from client_stub.zmtp.frames import Buffer, ZmtpError, unsent
+from client_stub.zmtp.keys import KeyFile, WatchedKeyFile
+from client_stub.zmtp.mechanism import Mechanism, Null, PeerRefused
 
 BYE_LINGER_MS: Final = 500
 SEND_BUFFER_BYTES: Final = 1280 << 10
@@ -39,7 +42,7 @@ _POLLIN: Final = select.POLLIN
 _POLLOUT: Final = select.POLLOUT
 _CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
 _CLOSED_TEXT: Final = "the daemon closed it"
-_OPENING: Final = opening(b"DEALER")
+_NULL: Final = Null(b"DEALER", whole_message=whole_message, encode=encode)
 _PEER_TYPES: Final = frozenset({b"ROUTER"})
 _NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
 """The path does not exist, no process listens there, or the queue of waiting connections is full. All of these may
@@ -47,6 +50,10 @@ pass.
 """
 _IN_HANDSHAKE: Final = (
     "the daemon closed it before the handshake of CURVE was over; is server-key its public key?"
+)
+_KEY_NOT_KNOWN: Final = (
+    "the daemon does not know this client's public key: it is to be in curve.public.keys of a table "
+    "[clients.NAME]"
 )
 KEEPALIVE_IDLE_S: Final = 15
 KEEPALIVE_INTERVAL_S: Final = 5
@@ -91,22 +98,21 @@ class _Link:
         self.is_barred = False
         """Whether that is so because this user or key may not connect."""
         self._path = address if keys is None else ""
-        self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
         place: Any = address
-        family, begin = int(socket.AF_UNIX), _OPENING
-        if keys is None:
-            self.zmtp = ZmtpConnection(_PEER_TYPES, buffers)
-        else:
+        family = int(socket.AF_UNIX)
+        mechanism: Mechanism = _NULL
+        if keys is not None:
             from client_stub.zmtp.curve import CurveClient, KeyPair
 
-            curve = CurveClient(_PEER_TYPES, buffers, KeyPair.of_secret(keys.secret_key), keys.server_key)
-            self.zmtp, self.encode, begin = curve, curve.encode, curve.opening
+            mechanism = CurveClient(b"DEALER", KeyPair.of_secret(keys.secret_key), keys.server_key)
             assert lookup is not None
             found = lookup.addresses
             if found:
                 family, place = found[turn % len(found)]
             else:
                 family, self.lost_reason = int(socket.AF_INET), f"its host cannot be found ({lookup.why_not})"
+        self.zmtp = ZmtpConnection(mechanism, _PEER_TYPES, buffers)
+        self.encode = mechanism.encode
         self.socket = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.fd = self.socket.fileno()
         if keys is None:
@@ -130,7 +136,7 @@ class _Link:
             except OSError as error:
                 if error.errno != errno.EINPROGRESS:
                     self._failed(error)
-        self.write([begin])
+        self.write([mechanism.opening])
 
     def write(self, buffers: list[Buffer]) -> None:
         """Write as much as the socket takes; the rest stays in ``unsent``."""
@@ -167,8 +173,8 @@ class _Link:
             pass
         except ZmtpError as error:
             self._is_broken = True
-            self.is_barred = isinstance(error, KeyNotKnown)
-            self._lost(str(error))
+            self.is_barred = not self._path and isinstance(error, PeerRefused)
+            self._lost(_KEY_NOT_KNOWN if self.is_barred else str(error))
         except OSError as error:
             self._failed(error)
         if self.zmtp.replies:
@@ -189,9 +195,7 @@ class _Link:
         elif error is not None and error.errno not in _CLOSED:
             self._lost(error.strerror or str(error))
         else:
-            self._lost(
-                _IN_HANDSHAKE if self.encode is not encode and not self.zmtp.is_ready else _CLOSED_TEXT
-            )
+            self._lost(_IN_HANDSHAKE if not self._path and not self.zmtp.is_ready else _CLOSED_TEXT)
 
     def _lost(self, reason: str) -> None:
         self.lost_reason = self.lost_reason or reason

@@ -1,13 +1,11 @@
-"""CurveZMQ for ZMTP: the handshake of both ends, and encrypted messages. Sans-IO. Needs PyNaCl
-(``kafka-sidecar[curve]``).
+"""CURVE: the handshake of both ends, and encrypted frames, as mechanisms. Sans-IO. Needs PyNaCl.
 
 C and S are the lasting key pairs of client and server, c and s those of one connection; all are Curve25519::
 
-    greeting   FF, 8 x 00, 7F | 03 01 | "CURVE", 15 x 00 | as-server | 31 x 00                        each way
     HELLO      05 "HELLO" | 01 00 | 72 x 00 | c 32 | nonce 8 | box(c to S) of 64 x 00                 client, 200 bytes
     WELCOME    07 "WELCOME" | nonce 16 | box(S to c) of (s 32, cookie 96)                             server, 168 bytes
-    INITIATE   08 "INITIATE" | cookie 96 | nonce 8 | box(c to s) of (C 32, nonce 16, vouch 80, properties)
-    READY      05 "READY" | nonce 8 | box(s to c) of properties                                       server
+    INITIATE   08 "INITIATE" | cookie 96 | nonce 8 | box(c to s) of (C 32, nonce 16, vouch 80, metadata)
+    READY      05 "READY" | nonce 8 | box(s to c) of metadata                                         server
     frame      (0 or 2) size | 07 "MESSAGE" | nonce 8 | box of (flags: 1 another follows, 2 a command; body)
 
 The vouch is box(C to s) of (c, S): it proves the client's identity. A short nonce is preceded by 16 letters that name
@@ -23,54 +21,33 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from nacl.bindings import (
     crypto_box_beforenm,
     crypto_box_easy_afternm,
-    crypto_box_keypair,
     crypto_box_open_easy_afternm,
     crypto_scalarmult_base,
 )
 from nacl.exceptions import CryptoError
 
-from client_stub.zmtp.connection import (
-    COMMAND_BYTES_MAX,
-    SKIPPED_BYTES_MAX,
-    Buffers,
-    KeyNotKnown,
-    ZmtpConnection,
-    ZmtpError,
-    command,
-    greeting,
-    properties,
-    ready_properties,
-    short_text,
-)
-from client_stub.zmtp.frames import (
-    COMMAND,
-    FRAMES_MAX,
-    HEADER_BYTES_MAX,
-    LONG,
-    LONG_HEAD,
-    MESSAGE_BYTES_MAX,
-    MORE,
-    U64,
-    Buffer,
-)
+from client_stub.zmtp.frames import COMMAND, LONG, LONG_HEAD, MORE, U64, Buffer, ZmtpError, command
+from client_stub.zmtp.keys import KEY_BYTES
+from client_stub.zmtp.mechanism import Mechanism, Metadata, PeerRefused, greeting, metadata, read_metadata
 
-MECHANISM: Final = b"CURVE".ljust(20, b"\0")
 BOX_BYTES: Final = 16
 """The bytes that a box adds to its contents."""
-FRAME_EXTRA_BYTES: Final = 33
-"""The bytes that encryption adds to a frame's body: name, nonce, box and flags."""
 COOKIE_BYTES: Final = 96
 REFUSED_STATUS: Final = b"400"
 """The status in ERROR to a client whose key is not known, as libzmq's servers send it."""
 _INNER_COMMAND: Final = 2
 _MESSAGE: Final = b"\x07MESSAGE"
+_HEAD_BYTES: Final = len(_MESSAGE) + U64.size
 _TO_SERVER: Final = b"CurveZMQMESSAGEC"
 _TO_CLIENT: Final = b"CurveZMQMESSAGES"
+
+Random: TypeAlias = Callable[[int], bytes]
+"""Returns so many bytes that nobody can guess."""
 
 
 class KeyPair(NamedTuple):
@@ -80,170 +57,59 @@ class KeyPair(NamedTuple):
     secret: bytes
 
     @classmethod
-    def new(cls) -> KeyPair:
-        public, secret = crypto_box_keypair()
-        return cls(public, secret)
+    def new(cls, random: Random = os.urandom) -> KeyPair:
+        return cls.of_secret(random(KEY_BYTES))
 
     @classmethod
     def of_secret(cls, secret: bytes) -> KeyPair:
         return cls(crypto_scalarmult_base(secret), secret)
 
 
-class CurveConnection(ZmtpConnection):
-    """One end of a connection: encrypts and decrypts frames, and counts nonces. A frame is decrypted once all of it
-    has arrived.
-    """
+class Curve(Mechanism):
+    """What both ends have in common: encrypts and decrypts frames, and counts nonces."""
 
-    __slots__ = (
-        "_nonce",
-        "_opened",
-        "_opened_bytes",
-        "_own",
-        "_peer_nonce",
-        "_receives",
-        "_sends",
-        "_shared",
-        "opening",
-    )
+    __slots__ = ("_nonce", "_own", "_peer_nonce", "_random", "_receives", "_sends", "_shared", "_socket_type")
 
-    def __init__(
-        self,
-        peer_types: frozenset[bytes],
-        buffers: Buffers,
-        *,
-        is_server: bool,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
-    ) -> None:
-        super().__init__(peer_types, buffers, message_bytes_max=message_bytes_max)
-        self.opening = greeting(MECHANISM, as_server=is_server)
-        """The first bytes of this end, sent without waiting for the peer's."""
+    name = b"CURVE"
+    box_bytes = _HEAD_BYTES + BOX_BYTES + 1
+
+    def __init__(self, socket_type: bytes, random: Random, *, is_server: bool) -> None:
+        self._socket_type = socket_type
+        self._random = random
+        self.opening = greeting(self.name, as_server=is_server)
         self._sends, self._receives = (_TO_CLIENT, _TO_SERVER) if is_server else (_TO_SERVER, _TO_CLIENT)
         self._own = KeyPair(b"", b"")
         """The key pair of this connection only."""
         self._shared = b""
         """The shared secret of both ends' keys of this connection; empty until they are known."""
         self._nonce = self._peer_nonce = 0
-        self._opened: list[memoryview] = []
-        """Decrypted frames of a message that has not arrived completely."""
-        self._opened_bytes = 0
-
-    @property
-    def has_part(self) -> bool:
-        return bool(self._opened) or super().has_part
-
-    def close(self) -> None:
-        self._drop_opened()
-        super().close()
-
-    def skip_long_messages(self, buffers: Buffers, message_bytes_max: int) -> None:
-        self._buffers.count(-self._opened_bytes)
-        buffers.count(self._opened_bytes)
-        super().skip_long_messages(buffers, message_bytes_max)
 
     def encode(self, frames: Sequence[Buffer]) -> list[Buffer]:
-        """One message as buffers to be written one after another, each frame encrypted."""
         last = len(frames) - 1
         buffers: list[Buffer] = []
-        for place, frame in enumerate(frames):
-            self._seal(MORE if place < last else 0, bytes(frame), buffers)
+        for index, frame in enumerate(frames):
+            self._seal(MORE if index < last else 0, bytes(frame), buffers)
         return buffers
 
-    def next_message(self) -> list[memoryview] | None:
-        view = self._view
-        if view is None:
-            return None
-        if not self._greeted and not self._greet(view):
-            return None
-        self.skipped_bytes = 0
-        while True:
-            if self._left_to_skip:
-                if not self._skip_frame(view):
-                    return None
-                self.skipped_bytes = self._skipped
-                return self._drop_opened()
-            at, end = self._start, self._end
-            if end == at:
-                self._give_back(view)
-                return None
-            flags = view[at]
-            if flags & ~(LONG | COMMAND):
-                raise ZmtpError(f"a frame with flags {flags:#x} where none is expected")
-            head = 9 if flags & LONG else 2
-            if end - at < head:
-                self._wanted = head
-                return None
-            size = U64.unpack_from(view, at + 1)[0] if flags & LONG else view[at + 1]
-            if not self._ready:
-                if not flags & COMMAND or head + size > COMMAND_BYTES_MAX:
-                    raise ZmtpError(f"no command of at most {COMMAND_BYTES_MAX} bytes before READY")
-            elif self._opened_bytes + size > self._message_bytes_max + FRAME_EXTRA_BYTES:
-                if not self._skips or not self._opened or size > SKIPPED_BYTES_MAX:
-                    raise ZmtpError(f"a message of more than {self._message_bytes_max} bytes")
-                # Only the decrypted frame says whether another follows, so a frame that is too long counts as the
-                # last.
-                self._start += head
-                self._wanted = 0
-                self._left_to_skip = self._skipped = size
-                continue
-            elif not self._opened and size > HEADER_BYTES_MAX + FRAME_EXTRA_BYTES:
-                raise ZmtpError(f"a first frame of more than {HEADER_BYTES_MAX} bytes")
-            if end - at < head + size:
-                self._wanted = head + size
-                return None
-            body = bytes(view[at + head : at + head + size])
-            self._start = at + head + size
-            if not self._ready:
-                self._command(body)
-            elif self._open_frame(body):
-                return self._drop_opened()
-
-    def _open_frame(self, body: bytes) -> bool:
-        """Decrypt a frame. Returns True when it was the last of its message."""
-        if body[:8] != _MESSAGE or len(body) < FRAME_EXTRA_BYTES:
-            raise ZmtpError("a frame that is no MESSAGE of CURVE")
-        plain = self._open(body[8:16], self._receives, body[16:], self._shared)
-        flags = plain[0]
-        if flags & _INNER_COMMAND:
-            if flags != _INNER_COMMAND or self._opened or len(plain) > COMMAND_BYTES_MAX:
-                raise ZmtpError(f"a command with flags {flags:#x}, or longer than {COMMAND_BYTES_MAX} bytes")
-            self._command(plain[1:])
-            return False
-        if flags & ~MORE:
-            raise ZmtpError(f"a frame with flags {flags:#x} where none is expected")
-        self._opened.append(memoryview(plain)[1:])
-        self._opened_bytes += len(plain)
-        self._buffers.count(len(plain))
-        if flags and len(self._opened) == FRAMES_MAX:
-            raise ZmtpError(f"a message of more than {FRAMES_MAX} frames")
-        return not flags
-
-    def _skip_frame(self, view: memoryview) -> bool:
-        """Discard the bytes that have arrived of a frame that is too long. Returns True at its end."""
-        gone = min(self._left_to_skip, self._end - self._start)
-        self._start += gone
-        self._left_to_skip -= gone
-        if self._left_to_skip:
-            self._give_back(view)
-        return not self._left_to_skip
-
-    def _drop_opened(self) -> list[memoryview]:
-        frames, self._opened = self._opened, []
-        self._buffers.count(-self._opened_bytes)
-        self._opened_bytes = 0
-        return frames
-
-    def _greet(self, view: memoryview) -> bool:
-        return self._greet_by(view, MECHANISM)
-
-    def _pong(self, context: bytes) -> bytes:
+    def command(self, name: bytes, rest: bytes) -> bytes:
         buffers: list[Buffer] = []
-        self._seal(_INNER_COMMAND, b"\x04PONG" + context, buffers)
+        self._seal(_INNER_COMMAND, bytes((len(name),)) + name + rest, buffers)
         return b"".join(buffers)
+
+    def open(self, frame: memoryview) -> tuple[int, memoryview]:
+        if bytes(frame[:8]) != _MESSAGE or len(frame) < self.box_bytes:
+            raise ZmtpError("a frame that is no MESSAGE of CURVE")
+        nonce, box = bytes(frame[8:_HEAD_BYTES]), bytes(frame[_HEAD_BYTES:])
+        plain = self._open(nonce, self._receives, box, self._shared)
+        flags = plain[0]
+        if flags & ~(MORE | _INNER_COMMAND):
+            raise ZmtpError(f"a frame with flags {flags:#x} where none is expected")
+        return flags & MORE | (COMMAND if flags & _INNER_COMMAND else 0), memoryview(plain)[1:]
 
     def _seal(self, flags: int, body: bytes, buffers: list[Buffer]) -> None:
         nonce = self._next_nonce()
         box = crypto_box_easy_afternm(bytes((flags,)) + body, self._sends + nonce, self._shared)
-        size = len(box) + 16
+        size = len(box) + _HEAD_BYTES
         head = LONG_HEAD.pack(LONG, size) if size > 255 else bytes((0, size))
         buffers.append(head + _MESSAGE + nonce)
         buffers.append(box)
@@ -265,25 +131,23 @@ class CurveConnection(ZmtpConnection):
         return _opened(box, use + nonce, shared, use)
 
 
-class CurveServer(CurveConnection):
-    """The daemon's end. ``is_known(public_key)`` is called once the client has proved that it owns the key.
+class CurveServer(Curve):
+    """The server's end. ``is_known(public_key)`` is called once the client has proved that it owns the key.
 
-    ``keys`` are the daemon's key pairs: a client knows one of them, and its HELLO shows which. A key that is not known
-    is answered by ERROR, among ``replies``; any byte that arrives after it raises ZmtpError.
+    ``keys`` are the server's key pairs: a client knows one of them, and its HELLO shows which. A key that is not known
+    is answered by ERROR; any command after it raises ZmtpError.
     """
 
     __slots__ = ("_cookie", "_is_known", "_keys", "_met_key", "_peer_short", "_refused", "peer_key")
 
     def __init__(
         self,
-        peer_types: frozenset[bytes],
-        buffers: Buffers,
+        socket_type: bytes,
         keys: Sequence[KeyPair],
         is_known: Callable[[bytes], bool],
-        *,
-        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        random: Random = os.urandom,
     ) -> None:
-        super().__init__(peer_types, buffers, is_server=True, message_bytes_max=message_bytes_max)
+        super().__init__(socket_type, random, is_server=True)
         self._keys = keys
         self._met_key = b""
         """The public key of those in ``keys`` that the client knows."""
@@ -293,35 +157,30 @@ class CurveServer(CurveConnection):
         self.peer_key = b""
         """The client's long-term public key, once it has proved to own it."""
 
-    def _command(self, body: bytes) -> None:
-        if self._ready:
-            super()._command(body)
-            return
+    def handshake(self, name: bytes, rest: bytes) -> tuple[bytes, Metadata | None]:
         if self._refused:
-            raise ZmtpError("its key is in no table [clients.NAME]")
-        name, rest = short_text(body)
+            raise ZmtpError("its key is not known")
         if name == b"HELLO" and not self._cookie:
-            self._hello(rest)
-        elif name == b"INITIATE" and self._cookie:
-            self._initiate(rest)
-        else:
-            raise ZmtpError(f"the command {name[:20]!r} where HELLO and INITIATE are expected")
+            return self._hello(rest), None
+        if name == b"INITIATE" and self._cookie:
+            return self._initiate(rest)
+        raise ZmtpError(f"the command {name[:20]!r} where HELLO and INITIATE are expected")
 
-    def _hello(self, body: bytes) -> None:
+    def _hello(self, body: bytes) -> bytes:
         if len(body) != 194 or body[:2] != b"\x01\x00":
             raise ZmtpError("a HELLO of CURVE that is not of version 1.0")
         self._peer_short = body[74:106]
         shared = self._meet(body[106:114], body[114:])
         # Made only now, so that a peer that only connects costs no key generation.
-        self._own = KeyPair.new()
-        self._cookie = os.urandom(COOKIE_BYTES)
-        nonce = os.urandom(16)
+        self._own = KeyPair.new(self._random)
+        self._cookie = self._random(COOKIE_BYTES)
+        nonce = self._random(16)
         box = crypto_box_easy_afternm(self._own.public + self._cookie, b"WELCOME-" + nonce, shared)
-        self.replies.append(command(b"WELCOME", nonce + box))
+        return command(b"WELCOME", nonce + box)
 
     def _meet(self, nonce: bytes, box: bytes) -> bytes:
         """The shared secret of HELLO and WELCOME, with the key of ours for which the client made its HELLO."""
-        fault = ZmtpError("a HELLO of CURVE to a daemon without a key")
+        fault = ZmtpError("a HELLO of CURVE to a server without a key")
         for keys in self._keys:
             shared = _shared(self._peer_short, keys.secret)
             try:
@@ -336,7 +195,7 @@ class CurveServer(CurveConnection):
             return shared
         raise fault
 
-    def _initiate(self, body: bytes) -> None:
+    def _initiate(self, body: bytes) -> tuple[bytes, Metadata | None]:
         cookie, nonce, box = body[:96], body[96:104], body[104:]
         if len(box) < BOX_BYTES + 128 or not hmac.compare_digest(cookie, self._cookie):
             raise ZmtpError("an INITIATE of CURVE that does not follow its WELCOME")
@@ -346,72 +205,60 @@ class CurveServer(CurveConnection):
         proof = _opened(vouch, b"VOUCH---" + vouch_nonce, _shared(key, self._own.secret), b"VOUCH")
         if not hmac.compare_digest(proof, self._peer_short + self._met_key):
             raise ZmtpError("a vouch of CURVE for another connection")
-        self._check_type(properties(plain[128:]))
+        found = read_metadata(plain[128:])
         if not self._is_known(key):
             self._refused = True
-            self.replies.append(command(b"ERROR", bytes((len(REFUSED_STATUS),)) + REFUSED_STATUS))
-            return
+            return command(b"ERROR", bytes((len(REFUSED_STATUS),)) + REFUSED_STATUS), None
         self.peer_key, self._shared = key, shared
         nonce = self._next_nonce()
-        box = crypto_box_easy_afternm(ready_properties(b"ROUTER"), b"CurveZMQREADY---" + nonce, shared)
-        self.replies.append(command(b"READY", nonce + box))
-        self._ready = True
+        box = crypto_box_easy_afternm(metadata(self._socket_type), b"CurveZMQREADY---" + nonce, shared)
+        return command(b"READY", nonce + box), found
 
 
-class CurveClient(CurveConnection):
-    """The stub's end. ``server_key`` is the daemon's long-term public key."""
+class CurveClient(Curve):
+    """The client's end. ``server_key`` is the server's long-term public key."""
 
     __slots__ = ("_hello_shared", "_keys", "_server_key")
 
     def __init__(
-        self, peer_types: frozenset[bytes], buffers: Buffers, keys: KeyPair, server_key: bytes
+        self, socket_type: bytes, keys: KeyPair, server_key: bytes, random: Random = os.urandom
     ) -> None:
-        super().__init__(peer_types, buffers, is_server=False)
-        self._own = KeyPair.new()
+        super().__init__(socket_type, random, is_server=False)
+        self._own = KeyPair.new(random)
         self._keys = keys
         self._server_key = server_key
         self._hello_shared = _shared(server_key, self._own.secret)
 
-    def _greet(self, view: memoryview) -> bool:
-        if not super()._greet(view):
-            return False
+    def greeted(self) -> bytes:
         nonce = self._next_nonce()
         box = crypto_box_easy_afternm(bytes(64), b"CurveZMQHELLO---" + nonce, self._hello_shared)
-        self.replies.append(command(b"HELLO", b"\x01\x00" + bytes(72) + self._own.public + nonce + box))
-        return True
+        return command(b"HELLO", b"\x01\x00" + bytes(72) + self._own.public + nonce + box)
 
-    def _command(self, body: bytes) -> None:
-        name, rest = short_text(body)
-        if self._ready:
-            super()._command(body)
-        elif name == b"ERROR":
-            raise KeyNotKnown(
-                "the daemon does not know this client's public key: it is to be in curve.public.keys of a table "
-                "[clients.NAME]"
-            )
-        elif name == b"WELCOME" and not self._shared:
-            self._welcome(rest)
-        elif name == b"READY" and self._shared:
-            self._check_type(properties(self._open(rest[:8], b"CurveZMQREADY---", rest[8:], self._shared)))
-            self._ready = True
-        else:
-            raise ZmtpError(f"the command {name[:20]!r} where WELCOME and READY are expected")
+    def handshake(self, name: bytes, rest: bytes) -> tuple[bytes, Metadata | None]:
+        if name == b"ERROR":
+            raise PeerRefused(rest[1:])
+        if name == b"WELCOME" and not self._shared:
+            return self._welcome(rest), None
+        if name == b"READY" and self._shared:
+            plain = self._open(rest[:8], b"CurveZMQREADY---", rest[8:], self._shared)
+            return b"", read_metadata(plain)
+        raise ZmtpError(f"the command {name[:20]!r} where WELCOME and READY are expected")
 
-    def _welcome(self, body: bytes) -> None:
+    def _welcome(self, body: bytes) -> bytes:
         plain = _opened(body[16:], b"WELCOME-" + body[:16], self._hello_shared, b"WELCOME")
-        if len(plain) != 32 + COOKIE_BYTES:
+        if len(plain) != KEY_BYTES + COOKIE_BYTES:
             raise ZmtpError("a WELCOME of CURVE with another length")
-        server_short, cookie = plain[:32], plain[32:]
+        server_short, cookie = plain[:KEY_BYTES], plain[KEY_BYTES:]
         self._shared = _shared(server_short, self._own.secret)
-        vouch_nonce, nonce = os.urandom(16), self._next_nonce()
+        vouch_nonce, nonce = self._random(16), self._next_nonce()
         vouch = crypto_box_easy_afternm(
             self._own.public + self._server_key,
             b"VOUCH---" + vouch_nonce,
             _shared(server_short, self._keys.secret),
         )
-        plain = self._keys.public + vouch_nonce + vouch + ready_properties(b"DEALER")
+        plain = self._keys.public + vouch_nonce + vouch + metadata(self._socket_type)
         box = crypto_box_easy_afternm(plain, b"CurveZMQINITIATE" + nonce, self._shared)
-        self.replies.append(command(b"INITIATE", cookie + nonce + box))
+        return command(b"INITIATE", cookie + nonce + box)
 
 
 def _shared(public: bytes, secret: bytes) -> bytes:

@@ -1,10 +1,11 @@
-"""ZMTP frames in pure Python: reads a message out of a buffer, and encodes a message from its frames.
+"""ZMTP frames: reads a whole message out of a buffer, and encodes messages and commands. Pure Python.
 
 ::
 
     message    (flags size body)+      flags: 1 another frame follows, 2 size is a u64 (else a u8), 4 a command
+    command    flags size (u8 name-length, name, rest)
 
-``_native_frames.pxi`` is the compiled twin. Anything but a plain message that is complete is left to ``zmtp.py``.
+A compiled ``whole_message`` and ``encode`` can take the place of these two (see ``mechanism.Null``).
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ FRAME_COPIED_BYTES: Final = 4096
 """A larger frame is not copied before it is written."""
 
 
+class ZmtpError(ValueError):
+    """The peer's bytes are not ZMTP 3 by the expected mechanism, or exceed a limit. The connection must be closed."""
+
+
 def whole_message(
     view: memoryview, start: int, end: int, bytes_max: int
 ) -> tuple[list[memoryview], int] | None:
-    """(frames, end) of the message that begins at ``start``; None when next_message() has to parse its first bytes."""
+    """(frames, end) of the message that begins at ``start``; None if it is incomplete, too long, or no plain message.
+
+    ``ZmtpConnection`` then reads it frame by frame.
+    """
     if start < 0 or end > len(view):
         raise ValueError(f"bytes {start} to {end} of {len(view)}")
     frames: list[memoryview] = []
@@ -59,9 +67,9 @@ def encode(frames: Sequence[Buffer]) -> list[Buffer]:
     buffers: list[Buffer] = []
     gathered = b""
     last = len(frames) - 1
-    for place, frame in enumerate(frames):
+    for index, frame in enumerate(frames):
         size = len(frame)
-        more = MORE if place < last else 0
+        more = MORE if index < last else 0
         gathered += LONG_HEAD.pack(more | LONG, size) if size > 255 else bytes((more, size))
         if size <= FRAME_COPIED_BYTES:
             gathered += frame
@@ -72,3 +80,27 @@ def encode(frames: Sequence[Buffer]) -> list[Buffer]:
     if gathered:
         buffers.append(gathered)
     return buffers
+
+
+def unsent(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
+    """The rest of ``buffers`` after a write of ``sent`` bytes."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
+
+
+def command(name: bytes, rest: bytes) -> bytes:
+    """A command as a frame."""
+    body = bytes([len(name)]) + name + rest
+    if len(body) > 255:
+        return LONG_HEAD.pack(COMMAND | LONG, len(body)) + body
+    return bytes([COMMAND, len(body)]) + body
+
+
+def short_text(data: bytes) -> tuple[bytes, bytes]:
+    """(text, rest): a text preceded by its length in one byte, and the bytes after it. Raises ZmtpError."""
+    if not data or len(data) < 1 + data[0]:
+        raise ZmtpError("a command that ends in the middle")
+    return data[1 : 1 + data[0]], data[1 + data[0] :]

@@ -1,9 +1,9 @@
-"""Key files of CURVE, for both daemon and stub: lines ``secret-key = HEX`` and, in a client's, ``server-key = HEX``.
+"""Key files of CURVE, for both server and client: lines ``secret-key = HEX`` and, in a client's, ``server-key = HEX``.
 
 Keys are 32 bytes, written as 64 hexadecimal digits. A file belongs to its user or to root, and others may not read it;
 the group may read root's, as Kubernetes gives Secrets to a pod. Nothing here needs PyNaCl.
 
-A daemon's file may have two secret keys while clients change from one to the other.
+A server's file may have two secret keys while clients change from one to the other.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ import stat
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from client_stub.contract.wire import TCP_PREFIX
-
 KEY_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4 << 10
-DAEMON_KEYS_MAX: Final = 2
-"""How many secret keys a daemon may have. Each more is one more attempt to decrypt the HELLO of a stranger."""
-KEY_FILE_VARIABLE: Final = "KAFKA_SIDECAR_CURVE_KEY_FILE"
-MISSING_TEXT: Final = "tcp:// needs PyNaCl, which is not installed: pip install 'kafka-sidecar[curve]'"
+SERVER_KEYS_MAX: Final = 2
+"""How many secret keys a server may have. Each more is one more attempt to decrypt the HELLO of a stranger."""
 _NAMES: Final = ("secret-key", "server-key")
 
 
@@ -29,12 +25,12 @@ class KeyFileError(ValueError):
 
 
 class KeyFile(NamedTuple):
-    """The contents of a key file. ``server_key`` is empty in a daemon's, and ``earlier_key`` in most."""
+    """The contents of a key file. ``server_key`` is empty in a server's, and ``earlier_key`` in most."""
 
     secret_key: bytes
     server_key: bytes
     earlier_key: bytes = b""
-    """A daemon's second secret key, for clients that do not know the first one yet."""
+    """A server's second secret key, for clients that do not know the first one yet."""
 
 
 class WatchedKeyFile:
@@ -86,7 +82,7 @@ def parse_key(text: str) -> bytes:
 def read_key_file(path: str, *, is_client: bool) -> KeyFile:
     """Read a key file. Raises KeyFileError for a file that is missing, open to others, or has other lines.
 
-    A daemon's may have ``secret-key`` twice: the key that new clients are to use comes first.
+    A server's may have ``secret-key`` twice: the key that new clients are to use comes first.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would block.
@@ -120,7 +116,7 @@ def read_key_file(path: str, *, is_client: bool) -> KeyFile:
         if not equals or name not in _NAMES or (name in keys and not is_earlier):
             raise KeyFileError(
                 f"Line {number} of the key file {path} is none of: {' = …, '.join(_NAMES)} = …"
-                + (f", or one key more than {1 if is_client else DAEMON_KEYS_MAX}." if name in keys else ".")
+                + (f", or one key more than {1 if is_client else SERVER_KEYS_MAX}." if name in keys else ".")
             )
         try:
             key = parse_key(value)
@@ -133,7 +129,7 @@ def read_key_file(path: str, *, is_client: bool) -> KeyFile:
     missing = next((name for name in _NAMES[: 1 + is_client] if name not in keys), None)
     if missing is not None:
         raise KeyFileError(
-            f"The key file {path} has no line {missing} = …: kafka-sidecar keygen writes such files."
+            f"The key file {path} has no line {missing} = …, with {2 * KEY_BYTES} hexadecimal digits."
         )
     return KeyFile(keys["secret-key"], keys.get("server-key", b""), earlier_key)
 
@@ -142,17 +138,3 @@ def key_file_text(secret_key: bytes, public_key: bytes, server_key: bytes = b"")
     """The contents of a new key file."""
     text = f"# public-key {public_key.hex()}\nsecret-key = {secret_key.hex()}\n"
     return text + (f"server-key = {server_key.hex()}\n" if server_key else "")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``; the host may be empty, or a v6 address in brackets. Raises ValueError."""
-    host, colon, port = address.removeprefix(TCP_PREFIX).rpartition(":")
-    is_v6 = host.startswith("[") and host.endswith("]")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 0xFFFF
-    if not address.startswith(TCP_PREFIX) or not colon or not is_port or (":" in host and not is_v6):
-        raise ValueError(f"{address} is not tcp://host:port.")
-    return (host[1:-1] if is_v6 else host), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    return f"{TCP_PREFIX}[{host}]:{port}" if ":" in host else f"{TCP_PREFIX}{host}:{port}"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from client_stub.zmtp.keys import MISSING_TEXT, KeyFileError, key_file_text, parse_key
+from client_stub.contract.tcp import MISSING_TEXT
+from client_stub.zmtp.keys import KeyFileError, key_file_text, parse_key
 from sidecar.cli.common import fail
 
 

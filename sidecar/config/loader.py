@@ -14,7 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from client_stub.zmtp.keys import MISSING_TEXT, KeyFileError, read_key_file
+from client_stub.contract.tcp import MISSING_TEXT
+from client_stub.zmtp.keys import KeyFileError, read_key_file
 from sidecar.config.client_settings import CLIENT_KEYS
 from sidecar.config.client_tables import client_rules
 from sidecar.config.file_mode import mode_fault, open_secret_files

@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import opening
+from client_stub.zmtp.mechanism import opening
 from sidecar.net.stubs.endpoint import (
     Endpoint,
 )

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.zmtp.connection import Buffers, ZmtpError
-from client_stub.zmtp.curve import CurveClient, KeyPair
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import ZmtpConnection
+from client_stub.zmtp.curve import KeyPair
+from client_stub.zmtp.frames import ZmtpError
 from client_stub.zmtp.keys import key_file_text
 from sidecar.config.client_rules import ClientRule, ClientRules
 from sidecar.net.stubs.curve_door import CurveDoor
 from sidecar.net.stubs.peer import Peer
-from tests.stub.zmtp.test_curve import joined
+from tests.stub.zmtp.ends import DEALERS, client, joined
 
 OLD, NEW, CLIENT = KeyPair.new(), KeyPair.new(), KeyPair.new()
 
@@ -38,9 +40,9 @@ class Harness:
 
     def lets_in(self, server_key: bytes) -> bool:
         """A client that knows the daemon by this key."""
-        ours = CurveClient(frozenset({b"ROUTER"}), Buffers(1 << 16), CLIENT, server_key)
+        ours = client(server_key, CLIENT)
         peer = Peer(0, 1 << 62, 0, "192.0.2.1", "192.0.2.1")
-        theirs = self.door.connection(peer, frozenset({b"DEALER"}), Buffers(1 << 16), 1 << 16)
+        theirs = ZmtpConnection(self.door.mechanism(peer), DEALERS, Buffers(1 << 16))
         try:
             joined(ours, theirs)
         except ZmtpError:

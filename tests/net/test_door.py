@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import opening
+from client_stub.zmtp.mechanism import opening
 from sidecar.net.stubs import listener as listener_module
 from sidecar.net.stubs import penalties as penalties_module
 from sidecar.net.stubs.listener import PARKED_PER_PROCESS_MAX, PARKED_PER_USER_MAX, UNWELCOME_MAX

@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import opening
+from client_stub.zmtp.mechanism import opening
 from sidecar.net.stubs import endpoint as endpoint_module
 from sidecar.net.stubs.endpoint import (
     MALFORMED_MAX,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import SHORT_BUFFER_BYTES, opening
+from client_stub.zmtp.mechanism import opening
 from sidecar.net.stubs import endpoint as endpoint_module
 from sidecar.net.stubs import newcomers as newcomers_module
 from sidecar.net.stubs import receive_room
@@ -28,7 +28,7 @@ from sidecar.net.stubs.penalties import (
     SKIPPED_BYTES_PER_POINT,
     Penalties,
 )
-from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
+from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
 from tests.net.harness import MESSAGE_BYTES_MAX, dial, greet, harness_at, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S

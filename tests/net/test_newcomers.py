@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import Buffers
-from client_stub.zmtp.curve import CurveClient, KeyPair
+from client_stub.zmtp.connection import ZmtpConnection
+from client_stub.zmtp.curve import KeyPair
 from client_stub.zmtp.keys import key_file_text
 from sidecar.config.client_rules import ClientRule, ClientRules
 from sidecar.net.stubs import endpoint as endpoint_module
@@ -29,6 +29,7 @@ from sidecar.net.stubs.tcp_listen import listen_on
 from sidecar.tools.testing.tcp_access import HOST, free_ports
 from tests.net.harness import Harness, dial, harness_at, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
+from tests.stub.zmtp.ends import as_bytes, client
 
 DAEMON, CLIENT = KeyPair.new(), KeyPair.new()
 RULES = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})
@@ -53,14 +54,11 @@ class DoorHarness:
     def dial(self) -> socket.socket:
         return socket.create_connection((HOST, self.port), timeout=PATIENCE_S)
 
-    async def proved(self, peer: socket.socket) -> CurveClient:
+    async def proved(self, peer: socket.socket) -> ZmtpConnection:
         """Its end after a whole handshake."""
-        loop, ours = (
-            asyncio.get_running_loop(),
-            CurveClient(frozenset({b"ROUTER"}), Buffers(1 << 16), CLIENT, DAEMON.public),
-        )
+        loop, ours = asyncio.get_running_loop(), client(DAEMON.public, CLIENT)
         peer.setblocking(False)
-        await loop.sock_sendall(peer, ours.opening)
+        await loop.sock_sendall(peer, ours.mechanism.opening)
         async with asyncio.timeout(PATIENCE_S):
             while not ours.is_ready:
                 ours.received(await loop.sock_recv_into(peer, ours.space()))
@@ -115,7 +113,7 @@ def test_a_proved_key_has_a_place_of_its_own_and_bounds_of_its_own(tmp_path: Pat
                 ours = await door_harness.proved(peer)
                 await until(lambda: len(door_harness.newcomers.strangers) == 1)
                 assert door_harness.newcomers.unattached.count_of(user_of(CLIENT.public)) == 1
-                await asyncio.get_running_loop().sock_sendall(peer, b"".join(ours.encode([b"hello"])))
+                await asyncio.get_running_loop().sock_sendall(peer, as_bytes(ours, b"hello"))
                 await until(lambda: door_harness.harness.messages)
                 assert not len(door_harness.newcomers.unattached), "its client has attached"
                 assert not is_closed(second)

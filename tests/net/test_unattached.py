@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import SHORT_BUFFER_BYTES, Buffers
+from client_stub.zmtp.buffers import Buffers
 from sidecar.net.stubs import endpoint as endpoint_module
 from sidecar.net.stubs import listener as listener_module
 from sidecar.net.stubs import receive_room
 from sidecar.net.stubs.peer import Peer, peer_of
-from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES
+from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import StubConnection
 from sidecar.net.stubs.unattached import PLACES_PER_FREE, Unattached
 from tests.net.harness import MESSAGE_BYTES_MAX, dial, harness_at, is_closed, run, stub_at, until
@@ -112,7 +112,7 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
             users = harness.endpoint._room.by_user
-            await until(lambda: users[1001].held_bytes > users[1001].limit_bytes)
+            await until(lambda: users[1001].held_bytes > harness.endpoint._room.user_bytes_max)
             other = stack.enter_context(stub_at(harness))
             other.sendall(b"".join(encode([b"hello"])))
             await until(lambda: len(harness.messages) == len(peers) + 1)

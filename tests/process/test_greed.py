@@ -90,7 +90,7 @@ def test_half_sent_frames_of_sixteen_connections_cost_a_worker_little(
 
 _IDLE = """
 import socket, sys
-from client_stub.zmtp.connection import opening
+from client_stub.zmtp.mechanism import opening
 paths, held = sys.argv[2:], []
 for number in range(int(sys.argv[1])):
     held.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

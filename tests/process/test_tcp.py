@@ -20,10 +20,10 @@ import zmq
 from zmq.utils import z85
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.contract.wire import PROTOCOL_VERSION, Kind
 from client_stub.errors import DaemonRefused, DaemonUnreachable, SidecarError
 from client_stub.zmtp.curve import KeyPair
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE
 from sidecar.common.model import ExitStatus
 from sidecar.net.stubs.endpoint import MALFORMED_MAX
 from sidecar.net.stubs.newcomers import HANDSHAKE_S

@@ -17,10 +17,11 @@ import msgpack
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.contract.wire import Kind
-from client_stub.zmtp.connection import greeting
-from client_stub.zmtp.curve import MECHANISM, KeyPair
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE, key_file_text, read_key_file
+from client_stub.zmtp.curve import Curve, KeyPair
+from client_stub.zmtp.keys import key_file_text, read_key_file
+from client_stub.zmtp.mechanism import greeting
 from sidecar.net.stubs.newcomers import HANDSHAKE_S, HANDSHAKES_MAX
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
@@ -173,7 +174,7 @@ def test_half_sent_frames_cost_a_worker_little(daemon: SidecarDaemon, access: Ac
             attacker = access.attacker(number)
             if place == "before READY":
                 links.append(stack.enter_context(dial(access.port + 1 + number % WORKERS, attacker.host)))
-                links[-1].sendall(greeting(MECHANISM))
+                links[-1].sendall(greeting(Curve.name))
             else:
                 link, epoch = attacker.attached() if place == "attached" else (attacker.bare(), 1)
                 links.append(stack.enter_context(link.socket))

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.zmtp.curve import KeyPair
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE, key_file_text
+from client_stub.zmtp.keys import key_file_text
 from sidecar.common.model import ExitStatus
 from sidecar.tools.testing.daemon import StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.contract.wire import Persistence
 from client_stub.errors import DaemonLost
 from client_stub.session import attachment
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE
 from sidecar.tools.testing.daemon import StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from tests.process.test_tcp_keys import Relayed

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.errors import DaemonRefused
 from client_stub.zmtp.curve import KeyPair
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE
 from sidecar.common.model import ExitStatus
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from client_stub.zmtp.connection import Buffers
 from client_stub.zmtp.curve import CurveServer, KeyPair
 from client_stub.zmtp.keys import KeyFile, WatchedKeyFile, read_key_file
 from sidecar.common.clock import MonotonicClock
@@ -65,18 +64,10 @@ class CurveDoor:
         log.info("New connections over TCP find the public key %s.", " and ".join(self.public_keys))
         self._on_new_keys()
 
-    def connection(
-        self, peer: Peer, peer_types: frozenset[bytes], buffers: Buffers, message_bytes_max: int
-    ) -> CurveServer:
-        """The server's end of a new connection, with the keys that the file has now."""
+    def mechanism(self, peer: Peer) -> CurveServer:
+        """The mechanism of a new connection, with the keys that the file has now."""
         self.look()
-        return CurveServer(
-            peer_types,
-            buffers,
-            self._keys,
-            partial(self._is_known, peer),
-            message_bytes_max=message_bytes_max,
-        )
+        return CurveServer(b"ROUTER", self._keys, partial(self._is_known, peer))
 
     def knows(self, public_key: bytes) -> bool:
         """Whether the current rules let a client use this key."""

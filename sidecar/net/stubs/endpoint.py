@@ -17,7 +17,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from client_stub.zmtp.connection import Buffers, ZmtpError, unsent
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.frames import ZmtpError, unsent
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.config.client_rules import Caller

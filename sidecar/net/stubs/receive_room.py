@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from client_stub.zmtp.connection import Buffers
+from client_stub.zmtp.buffers import Buffers, pages
 
 if TYPE_CHECKING:
     import select
@@ -27,6 +27,47 @@ STALLED_S: Final = 1.0
 """Time in seconds that half a message may wait for its rest while buffers are scarce."""
 RELIEF_S: Final = 0.1
 """Interval in seconds at which waiting connections are examined."""
+SHORT_BUFFER_BYTES: Final = 32 << 10
+
+
+class UserBuffers(Buffers):
+    """The share of one user in ``whole``, whose limit is ``whole_max``. All its bytes count for ``whole``, too.
+
+    From ``bytes_max`` or ``whole_max`` on no buffer grows, and a new message gets only a short buffer.
+    """
+
+    __slots__ = ("_bytes_max", "_whole", "_whole_max")
+
+    def __init__(self, whole: Buffers, whole_max: int, bytes_max: int) -> None:
+        super().__init__(whole.size)
+        self._whole = whole
+        self._whole_max = whole_max
+        self._bytes_max = bytes_max
+        self._spares = whole._spares
+
+    def first(self) -> memoryview:
+        whole = self._whole
+        if self.held_bytes >= self._bytes_max or whole.held_bytes >= self._whole_max:
+            self.count(SHORT_BUFFER_BYTES)
+            return pages(SHORT_BUFFER_BYTES)
+        self.held_bytes += self.size
+        whole.held_bytes += self.size
+        return self._spares.pop() if self._spares else pages(self.size)
+
+    def larger(self, than: int) -> memoryview | None:
+        size = self.larger_bytes(than)
+        if self.held_bytes + size > self._bytes_max or self._whole.held_bytes + size > self._whole_max:
+            return None
+        self.held_bytes += size
+        return self._whole.larger(than)
+
+    def give(self, view: memoryview) -> None:
+        self.held_bytes -= len(view)
+        self._whole.give(view)
+
+    def count(self, size: int) -> None:
+        self.held_bytes += size
+        self._whole.held_bytes += size
 
 
 class ReceiveRoom:
@@ -51,8 +92,9 @@ class ReceiveRoom:
         self._on_relieved = on_relieved
         # Four times the size: a buffer doubles until its message fits, and is copied from the previous one.
         self.user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
-        self.buffers = Buffers(RECEIVE_BUFFER_BYTES, max(UNFINISHED_BYTES_MAX, 2 * self.user_bytes_max))
-        self.by_user: dict[int, Buffers] = {}
+        self.bytes_max = max(UNFINISHED_BYTES_MAX, 2 * self.user_bytes_max)
+        self.buffers = Buffers(RECEIVE_BUFFER_BYTES)
+        self.by_user: dict[int, UserBuffers] = {}
         """By uid: the share of the buffers for the user's attached clients."""
         self.paused: dict[StubConnection, None] = {}
         """Waiting connections, longest waiting first. Their sockets are not watched."""
@@ -62,7 +104,7 @@ class ReceiveRoom:
         """Buffers of a user's clients."""
         buffers = self.by_user.get(uid)
         if buffers is None:
-            buffers = self.by_user[uid] = Buffers.share_of(self.buffers, self.user_bytes_max)
+            buffers = self.by_user[uid] = UserBuffers(self.buffers, self.bytes_max, self.user_bytes_max)
         return buffers
 
     def close(self) -> None:
@@ -106,7 +148,7 @@ class ReceiveRoom:
         ]
         # Begin with connections that were not waiting themselves. If all wait for each other, close one of them.
         late.sort(key=lambda each: (each.is_paused, each.part_since))
-        has_room = self.buffers.held_bytes + self.user_bytes_max <= self.buffers.limit_bytes
+        has_room = self.buffers.held_bytes + self.user_bytes_max <= self.bytes_max
         for connection in late:
             if not self.paused or (connection.is_paused and len(self.paused) == 1):
                 break

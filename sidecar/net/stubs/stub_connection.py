@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from client_stub.native.hot import encode
-from client_stub.zmtp.connection import Buffers, ZmtpConnection, opening, unsent
-from client_stub.zmtp.frames import Buffer
+from client_stub.native.hot import encode, whole_message
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import ZmtpConnection
+from client_stub.zmtp.frames import Buffer, unsent
+from client_stub.zmtp.mechanism import Mechanism, Null
 from sidecar.net.stubs.peer import Peer
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ UNATTACHED_MESSAGES_MAX: Final = 128
 """Limit of messages before that: enough for a HELLO repeated for a minute, at the stub's slowest rate."""
 UNATTACHED_FREE_MESSAGES: Final = 8
 """Messages of these that are free. Each further one costs points, like a submission that opens nothing."""
-_OPENING: Final = opening(b"ROUTER")
+_NULL: Final = Null(b"ROUTER", whole_message=whole_message, encode=encode)
 _PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
 
 
@@ -53,7 +54,7 @@ class StubConnection:
     @property
     def opening(self) -> bytes:
         """The first bytes that this end sends."""
-        return _OPENING if self._curve is None else self._curve.opening
+        return (self._curve or _NULL).opening
 
     @property
     def key(self) -> bytes:
@@ -77,14 +78,10 @@ class StubConnection:
         self.socket = connected
         self.peer = peer
         self.routing_id = routing_id
-        self.zmtp: ZmtpConnection
-        self.encode: Callable[[Sequence[Buffer]], list[Buffer]] = encode
-        self._curve: CurveServer | None = None
-        if door is None:
-            self.zmtp = ZmtpConnection(_PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
-        else:
-            curve = self._curve = door.connection(peer, _PEER_TYPES, buffers, UNATTACHED_BYTES_MAX)
-            self.zmtp, self.encode = curve, curve.encode
+        self._curve: CurveServer | None = None if door is None else door.mechanism(peer)
+        mechanism: Mechanism = self._curve or _NULL
+        self.zmtp = ZmtpConnection(mechanism, _PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
+        self.encode = mechanism.encode
         self.is_stranger = door is not None
         """True over TCP until it has proved its key."""
         self.has_attached = False

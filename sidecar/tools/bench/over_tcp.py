@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from client_stub.zmtp.keys import KEY_FILE_VARIABLE
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from sidecar.tools.bench.bed import PARTITIONS, TOPIC, Site, daemon_before, null_broker
 from sidecar.tools.bench.latency import SYNC_RECORDS, add_percentiles
 from sidecar.tools.bench.measurement import Results

@@ -24,8 +24,8 @@ import msgpack
 
 from client_stub.contract.wire import PROTOCOL_VERSION, Kind
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import opening
 from client_stub.zmtp.frames import COMMAND, LONG, MORE
+from client_stub.zmtp.mechanism import opening
 from sidecar.tools.testing.hostile_client import RECORD, Attacker, Link
 
 PARALLEL: Final = 4

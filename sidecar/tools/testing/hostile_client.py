@@ -23,7 +23,9 @@ import msgpack
 
 from client_stub.contract.wire import PROTOCOL_VERSION, Format, Kind
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import Buffers, ZmtpConnection, opening
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import ZmtpConnection
+from client_stub.zmtp.mechanism import Null
 
 PEER_TYPES = frozenset({b"ROUTER"})
 RECORD = msgpack.packb([b"k", b"v"])
@@ -39,8 +41,8 @@ class Link:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(path)
-        self.socket.sendall(opening(b"DEALER"))
-        self._zmtp = ZmtpConnection(PEER_TYPES, Buffers(1 << 16))
+        self._zmtp = ZmtpConnection(Null(b"DEALER"), PEER_TYPES, Buffers(1 << 16))
+        self.socket.sendall(self._zmtp.mechanism.opening)
 
     def encode(self, frames: Sequence[bytes]) -> bytes:
         """Return one message as bytes of the wire."""

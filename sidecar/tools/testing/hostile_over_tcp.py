@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from client_stub.zmtp.connection import Buffers, ZmtpError, command
+from client_stub.contract.tcp import split_address
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import ZmtpConnection
 from client_stub.zmtp.curve import CurveClient, KeyPair
-from client_stub.zmtp.keys import KeyFile, read_key_file, split_address
+from client_stub.zmtp.frames import ZmtpError, command
+from client_stub.zmtp.keys import KeyFile, read_key_file
 from sidecar.tools.testing.fuzz_client import READ_AWAY_S, Fuzz, report
 from sidecar.tools.testing.hostile_client import PATIENCE_S, PEER_TYPES, Attacker, Link, go_on
 from sidecar.tools.testing.tcp_access import HOST
@@ -42,25 +45,26 @@ class TcpLink(Link):
 
     def __init__(self, port: int, host: str, keys: KeyFile) -> None:
         self.socket = dial(port, host)
-        self._zmtp = self._curve = client_end(keys)
-        self.socket.sendall(self._curve.opening)
-        shake_hands(self.socket, self._curve)
+        self._zmtp = client_end(keys)
+        self.socket.sendall(self._zmtp.mechanism.opening)
+        shake_hands(self.socket, self._zmtp)
 
     def encode(self, frames: Sequence[bytes]) -> bytes:
-        return b"".join(self._curve.encode(frames))
+        return b"".join(self._zmtp.mechanism.encode(frames))
 
     def part(self, frame: bytes) -> bytes:
         """Return one encrypted frame that another one should follow."""
-        return b"".join(self._curve.encode([frame, b""])[:2])
+        return b"".join(self._zmtp.mechanism.encode([frame, b""])[:2])
 
 
-def client_end(keys: KeyFile) -> CurveClient:
-    return CurveClient(PEER_TYPES, Buffers(1 << 16), KeyPair.of_secret(keys.secret_key), keys.server_key)
+def client_end(keys: KeyFile) -> ZmtpConnection:
+    mechanism = CurveClient(b"DEALER", KeyPair.of_secret(keys.secret_key), keys.server_key)
+    return ZmtpConnection(mechanism, PEER_TYPES, Buffers(1 << 16))
 
 
 def shake_hands(
     peer: socket.socket,
-    ours: CurveClient,
+    ours: ZmtpConnection,
     spoilt: int = 0,
     spoil: Callable[[bytes], bytes] = lambda data: data,
 ) -> None:
@@ -124,7 +128,7 @@ class TcpFuzz(Fuzz):
             if spoilt == 4:
                 peer.sendall(chance.randbytes(300))
             else:
-                peer.sendall(self._spoilt(ours.opening) if spoilt == 0 else ours.opening)
+                peer.sendall(self._spoilt(ours.mechanism.opening) if spoilt == 0 else ours.mechanism.opening)
                 with contextlib.suppress(ZmtpError):
                     shake_hands(peer, ours, spoilt, self._spoilt)
                 peer.sendall(chance.randbytes(chance.randrange(1, 2_000)))

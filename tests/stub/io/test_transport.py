@@ -21,12 +21,12 @@ from client_stub import Producer
 from client_stub.io import host_lookup
 from client_stub.io.run_dir import keys_for
 from client_stub.io.transport import Message, Transport
-from client_stub.zmtp.connection import opening
 from client_stub.zmtp.keys import key_file_text
+from client_stub.zmtp.mechanism import opening
 from tests.patience import PATIENCE_S
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
-from tests.stub.zmtp.test_curve import CLIENT, DAEMON, pump, server
+from tests.stub.zmtp.ends import CLIENT, DAEMON, as_bytes, pump, server
 
 
 @pytest.fixture
@@ -277,11 +277,11 @@ def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path)
         connected, _ = door.accept()
         with connected:
             end = server()
-            connected.sendall(end.opening)
+            connected.sendall(end.mechanism.opening)
             assert pump(end, connected) == [b"hello"]
-            changed = bytearray(b"".join(end.encode([b"left out"])))
+            changed = bytearray(as_bytes(end, b"left out"))
             changed[-1] ^= 1
-            behind = b"".join(b"".join(end.encode([b"behind it"])) for _ in range(20_000))
+            behind = b"".join(as_bytes(end, b"behind it") for _ in range(20_000))
             with contextlib.suppress(ConnectionError):
                 connected.sendall(bytes(changed) + behind)
 
@@ -307,7 +307,7 @@ def test_the_rest_of_a_message_that_is_taken_late_counts_as_moving(key_file: Pat
         connected, _ = door.accept()
         with connected:
             end = server(message_bytes_max=64 << 20)
-            connected.sendall(end.opening)
+            connected.sendall(end.mechanism.opening)
             assert pump(end, connected) == [b"attach"]
             assert goes_on.wait(30)
             while connected.recv(1 << 20):

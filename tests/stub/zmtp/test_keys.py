@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub import Producer
-from client_stub.io.run_dir import control_path, unreachable_text, worker_path
 from client_stub.zmtp.keys import (
     FILE_BYTES_MAX,
-    KEY_FILE_VARIABLE,
     KeyFile,
     KeyFileError,
     WatchedKeyFile,
-    join_address,
     key_file_text,
     read_key_file,
-    split_address,
 )
 from tests.tools import ROOT_USER, needs
 
@@ -39,7 +34,7 @@ def test_a_key_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_key_file(str(written(tmp_path, text)), is_client=False) == KeyFile(SECRET, b"")
 
 
-def test_a_daemon_has_two_keys_at_most_and_a_client_one(tmp_path: Path) -> None:
+def test_a_server_has_two_keys_at_most_and_a_client_one(tmp_path: Path) -> None:
     two, three = (
         "".join(key_file_text(bytes([number]) * 32, PUBLIC) for number in range(1, count + 1))
         for count in (2, 3)
@@ -111,26 +106,3 @@ def test_a_key_file_of_another_user_is_refused_and_roots_may_be_its_groups(tmp_p
     os.chown(path, 31_001, 31_001)
     with pytest.raises(KeyFileError, match="belongs to uid 31001"):
         read_key_file(str(path), is_client=True)
-
-
-def test_a_producer_over_tcp_names_its_keys_and_one_by_a_path_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(KEY_FILE_VARIABLE, raising=False)
-    with pytest.raises(ValueError, match="needs this client's keys"):
-        Producer("tcp://host:1")
-    with pytest.raises(ValueError, match="for a run_dir of the form tcp://host:port only"):
-        Producer(tmp_path, curve_key_file=written(tmp_path, GOOD))
-    with pytest.raises(ValueError, match="names no host"):
-        Producer("tcp://:1", curve_key_file=tmp_path / "client.key")
-    for wrong in ("tcp://host", "tcp://host:x", "tcp://host:0", "tcp://a:b:1"):
-        with pytest.raises(ValueError, match="is not tcp://host:port"):
-            Producer(wrong, curve_key_file=tmp_path / "client.key")
-
-
-def test_addresses_keep_what_they_say() -> None:
-    for host, port in (("host", 1), ("::1", 65_535), ("127.0.0.1", 9_470)):
-        assert split_address(join_address(host, port)) == (host, port)
-    assert control_path("tcp://[::1]:9470") == "tcp://[::1]:9470"
-    assert worker_path("tcp://host:9470", "tcp://:9471") == "tcp://host:9471"
-    assert "No kafka-sidecar daemon answers at tcp://host:1" in unreachable_text("tcp://host:1", 5, "")

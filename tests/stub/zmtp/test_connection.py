@@ -16,40 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_stub.native.hot import encode
-from client_stub.zmtp.connection import (
-    COMMAND_BYTES_MAX,
-    GREETING_BYTES,
-    SHORT_BUFFER_BYTES,
-    SKIPPED_BYTES_MAX,
-    Buffers,
-    ZmtpConnection,
+from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.connection import COMMAND_BYTES_MAX, SKIPPED_BYTES_MAX, ZmtpConnection
+from client_stub.zmtp.frames import (
+    COMMAND,
+    FRAMES_MAX,
+    HEADER_BYTES_MAX,
+    LONG,
+    MESSAGE_BYTES_MAX,
+    MORE,
     ZmtpError,
-    opening,
     unsent,
 )
-from client_stub.zmtp.frames import COMMAND, FRAMES_MAX, HEADER_BYTES_MAX, LONG, MESSAGE_BYTES_MAX, MORE
-
-ROUTER = frozenset({b"ROUTER"})
-BUFFER_BYTES = 16 << 10
-
-
-def connection(buffers: Buffers | None = None) -> ZmtpConnection:
-    return ZmtpConnection(ROUTER, buffers or Buffers(BUFFER_BYTES))
-
-
-def feed(peer: ZmtpConnection, data: bytes) -> list[list[bytes]]:
-    """Events of ``data``, given as the peer has space for it."""
-    messages: list[list[bytes]] = []
-    while data:
-        space = peer.space()
-        count = min(len(space), len(data))
-        assert count, "no space was given"
-        space[:count] = data[:count]
-        peer.received(count)
-        data = data[count:]
-        while (frames := peer.next_message()) is not None:
-            messages.append([bytes(frame) for frame in frames])
-    return messages
+from client_stub.zmtp.mechanism import GREETING_BYTES, opening
+from tests.stub.zmtp.ends import BUFFER_BYTES, feed, null_client
 
 
 def as_bytes(frames: list[bytes]) -> bytes:
@@ -73,7 +53,7 @@ def test_whatever_the_cuts_the_messages_are_the_same(
     messages: list[list[bytes]], cuts: list[int], are_kept: bool
 ) -> None:
     data = opening(b"ROUTER") + b"".join(as_bytes(each) for each in messages)
-    peer = connection(Buffers(BUFFER_BYTES, are_kept=are_kept))
+    peer = null_client(Buffers(BUFFER_BYTES, are_kept=are_kept))
     found: list[list[bytes]] = []
     for cut in cuts:
         found += feed(peer, data[:cut])
@@ -99,7 +79,7 @@ def test_a_large_frame_is_not_copied() -> None:
 
 def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
     buffers = Buffers(BUFFER_BYTES)
-    one, two = connection(buffers), connection(buffers)
+    one, two = null_client(buffers), null_client(buffers)
     feed(one, opening(b"ROUTER") + as_bytes([b"whole"]))
     lent = buffers.first()
     buffers.give(lent)
@@ -110,7 +90,7 @@ def test_a_connection_without_half_a_message_holds_no_buffer() -> None:
 
 def test_a_kept_buffer_stays_until_it_has_grown_or_its_connection_closes() -> None:
     buffers = Buffers(BUFFER_BYTES, are_kept=True)
-    peer = connection(buffers)
+    peer = null_client(buffers)
     feed(peer, opening(b"ROUTER") + as_bytes([b"short"]))
     assert buffers.held_bytes == len(peer.space()) == BUFFER_BYTES, "all of it is free again"
     assert feed(peer, as_bytes([b"head", b"x" * 3 * BUFFER_BYTES]))
@@ -121,7 +101,7 @@ def test_a_kept_buffer_stays_until_it_has_grown_or_its_connection_closes() -> No
 
 
 def test_memory_follows_what_came_not_what_was_announced() -> None:
-    peer = connection()
+    peer = null_client()
     announced = bytes([MORE, 1]) + b"h" + bytes([LONG]) + struct.pack(">Q", MESSAGE_BYTES_MAX - 12)
     feed(peer, opening(b"ROUTER") + announced + b"x" * 100)
     assert len(peer.space()) < BUFFER_BYTES
@@ -129,15 +109,15 @@ def test_memory_follows_what_came_not_what_was_announced() -> None:
 
 def test_a_first_frame_has_64_kib_and_not_a_byte_more() -> None:
     at_it = b"x" * HEADER_BYTES_MAX
-    assert feed(connection(), opening(b"ROUTER") + as_bytes([at_it, b"y"])) == [[at_it, b"y"]]
-    peer = connection()
+    assert feed(null_client(), opening(b"ROUTER") + as_bytes([at_it, b"y"])) == [[at_it, b"y"]]
+    peer = null_client()
     with pytest.raises(ZmtpError, match="first frame of more than 65536"):
         # It is refused by its length: none of it need come.
         feed(peer, opening(b"ROUTER") + bytes([LONG]) + struct.pack(">Q", HEADER_BYTES_MAX + 1))
 
 
 def skipping(message_bytes_max: int) -> ZmtpConnection:
-    peer = connection()
+    peer = null_client()
     peer.skip_long_messages(Buffers(BUFFER_BYTES), message_bytes_max)
     return peer
 
@@ -199,59 +179,15 @@ def test_a_command_has_one_kibibyte_and_before_ready_that_is_all() -> None:
     announced = bytes([COMMAND | LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1)
     for before in (greeting, greeting + ready):
         with pytest.raises(ZmtpError, match=f"a command of more than {COMMAND_BYTES_MAX} bytes"):
-            feed(connection(), before + announced)
+            feed(null_client(), before + announced)
     with pytest.raises(ZmtpError, match="a command of more than"):
-        feed(connection(), greeting + bytes([LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
+        feed(null_client(), greeting + bytes([LONG]) + struct.pack(">Q", COMMAND_BYTES_MAX + 1))
     padding = b"\x01x" + struct.pack(">I", 900) + bytes(900)
     body = ready[2:] + padding
     longest = bytes([COMMAND | LONG]) + struct.pack(">Q", len(body)) + body
     assert len(longest) <= COMMAND_BYTES_MAX
-    peer = connection()
+    peer = null_client()
     assert feed(peer, greeting + longest + as_bytes([b"hello"])) == [[b"hello"]]
-
-
-def test_a_share_of_the_buffers_has_a_limit_of_its_own_and_counts_for_the_whole() -> None:
-    size = 4 * SHORT_BUFFER_BYTES
-    whole = Buffers(size, limit_bytes=5 * size)
-    greedy, other = Buffers.share_of(whole, 2 * size), Buffers.share_of(whole, 4 * size)
-    lent = [greedy.first() for _ in range(4)]
-    assert [len(view) for view in lent] == [size, size, SHORT_BUFFER_BYTES, SHORT_BUFFER_BYTES]
-    assert greedy.larger(size) is None, "its limit is reached"
-    assert whole.held_bytes == greedy.held_bytes == 2 * (size + SHORT_BUFFER_BYTES)
-    mine = other.first()
-    assert len(mine) == size, "another share is not touched"
-    assert other.larger(size) is None, "the whole has no room for it"
-    greedy.give(lent[0])
-    larger = other.larger(size)
-    assert larger is not None and len(larger) == 2 * size
-    for share, views in ((greedy, lent[1:]), (other, [mine, larger])):
-        for view in views:
-            share.give(view)
-    assert (whole.held_bytes, greedy.held_bytes, other.held_bytes) == (0, 0, 0)
-
-
-def test_half_messages_take_no_more_than_their_room_and_go_on_when_there_is_some() -> None:
-    buffers = Buffers(BUFFER_BYTES, limit_bytes=4 * BUFFER_BYTES)
-    half = opening(b"ROUTER") + b"\x01\x01h" + bytes([LONG]) + struct.pack(">Q", 100_000) + b"x" * 10_000
-    many = [connection(buffers) for _ in range(8)]
-    for peer in many[:4]:
-        feed(peer, half)
-    assert buffers.held_bytes >= buffers.limit_bytes
-    quick = connection(buffers)
-    assert feed(quick, opening(b"ROUTER") + as_bytes([b"small", b"one"])) == [[b"small", b"one"]]
-    for peer in many[4:]:
-        feed(peer, half)
-    assert buffers.held_bytes == 4 * (BUFFER_BYTES + SHORT_BUFFER_BYTES)
-    stuck = many[0]
-    while len(space := stuck.space()):
-        stuck.received(len(space))
-        assert stuck.next_message() is None
-    for peer in many[1:]:
-        peer.close()
-    assert buffers.held_bytes == BUFFER_BYTES
-    assert len(stuck.space())
-    stuck.close()
-    assert buffers.held_bytes == 0
 
 
 GREETING = opening(b"ROUTER")[:GREETING_BYTES]
@@ -280,20 +216,20 @@ READY = opening(b"ROUTER")[GREETING_BYTES:]
 )
 def test_who_breaks_the_rules_is_refused(data: bytes, sentence: str) -> None:
     with pytest.raises(ZmtpError, match=sentence):
-        feed(connection(), data)
+        feed(null_client(), data)
 
 
 @given(data=st.binary(min_size=1, max_size=400))
 def test_noise_is_refused_or_waited_for_never_more(data: bytes) -> None:
     for begin in (b"", GREETING, GREETING + READY):
         try:
-            feed(connection(), begin + data)
+            feed(null_client(), begin + data)
         except ZmtpError as error:
             assert str(error)
 
 
 def test_a_ping_is_answered() -> None:
-    peer = connection()
+    peer = null_client()
     feed(peer, opening(b"ROUTER") + b"\x04\x0a\x04PING\x00\x10abc")
     assert peer.replies == [b"\x04\x08\x04PONGabc"]
 
@@ -312,7 +248,7 @@ def test_libzmq_understands_us_and_we_it(tmp_path: Path, size: int) -> None:
             ours.settimeout(10)
             ours.connect(path)
             ours.sendall(opening(b"DEALER"))
-            peer = connection()
+            peer = null_client()
             while not peer.is_ready:
                 peer.received(ours.recv_into(peer.space()))
                 assert peer.next_message() is None
