@@ -26,7 +26,8 @@ from client_stub.engine.flush_wait import FlushWait
 from client_stub.engine.producer_core import checked_headers, full_record
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.io import process_end
-from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion
+from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
+from client_stub.io.topic_question import TopicQuestion
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.outbox.stats import ProducerStats

@@ -22,12 +22,13 @@ from client_stub.engine.producer_core import CheckedSend, full_record
 from client_stub.engine.rows_call import RowsCall
 from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
 from client_stub.io import process_end
+from client_stub.io.daemon_address import control_path, hello_flags, keys_for
 
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io.io_thread import IoThread
 from client_stub.io.process_end import LeavingThread
-from client_stub.io.run_dir import control_path, hello_flags, keys_for
-from client_stub.io.topic_lookup import PartitionInfo, TopicLookup, TopicQuestion, why_no_topic
+from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
+from client_stub.io.topic_question import TopicQuestion, why_no_topic
 from client_stub.native.hot import OnDelivery, OpenStream
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.outbox.failures import OnError

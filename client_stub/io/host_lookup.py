@@ -32,7 +32,7 @@ class HostLookup:
         """Resolve the name, and block while the system's resolver does. Raises nothing."""
         try:
             found = getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=flags)
-            self.addresses = [(int(family), place) for family, _, _, _, place in found]
+            self.addresses = [(int(family), address) for family, _, _, _, address in found]
         except (OSError, UnicodeError) as error:
             self.why_not = getattr(error, "strerror", None) or str(error)
         finally:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.contract.wire import Format, LocalCode, Persistence
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
-from client_stub.io.away_log import AwayLog
 from client_stub.io.slow_topics import SlowTopics
-from client_stub.io.topic_lookup import TopicQuestion
+from client_stub.io.topic_question import TopicQuestion
 from client_stub.io.transport import Transport
 from client_stub.outbox.green_lock import GreenLock, locked_lock
 from client_stub.outbox.outbox import Outbox
+from client_stub.session.away_log import AwayLog
 from client_stub.session.effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session.session import Session
 from client_stub.session.states import State
@@ -184,7 +184,7 @@ class IoThread:
         if outbox.pending:
             slow = self._slow_topics
             if now_ms >= slow.due_ms:
-                slow.look(now_ms)
+                slow.check(now_ms)
             wakeup_ms = min(wakeup_ms, slow.due_ms)
         timeout_ms = None if wakeup_ms == inf else wakeup_ms - now_ms
         messages = transport.poll(outbox.sleep_ms(session.wants, timeout_ms))

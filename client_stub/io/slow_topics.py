@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from client_stub.io.topic_lookup import NOT_IN_METADATA, TopicQuestion
+from client_stub.io.topic_question import NOT_IN_METADATA, TopicQuestion
 from client_stub.outbox.wait_reasons import topics_text
 from client_stub.system.log import log
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SLOW_MS: Final = 2_000.0
 """The daemon is asked about records that have waited this long. A cluster that creates topics has done so by then."""
-LOOK_MS: Final = 500.0
+CHECK_MS: Final = 500.0
 """How often it checks for records that have waited that long, while any wait."""
 REPEAT_MS: Final = 60_000.0
 """The minimum time between two warnings of one producer."""
@@ -39,7 +39,7 @@ class SlowTopics:
 
     def __init__(self, outbox: Outbox, ask: Callable[[str, int, float], TopicQuestion]) -> None:
         self.due_ms = 0.0
-        """When ``look`` should be called next, while records are pending."""
+        """When ``check`` should be called next, while records are pending."""
         self._outbox = outbox
         self._ask = ask
         self._question: TopicQuestion | None = None
@@ -48,10 +48,10 @@ class SlowTopics:
         self._found: dict[str, tuple[str, int]] = {}
         """Topic → (why its records wait, the lowest partition for which they wait), in this round."""
 
-    def look(self, now_ms: float) -> None:
+    def check(self, now_ms: float) -> None:
         """Check the pending records, or continue the question under way."""
         if self._question is None:
-            self.due_ms = now_ms + LOOK_MS
+            self.due_ms = now_ms + CHECK_MS
             slow = self._slow(now_ms)
             if not slow:
                 return

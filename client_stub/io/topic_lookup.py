@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from client_stub.contract.wire import TCP_PREFIX, Kind, LocalCode
+from client_stub.contract.wire import Kind, LocalCode
 from client_stub.errors import DaemonUnreachable, MetadataTimeout, SidecarError, error_for
 from client_stub.io.transport import Transport
 from client_stub.outbox.green_lock import pause, wait_readable
@@ -20,18 +20,10 @@ from client_stub.session.refusals import REFUSALS, Lasts, refusal_error
 from client_stub.system.originals import monotonic
 from client_stub.zmtp.keys import WatchedKeyFile
 
-NOT_IN_METADATA: Final = "topic {} is not in Kafka's metadata yet"
-PARTITION_NOT_IN_METADATA: Final = (
-    "topic {} has {} partition{}, and partition {} is not in Kafka's metadata yet"
-)
 RETRY_MS: Final = 50.0
 """The time between two tries while no daemon answers, or it cannot answer yet."""
 ANSWER_MS: Final = 2_000.0
 """The longest time for an answer, in addition to the time that the topic may be waited for."""
-LOOK_MS: Final = 200.0
-"""The longest time that an error text waits for the daemon's answer."""
-LOOK_TCP_MS: Final = 1_000.0
-"""The same over TCP, which needs a handshake first. The caller has already waited at least as long."""
 ASKED_MS: Final = 30_000.0
 """The longest time that the daemon keeps one question; a caller with a longer timeout asks again."""
 
@@ -199,66 +191,6 @@ class TopicLookup:
             return self._why
         text = f"Topic {self._topic} not present in metadata after {self._timeout_ms:g} ms."
         return error_for(LocalCode.METADATA_TIMEOUT, f"{text} {self.cluster_error}".rstrip())
-
-
-class TopicQuestion:
-    """Asks the daemon why no record can go to a topic now, or to its partition ``partition``. Call ``step`` until it
-    returns a text. Not thread-safe.
-    """
-
-    def __init__(
-        self,
-        control_path: str,
-        topic: str,
-        partition: int,
-        now_ms: float,
-        curve_keys: WatchedKeyFile | None = None,
-    ) -> None:
-        self.topic = topic
-        self.missing_from = 0
-        """The lowest partition to which no record can go now; 0: none can go to the topic."""
-        self._partition = partition
-        self.lookup = TopicLookup(control_path, topic, 0.0, now_ms, curve_keys)
-        self.ends_ms = now_ms + (LOOK_TCP_MS if control_path.startswith(TCP_PREFIX) else LOOK_MS)
-
-    def step(self, now_ms: float) -> str | None:
-        """The answer; None while there is none. Empty when records can go there, and when the daemon does not answer in
-        time.
-        """
-        said: str | None = None
-        try:
-            if now_ms >= self.ends_ms:
-                said = ""
-            elif (found := self.lookup.step(now_ms)) is not None:
-                said = ""
-                if self._partition >= len(found):
-                    self.missing_from = len(found)
-                    said = PARTITION_NOT_IN_METADATA.format(
-                        self.topic, len(found), "" if len(found) == 1 else "s", self._partition
-                    )
-        except MetadataTimeout:
-            because = self.lookup.cluster_error.rstrip(".")
-            said = NOT_IN_METADATA.format(self.topic) + (f": {because}" if because else "")
-        except DaemonUnreachable:
-            said = ""
-        except SidecarError as error:
-            said = str(error).rstrip(".")
-        if said is not None:
-            self.lookup.close()
-        return said
-
-
-def why_no_topic(
-    control_path: str, topic: str, partition: int, curve_keys: WatchedKeyFile | None = None
-) -> str:
-    """The answer of a TopicQuestion, for which it waits."""
-    question = TopicQuestion(control_path, topic, partition, monotonic() * 1e3, curve_keys)
-    try:
-        while (said := question.step(monotonic() * 1e3)) is None:
-            question.lookup.wait_for_step(question.ends_ms)
-        return said or question.lookup.waits_for
-    finally:
-        question.lookup.close()
 
 
 def _partition(

@@ -1,4 +1,4 @@
-"""Transport: the sockets of one client. Only this file of the stub has any, and only the io thread uses them.
+"""Transport: the sockets of one client, each a ``Link``, in one poll. Used by the io thread, and by look-ups.
 
 The name of the daemon's host is resolved for each connection, as the daemon may have moved. Only that connection waits
 for it.
@@ -10,201 +10,32 @@ a message. Messages that arrived before a connection ended are passed on before 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import select
-import socket
-import struct
-import termios
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from client_stub.contract.tcp import join_address, split_address
+from client_stub.io.daemon_address import worker_path
 from client_stub.io.host_lookup import HostLookup, look_up
-from client_stub.io.run_dir import NOBODY_LISTENS, not_permitted_text, worker_path
-from client_stub.native.hot import clear_wakes, encode, receive, whole_message
+from client_stub.io.link import Link
+from client_stub.native.hot import clear_wakes
 from client_stub.outbox.waker import Waker
-from client_stub.system.originals import Socket, monotonic, poll
+from client_stub.system.originals import monotonic, poll
 from client_stub.zmtp.buffers import Buffers
-from client_stub.zmtp.connection import ZmtpConnection
-from client_stub.zmtp.frames import Buffer, ZmtpError, unsent
 from client_stub.zmtp.keys import KeyFile, WatchedKeyFile
-from client_stub.zmtp.mechanism import Mechanism, Null, PeerRefused
 
 BYE_LINGER_MS: Final = 500
-SEND_BUFFER_BYTES: Final = 1280 << 10
-"""The size requested; the kernel limits it to net.core.wmem_max. It fits a whole submission with the kernel's
-overhead, so a bulk client writes one in a single call instead of waking again for the rest.
-"""
 RECEIVE_BUFFER_BYTES: Final = 512 << 10
 """More than the daemon's outcome ring of one client holds."""
-_POLLIN: Final = select.POLLIN
-_POLLOUT: Final = select.POLLOUT
-_CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
-_CLOSED_TEXT: Final = "the daemon closed it"
-_NULL: Final = Null(b"DEALER", whole_message=whole_message, encode=encode)
-_PEER_TYPES: Final = frozenset({b"ROUTER"})
-_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN})
-"""The path does not exist, no process listens there, or the queue of waiting connections is full. All of these may
-pass.
-"""
-_IN_HANDSHAKE: Final = (
-    "the daemon closed it before the handshake of CURVE was over; is server-key its public key?"
-)
-_KEY_NOT_KNOWN: Final = (
-    "the daemon does not know this client's public key: it is to be in curve.public.keys of a table "
-    "[clients.NAME]"
-)
-KEEPALIVE_IDLE_S: Final = 15
-KEEPALIVE_INTERVAL_S: Final = 5
 LOOKUP_S: Final = 4.0
 """How long a connection waits for the addresses of its host: shorter than the session waits for an answer, so that the
 error names this cause.
 """
-UNACKED_MS: Final = 30_000
-"""TCP keep-alive: a daemon whose host is gone is noticed within half a minute. Behind a proxy that still answers, the
-pings notice it.
-"""
-_U32: Final = struct.Struct("=I")
-_U64: Final = struct.Struct("=Q")
-_ACKED_AT: Final = 120
-"""The position of tcpi_bytes_acked in struct tcp_info (Linux 4.1)."""
-_TCP_INFO_BYTES: Final = _ACKED_AT + 8
+_POLLIN: Final = select.POLLIN
+_POLLOUT: Final = select.POLLOUT
 
 Message: TypeAlias = tuple[str, list[bytes]]
 """("control" | "worker", frames), ("lost", [reason]), or ("barred", [reason]): this user or key may not connect."""
-
-
-class _Link:
-    """A connection to a ROUTER: at a path, or with ``keys`` at ``tcp://host:port``."""
-
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        first: Sequence[Any],
-        buffers: Buffers,
-        keys: KeyFile | None,
-        lookup: HostLookup | None = None,
-        turn: int = 0,
-    ) -> None:
-        """``lookup`` is the finished look-up of the host in ``address``, and ``turn`` selects one of its addresses.
-
-        Raises OSError and ValueError.
-        """
-        self.name = name
-        self.lost_reason = ""
-        """The reason why nothing more can be sent; data that has arrived is still read."""
-        self.is_barred = False
-        """Whether that is so because this user or key may not connect."""
-        self._path = address if keys is None else ""
-        place: Any = address
-        family = int(socket.AF_UNIX)
-        mechanism: Mechanism = _NULL
-        if keys is not None:
-            from client_stub.zmtp.curve import CurveClient, KeyPair
-
-            mechanism = CurveClient(b"DEALER", KeyPair.of_secret(keys.secret_key), keys.server_key)
-            assert lookup is not None
-            found = lookup.addresses
-            if found:
-                family, place = found[turn % len(found)]
-            else:
-                family, self.lost_reason = int(socket.AF_INET), f"its host cannot be found ({lookup.why_not})"
-        self.zmtp = ZmtpConnection(mechanism, _PEER_TYPES, buffers)
-        self.encode = mechanism.encode
-        self.socket = Socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.fd = self.socket.fileno()
-        if keys is None:
-            # Not over TCP, whose buffers grow automatically unless they are set.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        else:
-            _set_tcp_options(self.socket)
-        self.unsent: list[Buffer] = []
-        self._first: Sequence[Any] | None = first
-        """The first message. It waits for the peer's READY, as libzmq accepts no message before it has sent its own."""
-        self.watched = select.POLLIN
-        self.acked_bytes = 0
-        """The TCP counter when ``is_moving`` was last called."""
-        self.was_part_written = False
-        """Whether a message was only partly written at that time."""
-        self._is_broken = False
-        """The peer has broken the protocol; nothing after that is parsed."""
-        if not self.lost_reason:
-            try:
-                self.socket.connect(place)
-            except OSError as error:
-                if error.errno != errno.EINPROGRESS:
-                    self._failed(error)
-        self.write([mechanism.opening])
-
-    def write(self, buffers: list[Buffer]) -> None:
-        """Write as much as the socket takes; the rest stays in ``unsent``."""
-        if self.lost_reason:
-            return  # the connection is gone, and so is this message: the next WELCOME says what is missing
-        try:
-            sent = self.socket.sendmsg(buffers)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._failed(error)
-            self.unsent = []
-            return
-        # The common case of a short message first.
-        self.unsent = [] if len(buffers) == 1 and sent == len(buffers[0]) else unsent(buffers, sent)
-
-    def receive(self) -> list[list[bytes]]:
-        """The messages that have arrived. Sets ``lost_reason`` at the end of the connection."""
-        messages: list[list[bytes]] = []
-        if self._is_broken:
-            return messages
-        try:
-            count = 1
-            while count:
-                count = receive(self.fd, self.zmtp.space())
-                self.zmtp.received(count)
-                while (frames := self.zmtp.next_message()) is not None:
-                    messages.append(list(map(bytes, frames)))
-                if not self.lost_reason and count:
-                    break  # one read per turn; after a loss, all that had arrived
-            if not count:
-                self._failed(None)
-        except BlockingIOError:
-            pass
-        except ZmtpError as error:
-            self._is_broken = True
-            self.is_barred = not self._path and isinstance(error, PeerRefused)
-            self._lost(_KEY_NOT_KNOWN if self.is_barred else str(error))
-        except OSError as error:
-            self._failed(error)
-        if self.zmtp.replies:
-            self._write_behind([b"".join(self.zmtp.replies)])
-            self.zmtp.replies.clear()
-        if self._first is not None and self.zmtp.is_ready:
-            self._write_behind(self.encode(self._first))
-            self._first = None
-        return messages
-
-    def _failed(self, error: OSError | None) -> None:
-        """Note the end of the connection, or the system error that ended it."""
-        if error is not None and error.errno in _NOBODY:
-            self._lost(NOBODY_LISTENS)
-        elif error is not None and error.errno == errno.EACCES and self._path:
-            self.is_barred = True
-            self._lost(not_permitted_text(self._path))
-        elif error is not None and error.errno not in _CLOSED:
-            self._lost(error.strerror or str(error))
-        else:
-            self._lost(_IN_HANDSHAKE if not self._path and not self.zmtp.is_ready else _CLOSED_TEXT)
-
-    def _lost(self, reason: str) -> None:
-        self.lost_reason = self.lost_reason or reason
-
-    def _write_behind(self, buffers: list[Buffer]) -> None:
-        if self.unsent:
-            self.unsent += buffers
-        else:
-            self.write(buffers)
 
 
 class _Unresolved(NamedTuple):
@@ -229,9 +60,9 @@ class Transport:
         self._keys = keys
         self._used_keys: KeyFile | None = None
         """Those of the last connection."""
-        self._links: dict[str, _Link] = {}
-        self._by_fd: dict[int, _Link] = {}
-        self._lost: list[_Link] = []
+        self._links: dict[str, Link] = {}
+        self._by_fd: dict[int, Link] = {}
+        self._lost: list[Link] = []
         """Connections whose end the next ``poll`` reports, after their last messages."""
         self._not_made = ""
         """The reason why there is no connection at all; the next ``poll`` reports it."""
@@ -290,11 +121,7 @@ class Transport:
         link = self._links.get("worker")
         if self._keys is None or link is None:
             return True
-        unacked_bytes = _U32.unpack(fcntl.ioctl(link.fd, termios.TIOCOUTQ, bytes(_U32.size)))[0]
-        info = link.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        before, link.acked_bytes = link.acked_bytes, _U64.unpack_from(info, _ACKED_AT)[0]
-        was_part_written, link.was_part_written = link.was_part_written, bool(link.unsent)
-        return link.acked_bytes > before and (bool(unacked_bytes) or was_part_written)
+        return link.is_moving()
 
     def control_fileno(self) -> int | None:
         """A descriptor that is readable when ``poll`` can read from the connection made by ``open_control``; None once
@@ -308,7 +135,7 @@ class Transport:
     def poll(self, timeout_ms: float | None) -> list[Message]:
         """Wait for messages, broken connections, room to write, or the waker. At most one bounded turn."""
         if self._unresolved is not None:
-            timeout_ms = self._look_at_host(timeout_ms)
+            timeout_ms = self._check_host(timeout_ms)
         wait_ms = None if timeout_ms is None else int(timeout_ms + 0.999) if timeout_ms > 0 else 0
         messages: list[Message] = []
         for fd, events in self._poller.poll(0 if self._lost or self._not_made else wait_ms):
@@ -393,7 +220,7 @@ class Transport:
         self._unresolved = _Unresolved(name, path, frames, lookup, self._turn, monotonic() + LOOKUP_S)
         self._poller.register(lookup.waker.fd, select.POLLIN)
 
-    def _look_at_host(self, timeout_ms: float | None) -> float | None:
+    def _check_host(self, timeout_ms: float | None) -> float | None:
         """Connect if the host is resolved, or give up if its time is over. Returns how long ``poll`` may wait then."""
         unresolved = self._unresolved
         assert unresolved is not None
@@ -421,7 +248,7 @@ class Transport:
     ) -> None:
         try:
             self._used_keys = None if self._keys is None else self._keys.keys()
-            link = _Link(name, path, frames, self._buffers, self._used_keys, lookup, turn)
+            link = Link(name, path, frames, self._buffers, self._used_keys, lookup, turn)
         except (OSError, ValueError, ImportError) as error:
             # No file descriptor is free, for the socket or for the modules of CURVE; or the address is invalid.
             self._could_not(name, error)
@@ -435,7 +262,7 @@ class Transport:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._not_made = f"{name} connection: it cannot be made ({why.rstrip('.')})"
 
-    def _watch(self, link: _Link) -> None:
+    def _watch(self, link: Link) -> None:
         """Update the poll set and the list of lost connections after reading from or writing to ``link``."""
         if link.lost_reason and link not in self._lost:
             self._lost.append(link)
@@ -453,11 +280,3 @@ class Transport:
             link.zmtp.close()
             if link in self._lost:
                 self._lost.remove(link)
-
-
-def _set_tcp_options(connecting: Socket) -> None:
-    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-    connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKED_MS)

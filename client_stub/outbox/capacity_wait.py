@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.io.run_dir import unreachable_text
 from client_stub.system.log import log
+from client_stub.system.missing_resources import unreachable_text
 from client_stub.system.originals import get_ident, monotonic
 
 if TYPE_CHECKING:

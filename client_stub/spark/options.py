@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from client_stub.io.run_dir import default_run_dir
+from client_stub.contract.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
 _OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")

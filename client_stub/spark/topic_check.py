@@ -15,7 +15,7 @@ from client_stub.errors import (
     SidecarError,
     TopicAuthorizationFailed,
 )
-from client_stub.io.run_dir import control_path
+from client_stub.io.daemon_address import control_path
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.spark.options import SERVERS, Options
 from client_stub.system.originals import monotonic

@@ -1,4 +1,6 @@
-"""Words for what a process or its system lacks, so that a producer cannot start there."""
+"""Words for what a process or its system lacks, so that a producer cannot start there, or finds no daemon."""
+
+# ruff: noqa: PTH110
 
 from __future__ import annotations
 
@@ -6,9 +8,13 @@ import os
 import sys
 from typing import Final
 
+from client_stub.contract.run_dir import RUN_DIR_VARIABLE
+from client_stub.contract.wire import TCP_PREFIX
 from client_stub.errors import ENDED_TEXT, StartFailed
 from client_stub.system.originals import refused
 
+NOBODY_LISTENS: Final = "nobody listens there"
+"""How the transport's message about a socket without a daemon ends."""
 _SYSTEMS: Final = {"darwin": "macOS", "win32": "Windows"}
 
 
@@ -57,3 +63,22 @@ def start_failed(error: OSError | MemoryError | RuntimeError) -> StartFailed:
             "end threads, or raise the limit (ulimit -u, ulimit -v, or pids.max of the container)",
         )
     return StartFailed(f"The producer cannot start ({why}): {advice}. A later send tries again.")
+
+
+def unreachable_text(path: str, waited_ms: float, last_word: str) -> str:
+    """An error text of one or two sentences: the path that was tried, what was found there, and how to start a
+    daemon.
+    """
+    host, waited = os.uname().nodename, f"(waited {waited_ms / 1000:.3g} s)"
+    if last_word and not last_word.endswith(NOBODY_LISTENS):
+        return f"The kafka-sidecar daemon at {path} on host {host} cannot be used {waited}: {last_word}"
+    if path.startswith(TCP_PREFIX):
+        return (
+            f"No kafka-sidecar daemon answers at {path} {waited}: see that it runs, that daemon.listen of its "
+            "configuration names this port, and that no firewall is between."
+        )
+    seen = "the socket does not exist" if not os.path.exists(path) else "nobody answered"
+    return (
+        f"No kafka-sidecar daemon at {path} on host {host}: {seen} {waited}. Start it with 'kafka-sidecar run', "
+        f"or name its run directory by run_dir or {RUN_DIR_VARIABLE}."
+    )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
-from client_stub.io.run_dir import default_run_dir
+from client_stub.contract.run_dir import default_run_dir
 from sidecar.cli.main import cli
 from sidecar.controller.main import _say_who_may_replace
 from sidecar.controller.rundir.own_files import LINKS_MAX, replacers

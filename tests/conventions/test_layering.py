@@ -178,7 +178,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.telemetry",
         WIRE,
         # Where both sides meet by default is one function.
-        "client_stub.io.run_dir",
+        "client_stub.contract.run_dir",
     ),
 }
 """Room → what of ours it may import. Each is used: a door that nobody takes is not open."""
@@ -229,7 +229,7 @@ NEVER: dict[str, tuple[str, ...]] = {
     "client_stub.zmtp": ("asyncio", "socket", "time", "threading", "zmq"),
 }
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "socket": ("client_stub/io/transport.py", "client_stub/io/host_lookup.py", "client_stub/spark"),
+    "socket": ("client_stub/io/link.py", "client_stub/io/host_lookup.py", "client_stub/spark"),
     "pyarrow": (
         "client_stub/records/columns.py",
         "client_stub/records/column_sizes.py",

@@ -20,7 +20,7 @@ from client_stub.contract.wire import (
     RELATIVE_ENDPOINTS,
     Kind,
 )
-from client_stub.io.run_dir import hello_flags, worker_path
+from client_stub.io.daemon_address import hello_flags, worker_path
 from sidecar.controller.rundir.run_dir import LOCK_FILE
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.mock_broker import MockBroker

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from client_stub.io.run_dir import control_path
+from client_stub.io.daemon_address import control_path
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.segment import Segment
 from sidecar.tools.testing.fault_rules import ALWAYS, on

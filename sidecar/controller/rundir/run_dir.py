@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from client_stub.contract.run_dir import default_run_dir, not_permitted_text
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
-from client_stub.io.run_dir import default_run_dir, not_permitted_text
 from sidecar.common.processes import process_start_time, process_state
 from sidecar.common.wording import counted
 from sidecar.controller.rundir.own_files import NotOurs, check_entries, check_folder

@@ -17,7 +17,7 @@ import pytest
 from client_stub import AsyncProducer, Producer
 from client_stub.contract.wire import Kind
 from client_stub.errors import MetadataTimeout
-from client_stub.io import slow_topics, topic_lookup
+from client_stub.io import slow_topics, topic_question
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
 from tests.stub.conftest import eventually
@@ -29,7 +29,7 @@ REFUSAL = ("METADATA_TIMEOUT", "Topic ordres not present in metadata.")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_topics, "SLOW_MS", 20.0)
-    monkeypatch.setattr(slow_topics, "LOOK_MS", 10.0)
+    monkeypatch.setattr(slow_topics, "CHECK_MS", 10.0)
 
 
 @contextlib.contextmanager
@@ -312,7 +312,7 @@ def test_a_child_forked_amid_the_question_gives_up_its_copy(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.deliver = None
-    monkeypatch.setattr(topic_lookup, "LOOK_MS", 10_000.0)
+    monkeypatch.setattr(topic_question, "ANSWER_MS", 10_000.0)
     asked: list[int] = []
     daemon._tell_topics = lambda routing_id, names: asked.append(1)  # type: ignore[method-assign]  # no answer
     producer.send("ordres", b"1")

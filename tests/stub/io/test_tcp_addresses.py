@@ -8,7 +8,8 @@ import pytest
 
 from client_stub import Producer
 from client_stub.contract.tcp import KEY_FILE_VARIABLE, join_address, split_address
-from client_stub.io.run_dir import control_path, unreachable_text, worker_path
+from client_stub.io.daemon_address import control_path, worker_path
+from client_stub.system.missing_resources import unreachable_text
 
 
 def test_a_producer_over_tcp_names_its_keys_and_one_by_a_path_none(

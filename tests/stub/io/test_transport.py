@@ -19,7 +19,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.io import host_lookup
-from client_stub.io.run_dir import keys_for
+from client_stub.io.daemon_address import keys_for
 from client_stub.io.transport import Message, Transport
 from client_stub.zmtp.keys import key_file_text
 from client_stub.zmtp.mechanism import opening

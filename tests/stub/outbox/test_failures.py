@@ -9,10 +9,10 @@ import pytest
 
 from client_stub import AsyncProducer, Producer, errors
 from client_stub.contract.wire import LocalCode, OutcomeKind, SubmitFlag
-from client_stub.io.away_log import QUIET_MS, REPEAT_MS, AwayLog
 from client_stub.outbox.failures import GRACE_MS, INTERVAL_MS, ROWS_MAX, Failures
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import BulkPart, Submission
+from client_stub.session.away_log import QUIET_MS, REPEAT_MS, AwayLog
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
