@@ -13,7 +13,8 @@ import click
 from sidecar.common.model import ExitStatus
 from sidecar.common.processes import process_state
 from sidecar.common.wording import counted
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json, usual_run_dir
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError, usual_run_dir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -71,8 +72,8 @@ def _left_behind(run_dir: RunDir) -> str:
     from sidecar.shm.segment import Segment, SegmentError
     from sidecar.telemetry.collector import read_counters, sum_counters
 
-    path = (read_json(run_dir.segment_json) or {}).get("path")
-    pid = (read_json(run_dir.daemon_json) or {}).get("pid")
+    path = (read_json(run_dir.files.segment_json) or {}).get("path")
+    pid = (read_json(run_dir.files.daemon_json) or {}).get("pid")
     if not path:
         return ""
     try:
@@ -100,7 +101,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             "or name another with --run-dir.",
             ExitStatus.DAEMON_UNREACHABLE,
         )
-    info = read_json(run_dir.daemon_json)
+    info = read_json(run_dir.files.daemon_json)
     # The file of a killed daemon says nothing about this one.
     if info is None or info.get("pid") != holder:
         fail(

@@ -23,7 +23,8 @@ from sidecar.common.processes import process_state
 from sidecar.common.wording import counted
 from sidecar.config.needed_packages import NEEDED_PACKAGES
 from sidecar.config.settings import ConfigError, SidecarConfig
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.doctor.clock import clock_findings
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.memory import memory_findings
@@ -118,7 +119,7 @@ def _running_configuration(
     with contextlib.suppress(RunDirError):
         if run_dir.holder() is None:
             return None, overrides
-    info = read_json(run_dir.daemon_json) or {}
+    info = read_json(run_dir.files.daemon_json) or {}
     file, servers = info.get("config_file"), info.get("bootstrap")
     if servers:
         overrides = (*overrides, f"bootstrap.servers={servers}")
@@ -180,7 +181,7 @@ def _memory(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         yield Finding("FAIL", f"Folder {folder} for the segment does not exist: mount it or set pool.path.")
         return
     free, needed = shutil.disk_usage(folder).free, config.integer("buffer.memory")
-    pool = (read_json(run_dir.daemon_json) or {}).get("pool") if is_running else None
+    pool = (read_json(run_dir.files.daemon_json) or {}).get("pool") if is_running else None
     if pool:
         size = pool["pages"] * pool["page_bytes"]
         yield Finding(
@@ -236,14 +237,14 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
             )
         else:
             yield Finding("ok", f"No daemon runs on run dir {run_dir.path}; it can be used.")
-        segment = read_json(run_dir.segment_json)
+        segment = read_json(run_dir.files.segment_json)
         if segment and Path(str(segment.get("path"))).exists():
             yield Finding(
                 "warn",
                 f"The segment of an earlier daemon is still there, and the next one takes it over: {segment['path']}.",
             )
         return
-    info = read_json(run_dir.daemon_json) or {}
+    info = read_json(run_dir.files.daemon_json) or {}
     if process_state(holder) in {"T", "t"}:
         yield Finding("FAIL", f"The daemon (pid {holder}) is stopped: `kill -CONT {holder}` lets it go on.")
     elif info.get("takes_records"):

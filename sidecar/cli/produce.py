@@ -32,7 +32,8 @@ from sidecar.cli.record_files import (
 )
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.rundir.run_dir import RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir
 
 if TYPE_CHECKING:
     from client_stub import Producer, RecordMetadata
@@ -321,7 +322,7 @@ def _say_state(run_dir: RunDir) -> bool:
     """Print the daemon's state if it takes no records or cannot reach Kafka. Returns False if it may not know any
     topic yet.
     """
-    info = read_json(run_dir.daemon_json) or {}
+    info = read_json(run_dir.files.daemon_json) or {}
     if info.get("state") != "running" and info.get("sentence"):
         say(info["sentence"])
         return bool(info["kafka_reachable"])

@@ -18,7 +18,8 @@ from sidecar.cli.replay import counts, describe, replay_through, why_not_all
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.rundir.run_dir import RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.deadletter.replay import Replay, ReplayRunning
 from sidecar.deadletter.salvage import (
     Salvage,
@@ -300,7 +301,7 @@ def _owner(path: Path) -> int | None:
 
 
 def _recorded(run_dir: RunDir) -> Path | None:
-    said = read_json(run_dir.segment_json)
+    said = read_json(run_dir.files.segment_json)
     return Path(said["path"]) if said and isinstance(said.get("path"), str) else None
 
 

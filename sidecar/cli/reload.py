@@ -15,7 +15,8 @@ from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import own_version
 from sidecar.common.processes import process_start_time
 from sidecar.controller.reload import RELOAD_SIGNAL
-from sidecar.controller.rundir.run_dir import RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir
 
 LOOK_S = 0.005
 
@@ -85,7 +86,7 @@ def _await_result(
     run_dir: RunDir, pid: int, info: dict[str, Any], asked_s: float, timeout_s: float
 ) -> dict[str, Any]:
     while True:
-        result = read_json(run_dir.reload_json)
+        result = read_json(run_dir.files.reload_json)
         if result is not None and result["began_s"] >= asked_s and result["pid"] == pid:
             return result
         if process_start_time(pid, alive=True) != info["start_time"]:

@@ -17,7 +17,8 @@ from sidecar.cli.progress import Look, progress
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
-from sidecar.controller.rundir.run_dir import RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.deadletter.letters import Letter
 from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunning, Tally
 from sidecar.deadletter.spool_files import AnothersLetters
@@ -120,7 +121,7 @@ def replay(
 
 def _left_folder(run_dir: RunDir) -> Path | None:
     """The folder of the previous daemon's dead letters; None if it is not known."""
-    left = (read_json(run_dir.daemon_json) or {}).get("dead_letters")
+    left = (read_json(run_dir.files.daemon_json) or {}).get("dead_letters")
     if left:
         return Path(left)
     return run_dir.dead_letters if run_dir.dead_letters.is_dir() else None

@@ -86,7 +86,7 @@ class Daemon:
         self._listening = listening
         self._loop = asyncio.get_running_loop()
         started_ms = time.time_ns() // 1_000_000
-        self._epoch = max(run_dir.last_epoch() + 1, started_ms // 1000)
+        self._epoch = max(run_dir.files.last_epoch() + 1, started_ms // 1000)
         named = config.text("dead_letters.path")
         self._dead_letters = Path(named).absolute() if named else run_dir.dead_letters
         self._config_serial = 0
@@ -154,7 +154,7 @@ class Daemon:
                 "controller_epoch": self._epoch,
                 "run_dir": str(run_dir.path),
                 "segment": str(store.path),
-                "reload_json": str(run_dir.reload_json),
+                "reload_json": str(run_dir.files.reload_json),
             },
         )
         self._publisher = StatusPublisher(
@@ -310,7 +310,7 @@ class Daemon:
             self.status.exporter.close()
         self._worker_setup.close()
         try:
-            self.run_dir.store_epoch(self.supervisor.last_epoch)
+            self.run_dir.files.store_epoch(self.supervisor.last_epoch)
         except OSError as error:
             if not self.run_dir.is_lost:  # which was logged before
                 log.warning("Run dir %s cannot be written: %s.", self.run_dir.path, error)
@@ -349,9 +349,9 @@ class Daemon:
             lost.look(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
 
     def _publish_all(self) -> None:
-        self.run_dir.publish_segment(self.store.path)
-        self.run_dir.store_epoch(self.supervisor.last_epoch)
-        self.run_dir.publish_pauses(self.orders.pauses.to_mapping())
+        self.run_dir.files.publish_segment(self.store.path)
+        self.run_dir.files.store_epoch(self.supervisor.last_epoch)
+        self.run_dir.files.publish_pauses(self.orders.pauses.to_mapping())
         self._publisher.publish()
 
     async def _feed_watchdog(self, interval_s: float) -> None:
@@ -397,7 +397,7 @@ class Daemon:
         ]
 
     def _publish_reload(self, result: dict[str, Any]) -> None:
-        self.run_dir.publish_reload({"pid": os.getpid(), **result})
+        self.run_dir.files.publish_reload({"pid": os.getpid(), **result})
 
     # ---- workers
 

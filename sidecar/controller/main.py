@@ -23,11 +23,11 @@ from sidecar.controller.container import pool_warning
 from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
 from sidecar.controller.rundir.own_files import replacers
 from sidecar.controller.rundir.predecessor import HAND_OVER_SIGNAL, Predecessor
+from sidecar.controller.rundir.remains import clear_remains, end_slot_holders
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError, usual_run_dir
 from sidecar.controller.status.banner import start_line
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.terminal import Terminal
-from sidecar.controller.workers.slot_holders import end_slot_holders
 from sidecar.controller.workers.standby_worker import StandbyWorker, last_line
 from sidecar.shm.private_files import close_folder_to_others, make_folder
 
@@ -305,7 +305,7 @@ class _Service:
     def _listen(self) -> Listeners:
         """Open and check all that is possible while a predecessor can still continue."""
         from sidecar.controller.front.listeners import Listeners
-        from sidecar.controller.rundir.look_ahead import check_pool
+        from sidecar.controller.rundir.pool_check import check_pool
 
         listeners = None
         try:
@@ -326,7 +326,7 @@ class _Service:
         waiting.
         """
         from sidecar.controller.front.control_endpoint import open_control
-        from sidecar.controller.rundir.look_ahead import topics_of
+        from sidecar.controller.rundir.pool_check import topics_of
 
         topics = topics_of(predecessor.segment_path)
         if not await cluster.know(topics, PREPARE_S):
@@ -353,22 +353,24 @@ class _Service:
         return control
 
     def _open_segment(self, *, keep_control: bool) -> tuple[SegmentStore, bytes]:
-        from sidecar.controller.rundir.segment_store import SegmentStore
+        from sidecar.controller.rundir.opening import PoolSize, open_segment
 
         # First the holders of slots: this process ends them, and that must be noted in their slots.
         killed = end_slot_holders(self.run_dir.workers_lock)
-        for done in self.run_dir.clear_leftovers(keep_control=keep_control):
+        for done in clear_remains(self.run_dir, keep_control=keep_control):
             log.warning("Cleaned up: %s.", done)
         killed |= end_slot_holders(self.run_dir.workers_lock)
         for pid in killed.values():
             log.warning("Cleaned up: killed a worker (pid %d) of a dead daemon.", pid)
         instance = secrets.token_bytes(INSTANCE_ID_BYTES)
-        store = SegmentStore.open(
+        store = open_segment(
             self.run_dir,
+            PoolSize(
+                page_bytes=self.config.integer("pool.page_bytes"),
+                buffer_memory_bytes=self.config.integer("buffer.memory"),
+                clients_max=self.config.integer("daemon.clients_max"),
+            ),
             configured_path=self.config.text("pool.path"),
-            page_bytes=self.config.integer("pool.page_bytes"),
-            buffer_memory_bytes=self.config.integer("buffer.memory"),
-            clients_max=self.config.integer("daemon.clients_max"),
             instance_id=instance,
             sync=self.config.text("pool.sync"),
             workers=self.config.integer("daemon.workers"),

@@ -53,7 +53,7 @@ def test_a_pool_that_does_not_fit_is_named_with_both_sizes(tmp_path: Path) -> No
 
 def test_the_pool_of_a_running_daemon_is_its_own(held: RunDir) -> None:
     """Its -X and variables are not known here, so buffer.memory may be another one."""
-    held.publish({"pool": {"pages": 1024, "page_bytes": 16384}})
+    held.files.publish({"pool": {"pages": 1024, "page_bytes": 16384}})
     ((mark, text), *_) = found(_memory(config(), held))
     assert mark == "ok" and "the pool of the running daemon is 16 MiB" in text
 
@@ -77,7 +77,7 @@ def test_few_open_files_and_many_workers_are_warned_of(tmp_path: Path) -> None:
 
 def test_a_daemon_that_takes_no_records_is_named_with_its_sentence(held: RunDir) -> None:
     info = {"takes_records": False, "sentence": "Kafka is unreachable.", "held_slots": [1]}
-    held.daemon_json.write_text(json.dumps(info))
+    held.files.daemon_json.write_text(json.dumps(info))
     marks = found(_run_dir(config(), held))
     assert [mark for mark, _ in marks] == ["FAIL", "warn"]
     assert "Kafka is unreachable." in marks[0][1]
@@ -87,7 +87,7 @@ def test_a_segment_of_an_earlier_daemon_is_warned_of(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     segment = tmp_path / "segment"
     segment.touch()
-    run_dir.segment_json.write_text(json.dumps({"path": str(segment)}))
+    run_dir.files.segment_json.write_text(json.dumps({"path": str(segment)}))
     assert [mark for mark, _ in found(_run_dir(config(), run_dir))] == ["ok", "warn"]
 
 

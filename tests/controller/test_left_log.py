@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from sidecar.controller.rundir import left_log
+from sidecar.controller.rundir.opening import PoolSize, open_segment
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.shm.accept_log import AcceptLog, accept_log_folder
@@ -35,13 +36,11 @@ def place() -> Iterator[Path]:
 def open_store(
     place: Path, *, sync: str = "accept", instance_id: bytes = INSTANCE, pool: str = "pool"
 ) -> SegmentStore:
-    return SegmentStore.open(
+    return open_segment(
         RunDir(place),
+        PoolSize(4096, 1 << 20, 16),
         workers=1,
         configured_path=str(place / pool),
-        page_bytes=4096,
-        buffer_memory_bytes=1 << 20,
-        clients_max=16,
         instance_id=instance_id,
         sync=sync,
     )

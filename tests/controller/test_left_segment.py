@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_stub import Producer
+from sidecar.controller.rundir.opening import PoolSize, open_segment
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore, describe
 from sidecar.shm.client_table import ClientTable
@@ -20,14 +21,12 @@ from sidecar.tools.testing.waiting import wait_until
 
 
 def open_store(run_dir: RunDir, path: Path, instance_id: bytes = b"i" * 16) -> SegmentStore:
-    return SegmentStore.open(
+    return open_segment(
         run_dir,
+        PoolSize(4096, 1 << 20, 16),
         sync="none",
         workers=1,
         configured_path=str(path),
-        page_bytes=4096,
-        buffer_memory_bytes=1 << 20,
-        clients_max=16,
         instance_id=instance_id,
     )
 
@@ -70,7 +69,7 @@ def test_no_room_names_the_remedy(short_dir: Path) -> None:
 def test_one_that_the_run_dir_cannot_name_is_not_left_behind(short_dir: Path) -> None:
     """As on a full disk: a segment that no file names would keep its memory until the host's end."""
     run_dir = RunDir(short_dir)
-    run_dir.segment_json.mkdir()  # which no file can replace
+    run_dir.files.segment_json.mkdir()  # which no file can replace
     with pytest.raises(RunDirError, match=r"cannot be written .* would not find"):
         open_store(run_dir, short_dir / "a")
     assert not (short_dir / "a").exists()
@@ -102,14 +101,12 @@ def leave(store: SegmentStore) -> None:
 def test_one_with_content_is_taken_as_it_is(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_dir = RunDir(short_dir)
     leave(open_store(run_dir, short_dir / "a"))
-    again = SegmentStore.open(
+    again = open_segment(
         run_dir,
+        PoolSize(4096, 2 << 20, 17),
         sync="none",
         workers=1,
         configured_path=str(short_dir / "b"),
-        page_bytes=4096,
-        buffer_memory_bytes=2 << 20,
-        clients_max=17,
         instance_id=b"j" * 16,
     )
     assert again.path == short_dir / "a"

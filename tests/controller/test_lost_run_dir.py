@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.controller.lost_run_dir import LostRunDir
-from sidecar.controller.rundir.run_dir import LOCK_FILE, RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import LOCK_FILE, RunDir
 
 SEGMENT = Path("/dev/shm/kafka-sidecar-own.segment")
 
@@ -65,7 +66,7 @@ def test_a_folder_that_could_not_be_filled_is_filled_later(
     def publish() -> None:
         if faults:
             raise faults.pop()
-        held.publish_segment(SEGMENT)
+        held.files.publish_segment(SEGMENT)
 
     lost = LostRunDir(held, SEGMENT, publish)
 
@@ -77,10 +78,10 @@ def test_a_folder_that_could_not_be_filled_is_filled_later(
     shutil.rmtree(held.path)
     look()
     look()
-    assert read_json(held.segment_json) is None
+    assert read_json(held.files.segment_json) is None
     assert caplog.text.count("cannot be filled again yet") == 1
     assert "is made again" not in caplog.text
     look()
     look()
-    assert read_json(held.segment_json) == {"path": str(SEGMENT)}
+    assert read_json(held.files.segment_json) == {"path": str(SEGMENT)}
     assert caplog.text.count("is made again") == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.rundir.look_ahead import topics_of
+from sidecar.controller.rundir.pool_check import topics_of
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.deadletter.salvage import Salvage
 from tests.controller.test_left_segment import leave, open_store
@@ -25,7 +25,7 @@ def test_a_file_of_ours_that_segment_json_names_stays_as_it_is(
     precious.write_bytes(content)
     precious.chmod(0o600)
     run_dir = RunDir(short_dir)
-    run_dir.publish_segment(precious)
+    run_dir.files.publish_segment(precious)
     open_store(run_dir, short_dir / "a").close()
     assert precious.read_bytes() == content
     assert sorted(path.name for path in short_dir.iterdir()) == ["precious", "segment.json"]
@@ -49,7 +49,7 @@ def test_a_link_a_second_name_and_a_pipe_are_not_adopted(
             os.mkfifo(named, 0o600)
         case _:
             named.mkdir(mode=0o700)
-    run_dir.publish_segment(named)
+    run_dir.files.publish_segment(named)
     words = {
         "link": "symbolic link",
         "second name": "2 names",
@@ -87,21 +87,21 @@ def test_a_file_that_took_the_name_while_it_was_judged_is_not_removed(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of pool.path is another user's to change: the file under the name is not the one that was opened."""
-    from sidecar.controller.rundir import segment_store
+    from sidecar.controller.rundir import earlier_segment
 
     run_dir = RunDir(short_dir)
     store = open_store(run_dir, short_dir / "a")
     store.segment.close()
     os.close(store.fd)
 
-    lock = segment_store._lock
+    lock = earlier_segment._lock
 
     def replaced(fd: int, path: Path) -> None:
         lock(fd, path)
         path.rename(short_dir / "moved")
         path.write_text("precious")
 
-    monkeypatch.setattr(segment_store, "_lock", replaced)
+    monkeypatch.setattr(earlier_segment, "_lock", replaced)
     with pytest.raises(RunDirError, match=r"was replaced while.*pool\.path a folder that only this user"):
         open_store(run_dir, short_dir / "a")
     assert (short_dir / "a").read_text() == "precious"

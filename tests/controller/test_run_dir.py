@@ -13,7 +13,9 @@ import pytest
 
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET
 from sidecar.common.processes import process_start_time
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.remains import clear_remains
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.tools.testing.waiting import wait_until
 from tests.controller.run_dir_holder import hold
 from tests.patience import PATIENCE_S
@@ -59,7 +61,7 @@ def test_leftovers_of_a_dead_daemon_are_cleared(short_dir: Path) -> None:
         run_dir = RunDir(short_dir)
         start_time = process_start_time(worker.pid)
         assert start_time is not None
-        run_dir.publish(
+        run_dir.files.publish(
             {
                 "workers": [
                     {"index": 0, "pid": worker.pid, "start_time": start_time},
@@ -72,7 +74,7 @@ def test_leftovers_of_a_dead_daemon_are_cleared(short_dir: Path) -> None:
             with socket.socket(socket.AF_UNIX) as stale:
                 stale.bind(str(short_dir / name))
         run_dir.acquire()
-        done = run_dir.clear_leftovers()
+        done = clear_remains(run_dir)
         assert worker.wait(PATIENCE_S) == -signal.SIGKILL
         assert stranger.poll() is None
         stranger.kill()
@@ -87,11 +89,11 @@ def test_a_run_dir_with_records_of_another_daemon_is_not_taken_back(short_dir: P
     first.acquire()
     first.path.rename(short_dir / "gone")
     second.acquire()
-    second.publish_segment(Path("/dev/shm/second"))
+    second.files.publish_segment(Path("/dev/shm/second"))
     assert first.is_lost and not first.make_again(Path("/dev/shm/first")), "it is held"
     second.release(forget_segment=False)
     assert not first.make_again(Path("/dev/shm/first")) and first.is_lost
-    assert read_json(second.segment_json) == {"path": "/dev/shm/second"}
+    assert read_json(second.files.segment_json) == {"path": "/dev/shm/second"}
     second.acquire()
     second.release(forget_segment=True)
     assert first.make_again(Path("/dev/shm/first")) and not first.is_lost
@@ -101,15 +103,15 @@ def test_a_run_dir_with_records_of_another_daemon_is_not_taken_back(short_dir: P
 def test_publish_is_whole_and_release_forgets(short_dir: Path) -> None:
     run_dir = RunDir(short_dir)
     run_dir.acquire()
-    run_dir.publish({"pid": 5})
-    run_dir.publish_segment(Path("/dev/shm/x"))
-    run_dir.store_epoch(77)
-    assert read_json(run_dir.daemon_json) == {"pid": 5}
-    assert run_dir.last_epoch() == 77
+    run_dir.files.publish({"pid": 5})
+    run_dir.files.publish_segment(Path("/dev/shm/x"))
+    run_dir.files.store_epoch(77)
+    assert read_json(run_dir.files.daemon_json) == {"pid": 5}
+    assert run_dir.files.last_epoch() == 77
     run_dir.release(forget_segment=False)
-    assert read_json(run_dir.daemon_json) is None
-    assert read_json(run_dir.segment_json) == {"path": "/dev/shm/x"}
-    assert run_dir.last_epoch() == 77, "epochs go on over restarts"
+    assert read_json(run_dir.files.daemon_json) is None
+    assert read_json(run_dir.files.segment_json) == {"path": "/dev/shm/x"}
+    assert run_dir.files.last_epoch() == 77, "epochs go on over restarts"
     assert run_dir.holder() is None
 
 

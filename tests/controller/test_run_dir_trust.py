@@ -17,9 +17,11 @@ from client_stub import Producer
 from client_stub.contract.run_dir import default_run_dir
 from sidecar.cli.main import cli
 from sidecar.controller.main import _say_who_may_replace
+from sidecar.controller.rundir.opening import PoolSize, open_segment
 from sidecar.controller.rundir.own_files import LINKS_MAX, replacers
 from sidecar.controller.rundir.predecessor import Predecessor
-from sidecar.controller.rundir.run_dir import BELIEVED, RunDir, RunDirError, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import BELIEVED, RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore
 from tests.tools import ROOT_USER, lacks, needs
 
@@ -28,14 +30,12 @@ only_root = needs(ROOT_USER)
 
 
 def open_store(run_dir: RunDir, path: str = "") -> SegmentStore:
-    return SegmentStore.open(
+    return open_segment(
         run_dir,
+        PoolSize(4096, 1 << 20, 16),
         sync="none",
         workers=1,
         configured_path=path,
-        page_bytes=4096,
-        buffer_memory_bytes=1 << 20,
-        clients_max=16,
         instance_id=b"i" * 16,
     )
 
@@ -126,9 +126,9 @@ def test_a_link_under_the_name_of_a_temporary_file_is_not_written_through(short_
     target.write_text("mine")
     (short_dir / f".daemon.json.{os.getpid()}").symlink_to(target)
     run_dir = RunDir(short_dir)
-    run_dir.publish({"pid": 1})
+    run_dir.files.publish({"pid": 1})
     assert target.read_text() == "mine"
-    assert read_json(run_dir.daemon_json) == {"pid": 1}
+    assert read_json(run_dir.files.daemon_json) == {"pid": 1}
 
 
 def test_whatever_the_umask_nobody_else_may_write_what_is_believed(short_dir: Path) -> None:
@@ -136,9 +136,9 @@ def test_whatever_the_umask_nobody_else_may_write_what_is_believed(short_dir: Pa
     try:
         run_dir = RunDir(short_dir / "run")
         run_dir.acquire()
-        run_dir.publish({"pid": 1})
-        run_dir.publish_segment(Path("/dev/shm/x"))
-        run_dir.store_epoch(5)
+        run_dir.files.publish({"pid": 1})
+        run_dir.files.publish_segment(Path("/dev/shm/x"))
+        run_dir.files.store_epoch(5)
     finally:
         os.umask(before)
     modes = {each.name: each.stat().st_mode & 0o777 for each in run_dir.path.iterdir()}
@@ -283,7 +283,7 @@ def test_a_command_of_a_stranger_ends_with_69_and_the_group_to_join(short_dir: P
     look += "cli(sys.argv[1:])"
     run_dir = RunDir(short_dir / "run")
     run_dir.acquire()
-    run_dir.publish({"pid": os.getpid()})
+    run_dir.files.publish({"pid": os.getpid()})
     short_dir.chmod(0o755)
     words = ["--run-dir", str(run_dir.path)]
     done = subprocess.run(
@@ -306,16 +306,16 @@ def test_a_user_who_may_not_see_the_lock_hears_the_truth(short_dir: Path, mode: 
     look += "try: print(RunDir(Path(sys.argv[1])).holder())\nexcept RunDirError as error: print(error)"
     run_dir = RunDir(short_dir)
     run_dir.acquire()
-    run_dir.publish({"pid": os.getpid()})
-    run_dir.daemon_json.chmod(0o644)
+    run_dir.files.publish({"pid": os.getpid()})
+    run_dir.files.daemon_json.chmod(0o644)
     short_dir.chmod(mode)
     done = subprocess.run(
         [sys.executable, "-c", look, str(short_dir)], capture_output=True, text=True, check=True
     )
     if sees:
         assert done.stdout.strip() == str(os.getpid())
-        run_dir.publish({"pid": 2**22 + 1})  # one that has died
-        run_dir.daemon_json.chmod(0o644)
+        run_dir.files.publish({"pid": 2**22 + 1})  # one that has died
+        run_dir.files.daemon_json.chmod(0o644)
         done = subprocess.run(
             [sys.executable, "-c", look, str(short_dir)], capture_output=True, text=True, check=True
         )
@@ -360,7 +360,7 @@ def test_published_files_of_another_kind_are_no_traceback(short_dir: Path) -> No
     run_dir = RunDir(short_dir)
     run_dir.acquire()
     for content in ("{}", '{"pid": "x"}', json.dumps({"pid": None}), "[", ""):
-        run_dir.daemon_json.write_text(content)
+        run_dir.files.daemon_json.write_text(content)
         done = CliRunner().invoke(cli, ["status", "--run-dir", str(short_dir)])
         assert done.exit_code == 69
         assert "only starting" in done.output

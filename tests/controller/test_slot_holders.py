@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.controller.workers.slot_holders import end_slot_holders
+from sidecar.controller.rundir.remains import end_slot_holders
 
 pytestmark = pytest.mark.process
 

@@ -17,7 +17,8 @@ from sidecar.config.settings import BY_NAME
 from tests.conventions.test_layering import OURS, ROOT, TOOLS, sources
 
 TOUR: Final = ROOT / "docs" / "tour.md"
-LINES_MAX: Final = 200
+LINES_MAX: Final = 225
+"""Each room has a row."""
 FUNCTIONS: Final = 12
 
 RUN_FILES: Final = frozenset({"workers.lock"})
@@ -156,7 +157,7 @@ def test_a_record_passes_twelve_functions() -> None:
 
 
 def _short(door: str) -> str:
-    for prefix in ("sidecar.worker.", "sidecar.", "client_stub."):
+    for prefix in ("sidecar.worker.", "sidecar.controller.", "sidecar.", "client_stub."):
         if door.startswith(prefix):
             return door.removeprefix(prefix)
     return door

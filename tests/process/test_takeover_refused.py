@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.model import ExitStatus
+from sidecar.controller.rundir.remains import clear_remains
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.metrics import http_get
@@ -138,7 +139,7 @@ def test_a_daemon_that_starts_while_systemd_is_waited_for_keeps_its_socket(
         old.wait()
         another = RunDir(daemon.run_dir)
         another.acquire()
-        another.clear_leftovers()
+        clear_remains(another)
         with socket.socket(socket.AF_UNIX) as control:
             control.bind(str(another.control_socket))
             before = another.control_socket.stat().st_ino

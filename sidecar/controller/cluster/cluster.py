@@ -20,7 +20,6 @@ from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher
 from sidecar.controller.cluster.topic_list import TopicList
 from sidecar.controller.cluster.update_metadata import MetadataPusher
-from sidecar.controller.status.certificate_book import Expiry
 from sidecar.controller.workers.worker_process import WorkerProcess
 from sidecar.metadata.errors import (
     InvalidTopicError,
@@ -210,9 +209,9 @@ class Cluster:
         self._pusher.replied(worker.identity.index, reply)
 
     @property
-    def expiries(self) -> list[Expiry]:
-        """The expiries of the links' certificates; empty without TLS."""
-        return [Expiry(*each) for each in self._security.expiries]
+    def expiries(self) -> list[tuple[str, float]]:
+        """(description, Unix time) of the expiries of the links' certificates; empty without TLS."""
+        return self._security.expiries
 
     def connected_brokers(self, now_ms: float) -> tuple[BrokerRow, ...]:
         """Rows of the brokers that the controller is connected to; a broker that owes an answer for SILENT_MS is

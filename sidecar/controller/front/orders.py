@@ -12,7 +12,8 @@ from sidecar.common.errors import Refused
 from sidecar.common.pauses import Pauses
 from sidecar.common.wording import counted, moment
 from sidecar.config.client_rules import Caller
-from sidecar.controller.rundir.run_dir import RunDir, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.run_dir import RunDir
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Orders:
     def __init__(self, run_dir: RunDir, *, use: Callable[[], Awaitable[list[str]]]) -> None:
         self._run_dir = run_dir
         self._use = use
-        self.pauses = Pauses.from_mapping(read_json(run_dir.pauses_json))
+        self.pauses = Pauses.from_mapping(read_json(run_dir.files.pauses_json))
         """Includes orders to an earlier daemon that crashed or handed over."""
         if self.pauses:
             log.warning("Still stopped by an operator: %s.", self.sentence())
@@ -51,7 +52,7 @@ class Orders:
         late: list[str] = []
         if changed != self.pauses:
             try:
-                self._run_dir.publish_pauses(changed.to_mapping())
+                self._run_dir.files.publish_pauses(changed.to_mapping())
             except OSError as error:
                 raise Refused(
                     "FAILED", f"The order cannot be kept in {self._run_dir.path}: {error}."

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.common.processes import process_start_time, process_state
-from sidecar.controller.rundir.run_dir import TAKERS_LOCK_FILE, RunDir, RunDirError, kill_and_wait, read_json
+from sidecar.controller.rundir.published import read_json
+from sidecar.controller.rundir.remains import kill_and_wait
+from sidecar.controller.rundir.run_dir import TAKERS_LOCK_FILE, RunDir, RunDirError
 from sidecar.shm.private_files import open_private
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ class Predecessor:
         self._run_dir = run_dir
         self._pidfd = pidfd
         self._takers_fd = -1
-        self.info: dict[str, Any] = read_json(run_dir.daemon_json) or {}
+        self.info: dict[str, Any] = read_json(run_dir.files.daemon_json) or {}
         """Its daemon.json, with its HTTP address among others."""
 
     @classmethod
@@ -67,7 +69,7 @@ class Predecessor:
 
     @property
     def segment_path(self) -> Path | None:
-        found = read_json(self._run_dir.segment_json) or {}
+        found = read_json(self._run_dir.files.segment_json) or {}
         return Path(found["path"]) if isinstance(found.get("path"), str) else None
 
     def check(self) -> None:

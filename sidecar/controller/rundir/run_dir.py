@@ -1,36 +1,30 @@
-"""The run directory: its lock, its published files (daemon.json, segment.json), and the remains of a dead daemon."""
+"""The run directory: its paths, who holds it, and whether it is this user's alone."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
 import os
-import select
-import signal
 import stat
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from client_stub.contract.run_dir import default_run_dir, not_permitted_text
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from sidecar.common.processes import process_start_time, process_state
-from sidecar.common.wording import counted
-from sidecar.controller.rundir.own_files import NotOurs, check_entries, check_folder
-from sidecar.controller.rundir.run_dir_lock import (
+from sidecar.controller.rundir.lock import (
     look_at_lock,
     release_run_dir_lock,
     take_run_dir_lock,
 )
+from sidecar.controller.rundir.own_files import NotOurs, check_entries, check_folder
+from sidecar.controller.rundir.published import DAEMON_JSON_MODE, PublishedFiles, read_json
 from sidecar.shm.private_files import (
-    PRIVATE_FILE,
     close_file_to_others,
     close_folder_to_others,
     make_folder,
-    replacing,
 )
 
 log = logging.getLogger(__name__)
@@ -44,11 +38,6 @@ BELIEVED: Final = (
 """Entries whose contents a daemon acts on: pids to kill, a segment to adopt, a folder to write to."""
 PRIVATE: Final = (LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock", "segment.json", "pauses.json", "epoch")
 FOLDER_MODE: Final = 0o750
-DAEMON_JSON_MODE: Final = 0o640
-"""The mode of daemon.json: every user that may send records may run `status`. Otherwise only the sockets are open to
-them.
-"""
-_KILL_WAIT_MS: Final = 10_000
 
 
 class RunDirError(RuntimeError):
@@ -68,20 +57,12 @@ def usual_run_dir() -> Path:
     return Path(named)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in ``path``; None when the file is absent or has no JSON object."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 class RunDir:
     """A run directory, either held or only read. One per process; not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 - a symlink is kept: users know its name
+        self.files = PublishedFiles(self.path, lambda: self.is_lost)
         self._lock_fd: int | None = None
         self._loose: list[Path] = []
         """Folders above it that other users may write and that were logged."""
@@ -93,22 +74,6 @@ class RunDir:
     @property
     def control_socket(self) -> Path:
         return self.path / "control.sock"
-
-    @property
-    def daemon_json(self) -> Path:
-        return self.path / "daemon.json"
-
-    @property
-    def reload_json(self) -> Path:
-        return self.path / "reload.json"
-
-    @property
-    def pauses_json(self) -> Path:
-        return self.path / "pauses.json"
-
-    @property
-    def segment_json(self) -> Path:
-        return self.path / "segment.json"
 
     @property
     def dead_letters(self) -> Path:
@@ -190,6 +155,11 @@ class RunDir:
             )
 
     @property
+    def is_held(self) -> bool:
+        """Whether this process holds it."""
+        return self._lock_fd is not None
+
+    @property
     def is_lost(self) -> bool:
         """Whether the held folder was removed. Another daemon may then hold one at its path, so nothing there may be
         written or removed. Logged once.
@@ -244,12 +214,14 @@ class RunDir:
         # The lock is not tried, as that may take a second. A copy of this daemon's lock file has its own pid.
         if self.holder() not in {None, os.getpid()}:
             return True
-        return bool((read_json(self.segment_json) or {}).get("path", str(own_segment)) != str(own_segment))
+        return bool(
+            (read_json(self.files.segment_json) or {}).get("path", str(own_segment)) != str(own_segment)
+        )
 
     def _close_to_others(self) -> None:
         """Close files of earlier versions, which followed the umask: the group could read, lock or even write some."""
         closed = [each for name in PRIVATE for each in close_file_to_others(self.path / name)]
-        closed += close_file_to_others(self.daemon_json, DAEMON_JSON_MODE)
+        closed += close_file_to_others(self.files.daemon_json, DAEMON_JSON_MODE)
         if not self.dead_letters.is_symlink():
             closed += close_folder_to_others(self.dead_letters)
         if closed:
@@ -292,42 +264,14 @@ class RunDir:
     def _published_pid(self) -> int | None:
         """The pid in daemon.json, if that process exists: for users that may send records but not read the lock."""
         try:
-            info = json.loads(self.daemon_json.read_text(encoding="utf-8"))
+            info = json.loads(self.files.daemon_json.read_text(encoding="utf-8"))
             pid, start_time = int(info["pid"]), info.get("start_time")
         except PermissionError:
-            raise RunDirError(not_permitted_text(str(self.daemon_json))) from None
+            raise RunDirError(not_permitted_text(str(self.files.daemon_json))) from None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         now = process_start_time(pid, alive=True)
         return pid if now is not None and start_time in {None, now} else None
-
-    def clear_leftovers(self, *, keep_control: bool = False) -> list[str]:
-        """Kill the processes that a dead daemon left, and remove its sockets. Only the holder may call it. Returns
-        phrases about what was done.
-
-        ``keep_control``: control.sock belongs to this daemon already. Raises RunDirError.
-        """
-        assert self._lock_fd is not None, "only the holder may clear a run dir"
-        done: list[str] = []
-        before = read_json(self.daemon_json) or {}
-        for worker in before.get("workers", []):
-            if isinstance(worker, dict) and _kill_worker(worker):
-                done.append(f"killed worker {worker.get('index')} (pid {worker.get('pid')}) of a dead daemon")
-        sockets = [*self.path.glob("worker-*.sock")]
-        if not keep_control:
-            sockets.append(self.control_socket)
-        stale = [path for path in sockets if path.is_socket()]
-        try:
-            for path in (*stale, self.daemon_json):
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunDirError(
-                f"Run dir {self.path} cannot be cleared of what a dead daemon left ({error.strerror}): see its rights, "
-                "or choose another with --run-dir."
-            ) from None
-        if stale:
-            done.append(f"removed {counted(len(stale), 'stale socket')} of a dead daemon")
-        return done
 
     def remove_worker_socket(self, index: int, epoch: int) -> None:
         """Remove the socket of a dead worker. If that fails, the socket stays: no client is sent to it, and the next
@@ -340,30 +284,6 @@ class RunDir:
         except OSError as error:
             log.warning("The socket %s of a dead worker cannot be removed: %s.", path, error.strerror)
 
-    def last_epoch(self) -> int:
-        """The highest epoch ever used in this run directory (0 if unknown)."""
-        with contextlib.suppress(OSError, ValueError):
-            return int((self.path / "epoch").read_text())
-        return 0
-
-    def store_epoch(self, epoch: int) -> None:
-        self._write(self.path / "epoch", f"{epoch}\n")
-
-    def publish(self, info: Mapping[str, object]) -> None:
-        """Replace daemon.json atomically."""
-        self._write(self.daemon_json, json.dumps(info, indent=1) + "\n", DAEMON_JSON_MODE)
-
-    def publish_reload(self, result: Mapping[str, object]) -> None:
-        """Replace reload.json, which only this user can read, as it quotes the configuration."""
-        self._write(self.reload_json, json.dumps(result) + "\n")
-
-    def publish_pauses(self, pauses: Mapping[str, object]) -> None:
-        """Write the topics that an operator has paused, and whether the daemon is drained, for a successor."""
-        self._write(self.pauses_json, json.dumps(pauses) + "\n")
-
-    def publish_segment(self, path: Path) -> None:
-        self._write(self.segment_json, json.dumps({"path": str(path)}) + "\n")
-
     def release(self, *, forget_segment: bool, handed_over: bool = False) -> None:
         """Remove the files of this daemon and release the lock. The lock file stays, as deleting it would race.
 
@@ -372,11 +292,9 @@ class RunDir:
         if self._lock_fd is None:
             return
         if not handed_over and not self.is_lost:
-            ours = [self.daemon_json, self.reload_json, self.control_socket, *self.path.glob("worker-*.sock")]
-            if forget_segment:
-                ours += [self.segment_json, self.pauses_json]
+            sockets = [self.control_socket, *self.path.glob("worker-*.sock")]
             try:
-                for path in ours:
+                for path in (*sockets, *self.files.own(with_segment=forget_segment)):
                     path.unlink(missing_ok=True)
             except OSError as error:
                 log.error(
@@ -384,24 +302,6 @@ class RunDir:
                 )
         release_run_dir_lock(self._lock_fd)
         self._lock_fd = None
-
-    def _write(self, path: Path, text: str, mode: int = PRIVATE_FILE) -> None:
-        """Replace ``path`` atomically. Whatever the umask, only its owner may write it.
-
-        Raises OSError when there is no room or the run directory was removed.
-        """
-        if self.is_lost:
-            raise OSError(errno.ESTALE, "the run dir was removed under this daemon", str(path))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        fd = replacing(path, temporary, mode)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-            temporary.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()  # remove a partial file, as room is short
-            raise
 
     def _taken_sentence(self) -> str:
         pid = self.holder()
@@ -417,36 +317,4 @@ class RunDir:
         return (
             f"Run dir {self.path} is held by {who}{state}: "
             f"stop that daemon, or give this one a run dir of its own with --run-dir."
-        )
-
-
-def _kill_worker(worker: Mapping[str, Any]) -> bool:
-    """Kill a worker by its pidfd and wait for its death. Returns False when that process is gone already."""
-    pid, start_time = worker.get("pid"), worker.get("start_time")
-    if not isinstance(pid, int) or pid <= 1:
-        return False
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return False
-    try:
-        # Open the pidfd first and compare then, so that the pid cannot be reused in between.
-        if start_time is None or process_start_time(pid) != start_time:
-            return False
-        kill_and_wait(pidfd, pid)
-        return True
-    finally:
-        os.close(pidfd)
-
-
-def kill_and_wait(pidfd: int, pid: int) -> None:
-    """Kill a process, also a stopped one, and wait for its death. Raises RunDirError when it does not die."""
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    if not poller.poll(_KILL_WAIT_MS):
-        raise RunDirError(
-            f"Worker process {pid} of the earlier daemon does not die (state {process_state(pid)}): "
-            "it may still write to the segment, so nothing is started."
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.condition import BrokerRow
 from sidecar.common.control import Condition
-from sidecar.controller.status.certificate_book import CertificateBook
+from sidecar.controller.status.certificate_book import CertificateBook, Expiry
 from sidecar.controller.status.clock_watch import ClockWatch
 from sidecar.controller.status.condition_book import ConditionBook, Trouble
 from sidecar.controller.status.note import Note, Runbook
@@ -67,7 +67,7 @@ class Overview:
         now_ms = self._clock.now_ms()
         if self._clock_watch.tick(now_ms, self._clock.timestamp_ms(), LOOK_S * 1e3) >= LATE_MS:
             self._conditions.distrust(now_ms + CATCH_UP_MS)
-        has_expired = self._certificates.tick(self._cluster.expiries, time.time())
+        has_expired = self._certificates.tick([Expiry(*each) for each in self._cluster.expiries], time.time())
         self._cluster.look()
         self._judge()
         was_shown = self._is_shown

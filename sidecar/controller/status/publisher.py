@@ -51,8 +51,8 @@ class StatusPublisher:
             self._shown = sentence
             self._show(sentence)
         try:
-            self._run_dir.publish(self._status())
-            self._run_dir.store_epoch(self._last_epoch())
+            self._run_dir.files.publish(self._status())
+            self._run_dir.files.store_epoch(self._last_epoch())
         except OSError as error:
             if not self._run_dir.is_lost:  # which was logged before
                 self._sparse_log.warning(

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 
 from sidecar.common.processes import process_start_time
-from sidecar.controller.rundir import run_dir_lock
-from sidecar.controller.rundir.run_dir import RunDir, RunDirError
-from sidecar.controller.rundir.run_dir_lock import (
+from sidecar.controller.rundir.lock import (
     LOCK_RETRY_S,
     Holder,
     look_at_lock,
     release_run_dir_lock,
     take_run_dir_lock,
 )
+from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 
 LOOKERS = 3
 STARTS = 300
@@ -92,7 +91,7 @@ def test_looking_never_makes_a_start_refuse(short_dir: Path) -> None:
 def test_a_lock_file_half_written_is_no_error(
     lock: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_dir_lock, "LOCK_RETRY_S", 0.0)
+    monkeypatch.setattr("sidecar.controller.rundir.lock.LOCK_RETRY_S", 0.0)
     fd = take_run_dir_lock(lock)
     assert fd is not None
     os.ftruncate(fd, 0)

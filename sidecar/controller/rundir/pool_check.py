@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sidecar.controller.rundir.earlier_segment import open_ours
 from sidecar.controller.rundir.left_log import check_folder, check_place, check_room
 from sidecar.controller.rundir.run_dir import RunDirError
-from sidecar.controller.rundir.segment_store import open_ours
 from sidecar.shm.accept_log import accept_log_folder
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.disk import Folder
