@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 from client_stub.aio.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.aio.loop_line import UNFINISHED, LoopLine
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.engine.producer_core import checked_headers, full_record
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.io import process_end
 from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
@@ -42,6 +41,7 @@ from client_stub.records.arguments import (
 )
 from client_stub.records.habits import no_pickle, unknown_argument, unknown_field, with_hints
 from client_stub.records.packer import Headers
+from client_stub.records.record_fields import checked_headers, full_record
 from client_stub.records.record_metadata import RecordMetadata
 from client_stub.records.serializers import Serializer, serializers_of
 from client_stub.system.originals import monotonic

@@ -16,11 +16,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
-from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, LocalCode, SubmitFlag
+from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, SubmitFlag
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.engine.producer_core import CheckedSend, full_record
+from client_stub.engine.producer_core import CheckedSend
 from client_stub.engine.rows_call import RowsCall
-from client_stub.errors import ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.errors import ProducerClosed, SidecarError
 from client_stub.io import process_end
 from client_stub.io.daemon_address import control_path, hello_flags, keys_for
 
@@ -48,13 +48,6 @@ from client_stub.records.arguments import (
     script_name,
 )
 from client_stub.records.habits import check_run_dir, no_pickle, unknown_argument, unknown_field, with_hints
-from client_stub.records.packer import (
-    LARGE_BYTES,
-    kafka_size_bound,
-    over_request_size,
-    packed_bound,
-    packed_size,
-)
 from client_stub.records.serializers import Serializer, serializers_of
 from client_stub.session.client_identity import NOTHING, ClientIdentity
 from client_stub.session.session import Session
@@ -64,7 +57,8 @@ from client_stub.system.originals import get_ident, monotonic
 if TYPE_CHECKING:
     import pyarrow
 
-    from client_stub.records.columns import TableCall
+    from client_stub.engine.table_call import TableCall
+    from client_stub.records.size_limits import SizeLimits
 
 log = logging.getLogger("client_stub")
 
@@ -73,20 +67,6 @@ DELIVERY_TIMEOUT_MS: Final = 120_000.0
 ERROR_CLOSE_S: Final = 5.0
 """How long a ``with`` block waits for outcomes after an exception, which includes Ctrl-C and cancellation."""
 JOIN_S: Final = 5.0
-
-
-def checked_row(number: int, row: Any) -> tuple[tuple[Any, ...], int]:
-    """Record ``number`` of send_many(), as ``full_record`` returns it. Raises TypeError or ValueError, which name the
-    record.
-    """
-    if not isinstance(row, tuple | list) or not 2 <= len(row) <= 5:
-        raise TypeError(
-            f"record {number} must be (key, value[, headers[, partition[, timestamp_ms]]]), not {row!r:.60}."
-        )
-    try:
-        return full_record(row[0], row[1], *(list(row[2:]) + [None] * (5 - len(row))))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"record {number}: {error}") from None
 
 
 @with_hints
@@ -206,7 +186,7 @@ class Producer(CheckedSend):
         whole = stream.outbox.add_plain(stream, rows, on_delivery)
         if whole is not None:
             return BulkDelivery((whole,))
-        return RowsCall(self, stream, rows, on_delivery).run()
+        return RowsCall(stream, rows, on_delivery).run()
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> BulkDelivery:
         """Queue the rows of an Arrow table, with the columns value, key, headers, partition and timestamp by name.
@@ -375,16 +355,16 @@ class Producer(CheckedSend):
         stream = self._stream_of(topic)
         rows = list_of_rows(records)
         # A copy of the caller's list, which it may change before all rows have found room.
-        return RowsCall(self, stream, rows.copy() if rows is records else rows)
+        return RowsCall(stream, rows.copy() if rows is records else rows)
 
     def _table_call(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> TableCall:
         try:
-            from client_stub.records.columns import TableCall
+            from client_stub.engine.table_call import TableCall
         except OSError as error:  # its file cannot be opened
             raise start_failed(error) from error
 
         stream = self._stream_of(topic)
-        return TableCall(self, stream, table)
+        return TableCall(stream, table)
 
     def _stream_of(self, topic: str) -> OpenStream:
         stream = self._outbox.streams.get(topic) if isinstance(topic, str) else None
@@ -444,37 +424,22 @@ class Producer(CheckedSend):
 
         Waits for the daemon's first WELCOME, and raises as a send that waits for room.
         """
-        outbox = self._outbox
-        if outbox.max_request_bytes is None:
-            outbox.wait_for_room(self._stream_of(topic))
-        return self.known_size_limit or outbox.payload_bytes_max
+        return self._limits_for(topic).limit(topic)
 
     @property
     def known_size_limit(self) -> int | None:
         """As :meth:`size_limit`, None until the daemon has sent it."""
-        limit = self._outbox.max_request_bytes
-        return None if limit is None else min(limit, self._outbox.payload_bytes_max)
+        return self._outbox.size_limits.known
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         """Raises RecordTooLarge for a checked record that exceeds max.request.size or does not fit into one message."""
-        self.size_limit(topic)
-        limit = self._outbox.max_request_bytes
-        estimate = kafka_size_bound(record)
-        if limit is not None and estimate > limit:
-            raise RecordTooLarge(over_request_size(topic, estimate, limit), code=LocalCode.RECORD_TOO_LARGE)
-        most = self._outbox.payload_bytes_max
-        if packed_bound(record) > most and (payload_bytes := packed_size(record)) > most:
-            raise RecordTooLarge(
-                f"The record for topic {topic} is {payload_bytes} bytes, and one message to the daemon takes {most} at "
-                "most.",
-                code=LocalCode.RECORD_TOO_LARGE,
-            )
+        self._limits_for(topic).check(topic, record)
 
-    def _checked_row(self, topic: str, number: int, row: Any) -> tuple[Any, ...]:
-        record, size = checked_row(number, row)
-        if size > LARGE_BYTES:
-            self.check_size(topic, record)
-        return record
+    def _limits_for(self, topic: str) -> SizeLimits:
+        limits = self._outbox.size_limits
+        if limits.known is None:
+            self._stream_of(topic)  # which starts the io thread
+        return limits
 
     def _forked_child(self) -> None:
         """In a forked child: begin as a new client. The parent keeps its records."""

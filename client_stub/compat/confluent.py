@@ -24,13 +24,13 @@ from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.contract.wire import PARTITIONERS
-from client_stub.engine.producer_core import checked_headers, header_pairs
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.native.hot import TwinCore
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.producer import ERROR_CLOSE_S
 from client_stub.producer import Producer as _Producer
 from client_stub.records.arguments import check_callable, checked_wait
+from client_stub.records.record_fields import checked_headers, header_pairs
 from client_stub.system.originals import SimpleQueue, monotonic
 
 __all__ = [

@@ -17,13 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from client_stub.compat.partition_choice import PartitionChoice, takes
 from client_stub.compat.settings import asked_cluster, producer_settings
-from client_stub.engine.producer_core import checked_headers
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.delivery import Delivery
 from client_stub.producer import MAX_BLOCK_MS, Producer
 from client_stub.records.arguments import check_callable, milliseconds
 from client_stub.records.packer import Headers
+from client_stub.records.record_fields import checked_headers
 
 KafkaError = SidecarError
 _SERIALIZERS: Final = ("key_serializer", "value_serializer")

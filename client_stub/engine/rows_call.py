@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from client_stub.native.hot import OnDelivery, OpenStream, plain_pairs
 from client_stub.outbox.bulk_call import BulkCall
-
-if TYPE_CHECKING:
-    from client_stub.producer import Producer
 
 ROWS_CHECKED_AT_ONCE: Final = 1_000
 """Rows with headers or timestamps are checked in Python at some 2 µs each. An event loop is blocked for this many at a
@@ -19,11 +16,8 @@ time.
 class RowsCall(BulkCall):
     """Finds rows that need only a size check in native code, and checks the others some at a time."""
 
-    def __init__(
-        self, producer: Producer, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None = None
-    ) -> None:
+    def __init__(self, stream: OpenStream, rows: list[Any], on_delivery: OnDelivery | None = None) -> None:
         self.parts = []
-        self._producer = producer
         self._stream = stream
         self._rows = rows
         self._on_delivery = on_delivery
@@ -39,7 +33,7 @@ class RowsCall(BulkCall):
         if self._queued == len(self._rows):
             return True
         while self._large:
-            self._producer.check_size(self._stream.topic, tuple(self._rows[self._large[-1]]))
+            self._stream.outbox.size_limits.check(self._stream.topic, tuple(self._rows[self._large[-1]]))
             self._large.pop()
         outbox, start = self._stream.outbox, self._queued
         part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery)
@@ -49,7 +43,8 @@ class RowsCall(BulkCall):
 
     def _check_some(self, checked: list[Any]) -> None:
         start, end = len(checked), len(checked) + ROWS_CHECKED_AT_ONCE
+        topic, limits = self._stream.topic, self._stream.outbox.size_limits
         for number, row in enumerate(self._rows[start:end], start):
-            checked.append(self._producer._checked_row(self._stream.topic, number, row))
+            checked.append(limits.checked_row(topic, number, row))
         if len(checked) == len(self._rows):
             self._rows, self._checked = checked, None

@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 from zlib import crc32
 
-from client_stub.contract.wire import LocalCode
 from client_stub.engine.flush_wait import no_outcome_text
-from client_stub.engine.producer_core import full_record
-from client_stub.errors import DeliveryCancelled, ProducerClosed, RecordTooLarge, SidecarError
+from client_stub.errors import DeliveryCancelled, ProducerClosed, SidecarError
 from client_stub.fakes.fake_delivery import FakeBulkDelivery, FakeDelivery, FakeRecord
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.native.hot import OnDelivery
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import BUFFER_BYTES
 from client_stub.outbox.stats import ProducerStats
-from client_stub.producer import Producer, checked_row
+from client_stub.producer import Producer
 from client_stub.records.arguments import (
     SEND_FIELDS,
     check_callable,
@@ -34,9 +32,11 @@ from client_stub.records.arguments import (
     list_of_rows,
 )
 from client_stub.records.habits import no_pickle, unknown_field, with_hints
-from client_stub.records.packer import LARGE_BYTES, Headers, kafka_size_bound, over_request_size
+from client_stub.records.packer import LARGE_BYTES, Headers
+from client_stub.records.record_fields import full_record
 from client_stub.records.record_metadata import RecordMetadata
 from client_stub.records.serializers import Serializer, serializers_of
+from client_stub.records.size_limits import SizeLimits
 
 if TYPE_CHECKING:
     import pyarrow
@@ -88,6 +88,8 @@ class FakeProducer:
         self.fail_with = fail_with
         self.closed = False
         self._serializers = serializers_of(key_serializer, value_serializer)
+        self._limits = SizeLimits(lambda topic: None)
+        self._limits.request_bytes_max = REQUEST_BYTES_MAX
         self._partitions = partitions
         self._offsets: dict[tuple[str, int], int] = {}
         self._turn = 0
@@ -123,15 +125,10 @@ class FakeProducer:
             key, value = self._serializers.record(topic, key, value)
         check_on_delivery(on_delivery)
         check_topic(topic)
-        record = self._checked(topic, full_record(key, value, headers, partition, timestamp_ms))
-        return self._queue([record], on_delivery)[0]
-
-    def _checked(self, topic: str, checked: tuple[tuple[Any, ...], int]) -> FakeRecord:
-        """The record that ``full_record`` has checked. Raises RecordTooLarge."""
-        packed, size = checked
+        record, size = full_record(key, value, headers, partition, timestamp_ms)
         if size > LARGE_BYTES:
-            self.check_size(topic, packed)
-        return FakeRecord(topic, *(*packed, None, None, None)[:5])
+            self._limits.check(topic, record)
+        return self._queue([_fake_record(topic, record)], on_delivery)[0]
 
     def _queue(self, records: Sequence[FakeRecord], on_delivery: OnDelivery | None) -> list[FakeDelivery]:
         """Queue the records of one call, which nothing comes between. Raises ProducerClosed."""
@@ -159,7 +156,9 @@ class FakeProducer:
         check_topic(topic)
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        return self._take_rows(topic, list_of_rows(records), on_delivery)
+        rows = list_of_rows(records)
+        checked = [self._limits.checked_row(topic, number, row) for number, row in enumerate(rows)]
+        return self._take_records(topic, checked, on_delivery)
 
     def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> FakeBulkDelivery:
         """Send each row as a record, with the columns value, key, headers, partition and timestamp. No serializer is
@@ -168,15 +167,17 @@ class FakeProducer:
         Raises TypeError and ValueError for columns as Producer.send_arrow(). Needs pyarrow.
         """
         from client_stub.records.column_types import checked_columns
-        from client_stub.records.columns import as_records
+        from client_stub.records.columns import as_records, check_sizes
 
         check_topic(topic)
-        rows = [row for batch in checked_columns(table).to_batches() for row in as_records(batch)]
-        return self._take_rows(topic, rows, None)
+        batches = checked_columns(table).to_batches()
+        check_sizes(self._limits, topic, batches)
+        return self._take_records(topic, [row for batch in batches for row in as_records(batch)], None)
 
-    def _take_rows(self, topic: str, rows: list[Any], on_delivery: OnDelivery | None) -> FakeBulkDelivery:
-        # All are checked before any is queued.
-        records = [self._checked(topic, checked_row(number, row)) for number, row in enumerate(rows)]
+    def _take_records(
+        self, topic: str, checked: list[tuple[Any, ...]], on_delivery: OnDelivery | None
+    ) -> FakeBulkDelivery:
+        records = [_fake_record(topic, record) for record in checked]
         sent = FakeBulkDelivery(self._queue(records, on_delivery) if records else [])
         if on_delivery is None:
             with self._lock:
@@ -186,19 +187,16 @@ class FakeProducer:
     def size_limit(self, topic: str) -> int:
         """The default of max.request.size."""
         check_topic(topic)
-        return REQUEST_BYTES_MAX
+        return self._limits.limit(topic)
 
     @property
-    def known_size_limit(self) -> int:
-        return REQUEST_BYTES_MAX
+    def known_size_limit(self) -> int | None:
+        return self._limits.known
 
     def check_size(self, topic: str, record: tuple[Any, ...]) -> None:
         """Raises RecordTooLarge as Producer.check_size() does for a daemon with default settings."""
-        size = kafka_size_bound(record)
-        if size > self.size_limit(topic):
-            raise RecordTooLarge(
-                over_request_size(topic, size, REQUEST_BYTES_MAX), code=LocalCode.RECORD_TOO_LARGE
-            )
+        check_topic(topic)
+        self._limits.check(topic, record)
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> tuple[PartitionInfo, ...]:
         """The partitions of any topic; their number is ``partitions``. Raises ProducerClosed, TypeError and
@@ -360,3 +358,7 @@ class FakeProducer:
             self._offsets[record.topic, partition] = offset + 1
         timestamp_ms = record.timestamp_ms if record.timestamp_ms is not None else time.time_ns() // 1_000_000
         delivery.complete(None, RecordMetadata(record.topic, partition, offset, timestamp_ms))
+
+
+def _fake_record(topic: str, record: tuple[Any, ...]) -> FakeRecord:
+    return FakeRecord(topic, *(*record, None, None, None)[:5])

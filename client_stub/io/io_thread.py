@@ -251,8 +251,8 @@ class IoThread:
         if standing.welcome_count != outbox.connection_count:
             outbox.connection_count = standing.welcome_count
             limits = standing.limits
-            outbox.max_request_bytes = limits.get("max_request_size")
-            outbox.payload_bytes_max = standing.payload_bytes_max
+            outbox.size_limits.request_bytes_max = limits.get("max_request_size")
+            outbox.size_limits.payload_bytes_max = standing.payload_bytes_max
             outbox.submission_bytes = standing.submission_bytes
             outbox.columns_readable = bool(int(limits.get("formats", 0)) >> Format.ARROW & 1)
             outbox.attached_once = True

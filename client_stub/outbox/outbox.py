@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from client_stub.contract.wire import SUBMISSION_BYTES_MAX, SUBMIT_HEAD_BYTES_MAX, SubmitFlag
+from client_stub.contract.wire import SUBMISSION_BYTES_MAX, SubmitFlag
 from client_stub.errors import (
     FORKED_TEXT,
     ForkedProducer,
@@ -28,8 +28,8 @@ from client_stub.outbox.submission import BulkPart, Submission
 from client_stub.outbox.waiters import Waiters
 from client_stub.outbox.waker import Waker
 from client_stub.records.packer import packed_bound, packed_size
+from client_stub.records.size_limits import SizeLimits
 from client_stub.system.originals import monotonic
-from client_stub.zmtp.frames import MESSAGE_BYTES_MAX
 
 BUFFER_BYTES: Final = 8 << 20
 STAY_OPEN_MS_MAX: Final = 1_000.0
@@ -67,10 +67,7 @@ class Outbox(OutboxCore):
         self.connect_timeout_ms = connect_timeout_ms
         self.path = path
         self.buffer_bytes = BUFFER_BYTES
-        self.max_request_bytes: int | None = None
-        """max.request.size of the daemon, known after the first WELCOME."""
-        self.payload_bytes_max = MESSAGE_BYTES_MAX - SUBMIT_HEAD_BYTES_MAX
-        """The largest payload in bytes of one submission that the daemon reads, from its last WELCOME."""
+        self.size_limits = SizeLimits(lambda topic: self.wait_for_room(self.open_stream(topic)))
         self.submission_bytes = SUBMISSION_BYTES_MAX
         """The bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before the
         first.
@@ -110,7 +107,7 @@ class Outbox(OutboxCore):
         Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon refused the
         topic.
         """
-        if size > self.payload_bytes_max:
+        if size > self.size_limits.payload_bytes_max:
             size = packed_size(record)
         while True:
             submission = stream.open
@@ -151,7 +148,8 @@ class Outbox(OutboxCore):
                 self.close_open(stream, submission)  # it has records with other callbacks
             size = packed_bound(rows[start])
             # Never more room than one message has: other records would fill it.
-            self.roll(stream, size if size <= self.payload_bytes_max else packed_size(rows[start]))
+            fits = size <= self.size_limits.payload_bytes_max
+            self.roll(stream, size if fits else packed_size(rows[start]))
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""

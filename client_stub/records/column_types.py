@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from client_stub.engine.producer_core import checked_partition, checked_timestamp
+from client_stub.records.record_fields import checked_partition, checked_timestamp
 
 NAMES: Final = ("value", "key", "headers", "partition", "timestamp")
 _MS_PER_UNIT: Final = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}

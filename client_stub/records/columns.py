@@ -1,7 +1,7 @@
 """Turns Arrow tables into submissions: joins the columns' buffers as wire.Format.ARROW says, and touches no row in
 Python.
 
-Apart from its checks (columnar_types.py, columnar_sizes.py) this is the only file of the stub that imports pyarrow.
+Apart from its checks (column_types.py, column_sizes.py) this is the only file of the stub that imports pyarrow.
 For a worker that does not read columns (see ``limits`` in docs/protocol.md) the columns are converted to msgpack.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,20 +25,14 @@ from client_stub.contract.wire import (
     COLUMN_VALUE,
     COLUMNS_MAGIC,
     SUBMISSION_RECORDS_MAX,
-    Format,
 )
-from client_stub.engine.producer_core import full_record
-from client_stub.engine.rows_call import RowsCall
-from client_stub.errors import RecordTooLarge
-from client_stub.outbox.bulk_call import BulkCall
 from client_stub.records.column_sizes import rows_above
-from client_stub.records.column_types import checked_columns, compute
+from client_stub.records.column_types import compute
 from client_stub.records.packer import LARGE_BYTES
+from client_stub.records.record_fields import full_record
 
 if TYPE_CHECKING:
-    from client_stub.native.hot import OpenStream
-    from client_stub.outbox.submission import BulkPart
-    from client_stub.producer import Producer
+    from client_stub.records.size_limits import SizeLimits
 
 _BLOCK: Final = struct.Struct("<IIII")
 _COLUMN: Final = struct.Struct("<BBHIIIIIII")
@@ -48,65 +41,15 @@ _FILL: Final = 0.9
 """The share of a submission to fill when rows are counted by their average size."""
 
 
-class TableCall(BulkCall):
-    """One send_arrow() call; each step queues one submission."""
-
-    def __init__(self, producer: Producer, stream: OpenStream, table: Any) -> None:
-        self.parts = []
-        self._producer = producer
-        self._stream = stream
-        self._batches = deque(batch for batch in checked_columns(table).to_batches() if batch.num_rows)
-        self._is_measured = False
-        self._start = 0
-        self._rows: RowsCall | None = None
-        """The first batches as rows, for a worker that does not read columns."""
-
-    def step(self) -> bool:
-        batches = self._batches
-        if not batches:
-            return True
-        if not self._is_measured:
-            _check_sizes(self._producer, self._stream.topic, batches)
-            self._is_measured = True
-        batch, outbox = batches[0], self._stream.outbox
-        if self._rows is not None:
-            if not self._rows.step():
-                return False
-            self.parts.extend(self._rows.parts)
-            self._rows = None
-            count = batch.num_rows - self._start
-        else:
-            outbox.wait_for_room(self._stream)
-            if not outbox.columns_readable:
-                self._rows = RowsCall(self._producer, self._stream, as_records(batch.slice(self._start)))
-                return False
-            count, payload = _block_of(batch, self._start, outbox.submission_bytes)
-            part = outbox.add_block(self._stream, payload, count, Format.ARROW)
-            if part.submission is not None:
-                part.submission.partition_max = _partition_max(batch.slice(self._start, count))
-            self.parts.append(part)
-        self._start += count
-        if self._start == batch.num_rows:
-            batches.popleft()
-            self._start = 0
-        return not batches
-
-    def _queued_parts(self) -> Sequence[BulkPart]:
-        return [*self.parts, *self._rows.parts] if self._rows is not None else self.parts
-
-
-def _check_sizes(producer: Producer, topic: str, batches: Iterable[Any]) -> None:
+def check_sizes(limits: SizeLimits, topic: str, batches: Iterable[Any]) -> None:
     """Raises RecordTooLarge, which names the record, for a row that send() would refuse, before any row is queued."""
     first = 0
     for batch in batches:
         # Wait for the daemon's size limit only when a row is large enough to need it.
-        if rows_above(batch, producer.known_size_limit or LARGE_BYTES):
-            for row in rows_above(batch, producer.size_limit(topic)):
+        if rows_above(batch, limits.known or LARGE_BYTES):
+            for row in rows_above(batch, limits.limit(topic)):
                 record = full_record(*_fields(as_records(batch.slice(row, 1))[0]))[0]
-                try:
-                    producer.check_size(topic, record)
-                except RecordTooLarge as error:
-                    raise RecordTooLarge(f"record {first + row}: {error}", code=error.code) from None
+                limits.check_numbered(topic, first + row, record)
         first += batch.num_rows
 
 
@@ -114,7 +57,7 @@ def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*row, *[None] * (5 - len(row)))
 
 
-def _block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
+def block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
     """(count, payload) of as many rows from ``start`` on as fit into one submission, at least one."""
     left = batch.num_rows - start
     row_bytes = max(1.0, batch.slice(start).nbytes / left)
@@ -142,7 +85,7 @@ def column_block(batch: Any) -> bytes:
     return block.join(batch.num_rows)
 
 
-def _partition_max(batch: Any) -> int:
+def partition_max(batch: Any) -> int:
     """The highest partition that a row names; 0 if none does."""
     if "partition" not in batch.schema.names:
         return 0

@@ -10,7 +10,6 @@ from tests.conventions.test_layering import ROOT, imports, sources, type_only_li
 TYPED_IN_CIRCLES = {
     # A batch knows the line it stands in, and a submission the outbox that it waits through; and back.
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
-    frozenset({"columns", "producer", "rows_call"}),
 }
 """Files that name each other's types under TYPE_CHECKING only. Shorten it; a new circle needs a reason here."""
 

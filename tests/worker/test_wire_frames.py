@@ -17,12 +17,12 @@ import msgpack
 import pytest
 
 from client_stub.contract.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
-from client_stub.engine.producer_core import full_record
 from client_stub.io import topic_lookup
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.native.hot import RecordPacker
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
+from client_stub.records.record_fields import full_record
 from client_stub.session import attachment
 from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.session import Session

@@ -73,7 +73,7 @@ class Harness:
         self.outbox.buffer_bytes = BUFFER_BYTES
         self.outbox.submission_bytes = SUBMISSION_BYTES
         self.outbox.attached_once = True
-        self.outbox.max_request_bytes = 1 << 20
+        self.outbox.size_limits.request_bytes_max = 1 << 20
         self.io = PlayedIo()
         self.outbox.io["thread"] = self.io
         self.gathered: deque[Submission] = deque()

@@ -13,9 +13,9 @@ from client_stub.contract.wire import (
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
 )
-from client_stub.engine.producer_core import full_record
 from client_stub.native.hot import RecordPacker, plain_pairs
 from client_stub.records.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, packed_bound
+from client_stub.records.record_fields import full_record
 from tests.stub.records.packed_records import RECORDS_MAX, check_rows, core_of, packed_by_msgpack, records
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from client_stub.engine.producer_core import full_record
 from client_stub.native.hot import RecordPacker, SubmissionCore
 from client_stub.records.packer import packed_bound
+from client_stub.records.record_fields import full_record
 
 RECORDS_MAX = 200
 sizes = st.sampled_from([0, 1, 31, 32, 255, 256, 65_535, 65_536])
