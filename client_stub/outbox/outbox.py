@@ -15,16 +15,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from client_stub.contract.wire import SUBMISSION_BYTES_MAX, SubmitFlag
+from client_stub.contract.wire import SUBMISSION_BYTES_MAX
 from client_stub.errors import (
     FORKED_TEXT,
     ForkedProducer,
     ProducerClosed,
 )
-from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore, RecordPacker
+from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore
 from client_stub.outbox.capacity_wait import CapacityWait
 from client_stub.outbox.failures import Failures, OnError
-from client_stub.outbox.submission import BulkPart, Submission
+from client_stub.outbox.packers import Packers
+from client_stub.outbox.submission import WANT_INDEXES, BulkPart, Submission
 from client_stub.outbox.waiters import Waiters
 from client_stub.outbox.waker import Waker
 from client_stub.records.packer import packed_bound, packed_size
@@ -41,8 +42,6 @@ buffers.
 """
 STREAMS_KEPT_MAX: Final = 512
 """Beyond this, topics without a record under way are forgotten: a producer may meet any number in its life."""
-PACKERS_KEPT_MAX: Final = 12
-PACKER_KEPT_BYTES_MAX: Final = 2 * SUBMISSION_BYTES_MAX
 
 
 class Outbox(OutboxCore):
@@ -89,8 +88,7 @@ class Outbox(OutboxCore):
         self._released_bytes = 0
         self._gathering: list[Submission] = []
         """Submissions that the io thread knows and has left open, oldest first."""
-        self._spare_packers: list[RecordPacker] = []
-        """Empty packers for reuse. Single operations on the list are atomic."""
+        self._packers = Packers()
 
     # --- callers: records -----------------------------------------------------------------------------
 
@@ -180,27 +178,14 @@ class Outbox(OutboxCore):
         opened = stream.open
         if opened is not None and opened.room >= size:
             return
-        try:
-            packer = self._spare_packers.pop()
-        except IndexError:
-            packer = RecordPacker()
+        packer = self._packers.take()
         # A larger record is sent in a submission of its own.
         made = Submission(
             self.waiters, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
-        made.flags = SubmitFlag.WANT_INDEXES | self.placing
+        made.flags = WANT_INDEXES | self.placing
         if not self.publish(stream, opened, made):
-            self._keep(packer)
-
-    def _keep(self, packer: RecordPacker) -> None:
-        """Keep a packer for reuse, whose records are no longer needed."""
-        if len(self._spare_packers) >= PACKERS_KEPT_MAX or len(packer) > PACKER_KEPT_BYTES_MAX:
-            return
-        try:
-            packer.reset()
-        except BufferError:
-            return  # a view of its bytes exists: leave it to the garbage collector
-        self._spare_packers.append(packer)
+            self._packers.put_back(packer)
 
     # --- callers: waiting -----------------------------------------------------------------------------
 
@@ -321,16 +306,12 @@ class Outbox(OutboxCore):
             if submission.count:
                 packer = submission.packer
                 if packer is not None and not submission.sealed:
-                    payload = packer.view()
-                    if len(payload) > COPIED_BYTES_MAX:
-                        submission.seal(payload)
+                    if len(packer) > COPIED_BYTES_MAX:
+                        submission.seal(packer.view())
                     else:
-                        submission.seal(bytes(payload))
+                        submission.seal(bytes(packer))
                         submission.packer = None
-                        del payload  # a view, which forbids the reset
-                        packer.reset()
-                        if len(self._spare_packers) < PACKERS_KEPT_MAX:
-                            self._spare_packers.append(packer)
+                        self._packers.put_back(packer)
                 sealed.append(submission)
             else:
                 self.pending.pop(submission, None)  # opened for a large record, but nothing was added
@@ -375,7 +356,7 @@ class Outbox(OutboxCore):
             packer = submission.packer
             if packer is not None:
                 submission.packer = None
-                self._keep(packer)
+                self._packers.put_back(packer)
         for submission in completed:
             if submission not in self.pending:
                 continue
@@ -385,4 +366,7 @@ class Outbox(OutboxCore):
                 submission.call_listeners(None)
             self.completed_count += submission.count
             del self.pending[submission]  # last: flush() waits for this, and then reports the noted failures
-        self.waiters.settled(is_news=is_news, is_half_free=self.buffered_bytes <= self.buffer_bytes // 2)
+        if is_news:
+            self.waiters.notify()
+        else:
+            self.waiters.accepted(self.closed_bytes - self._released_bytes <= self.buffer_bytes // 2)

@@ -31,7 +31,7 @@ _MSGPACK: Final = Format.MSGPACK
 _FAILED: Final = OutcomeKind.FAILED
 _RANGE: Final = Shape.RANGE
 _COUNT: Final = Shape.COUNT
-_WANT_INDEXES: Final = int(SubmitFlag.WANT_INDEXES)
+WANT_INDEXES: Final = int(SubmitFlag.WANT_INDEXES)
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each outcome."""
 _NOWHERE: Final = Outcome(
     kind=_FAILED,
@@ -175,7 +175,7 @@ class Submission(SubmissionCore):
 
     def failures_of(self, first: int, count: int) -> tuple[DeliveryFailed | None, int]:
         """(first error, number of failed records) of the ``count`` records from ``first`` on, so far."""
-        if self.first_error is None or not self.flags & _WANT_INDEXES:
+        if self.first_error is None or not self.flags & WANT_INDEXES:
             return self.first_error, self.failed_count  # without indexes the submission belongs to one call
         error, failed, left = None, 0, (1 << count) - 1
         for fate in self.fates:
@@ -295,11 +295,10 @@ class Submission(SubmissionCore):
         if error is None and outcome.kind == _FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)
         # The records as a mask over their indexes, or only their number if nobody asks for single ones.
-        shape = outcome.shape
-        if shape == _COUNT and not self.flags & _WANT_INDEXES:
+        if outcome.shape == _COUNT and not self.flags & WANT_INDEXES:
             self._count(outcome, error)
             return
-        mask = ((1 << outcome.count) - 1) << outcome.first_index if shape == _RANGE else _mask_of(outcome)
+        mask = _mask_of(outcome)
         if self._counted:
             self._uncount(mask)
         repeated = mask & self._done_mask
@@ -366,7 +365,7 @@ class Submission(SubmissionCore):
         """Complete every record that is still undecided with ``error``."""
         if self.completed:
             return
-        if self.flags & _WANT_INDEXES:
+        if self.flags & WANT_INDEXES:
             self.apply(_NOWHERE._replace(count=self.count), error)
         else:
             self._note(error, self.remaining)
@@ -399,12 +398,12 @@ def make_call(entry: list[Callable[[], object]], callback_log: CallbackLog) -> N
 
 
 def _mask_of(outcome: Outcome) -> int:
-    first = outcome.first_index
-    if outcome.shape == Shape.BITMAP:
+    shape, first = outcome.shape, outcome.first_index
+    if shape in (_RANGE, _COUNT):
+        return ((1 << outcome.count) - 1) << first
+    if shape == Shape.BITMAP:
         return int.from_bytes(outcome.indexes, "little") << first
-    if outcome.shape == Shape.LIST:
-        return mask_of_indexes(outcome.indexes[: 2 * outcome.count])
-    return ((1 << outcome.count) - 1) << first
+    return mask_of_indexes(outcome.indexes[: 2 * outcome.count])
 
 
 def lost_error(text: str, *, maybe: bool) -> DeliveryFailed:

@@ -104,6 +104,9 @@ class Waiters:
 
     def notify(self) -> None:
         """Wake all: something changed that they may wait for."""
+        self._acceptance_awaited = self._capacity_awaited = (
+            False  # before: who sets it again is woken once too often
+        )
         locks = self._locks
         for _ in range(len(locks)):
             try:
@@ -113,14 +116,11 @@ class Waiters:
         if self.listeners:
             self.call_listeners()
 
-    def settled(self, *, is_news: bool, is_half_free: bool) -> None:
-        """After an acceptance or an outcome. ``is_half_free``: half of the buffer is free. At the first free byte, a
-        caller that is woken for one record would sleep again at once. Io thread.
+    def accepted(self, is_half_free: bool) -> None:
+        """Wake those who wait for an acceptance, and those who wait for capacity once half of the buffer is free. A
+        caller that is woken for the first free byte would sleep again at once. Io thread.
         """
         if self._acceptance_awaited or (self._capacity_awaited and is_half_free):
-            self._acceptance_awaited = self._capacity_awaited = False
-            is_news = True
-        if is_news:
             self.notify()
         elif self.listeners:
             self.call_listeners()
