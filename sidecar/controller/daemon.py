@@ -114,14 +114,7 @@ class Daemon:
         self._explanations = Explanations(
             lambda: self.supervisor.ready, lambda: self._answers.rules, self._failures
         )
-        self.supervisor = self._new_supervisor(
-            worker_slots,
-            Standbys(
-                deque() if standbys is None else standbys,
-                is_wanted=bool(config.values["daemon.standby"]),
-                on_change=self.changed,
-            ),
-        )
+        self.supervisor = self._new_supervisor(worker_slots, deque() if standbys is None else standbys)
         self._worker_choice = WorkerChoice(self.supervisor, store)
         self._asked = AskedCluster(
             lambda: self.config,
@@ -129,34 +122,8 @@ class Daemon:
             partial(addresses_of, self._loop),
             self._ask_again,
         )
-        self._answers = ClientAnswers(
-            config,
-            worker_of=self._worker_choice.worker_of,
-            instance_key=self._worker_setup.instance_key,
-            ask_cluster=cluster.topics,
-            asked=self._asked,
-            orders=self.orders,
-            stop_requests=self._stop_requests,
-        )
-        self.status = DaemonStatus(
-            config,
-            store,
-            cluster,
-            supervisor=self.supervisor,
-            orders=self.orders,
-            overview=self._overview,
-            failures=self._failures,
-            stop_requests=self._stop_requests,
-            constant={
-                "instance": instance.hex(),
-                "dead_letters": str(self._dead_letters),
-                "started_ms": started_ms,
-                "controller_epoch": self._epoch,
-                "run_dir": str(run_dir.path),
-                "segment": str(store.path),
-                "reload_json": str(run_dir.files.reload_json),
-            },
-        )
+        self._answers = self._new_answers()
+        self.status = self._new_status({"instance": instance.hex(), "started_ms": started_ms})
         self._publisher = StatusPublisher(
             run_dir,
             status=self.status.to_mapping,
@@ -168,7 +135,7 @@ class Daemon:
             config, read=read, use=self._use, publish=self._publish_reload, spawn=self._spawn
         )
 
-    def _new_supervisor(self, worker_slots: Sequence[int], standbys: Standbys) -> Supervisor:
+    def _new_supervisor(self, worker_slots: Sequence[int], started: deque[StandbyWorker]) -> Supervisor:
         cpus = self.config.values["daemon.cpus"]
         return Supervisor(
             workers=self.config.integer("daemon.workers"),
@@ -191,7 +158,40 @@ class Daemon:
             on_change=self.changed,
             on_fatal=self.fail,
             last_epoch=self._epoch,
-            standbys=standbys,
+            standbys=Standbys(
+                started, is_wanted=bool(self.config.values["daemon.standby"]), on_change=self.changed
+            ),
+        )
+
+    def _new_answers(self) -> ClientAnswers:
+        return ClientAnswers(
+            self.config,
+            worker_of=self._worker_choice.worker_of,
+            instance_key=self._worker_setup.instance_key,
+            ask_cluster=self.cluster.topics,
+            asked=self._asked,
+            orders=self.orders,
+            stop_requests=self._stop_requests,
+        )
+
+    def _new_status(self, constant: dict[str, Any]) -> DaemonStatus:
+        return DaemonStatus(
+            self.config,
+            self.store,
+            self.cluster,
+            supervisor=self.supervisor,
+            orders=self.orders,
+            overview=self._overview,
+            failures=self._failures,
+            stop_requests=self._stop_requests,
+            constant={
+                **constant,
+                "dead_letters": str(self._dead_letters),
+                "controller_epoch": self._epoch,
+                "run_dir": str(self.run_dir.path),
+                "segment": str(self.store.path),
+                "reload_json": str(self.run_dir.files.reload_json),
+            },
         )
 
     def changed(self) -> None:

@@ -21,15 +21,13 @@ from sidecar.common.wording import counted
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.container import pool_warning
 from sidecar.controller.reload import RELOAD_SIGNAL, ReadConfig
-from sidecar.controller.rundir.own_files import replacers
 from sidecar.controller.rundir.predecessor import HAND_OVER_SIGNAL, Predecessor
 from sidecar.controller.rundir.remains import clear_remains, end_slot_holders
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError, usual_run_dir
+from sidecar.controller.start_checks import check_cpus, check_dead_letters, warn_of_replacers
 from sidecar.controller.status.banner import start_line
 from sidecar.controller.systemd import Systemd
-from sidecar.controller.terminal import Terminal
 from sidecar.controller.workers.standby_worker import StandbyWorker, last_line
-from sidecar.shm.private_files import close_folder_to_others, make_folder
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster.cluster import Cluster
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INSTANCE_ID_BYTES = 16
-NAMED_MAX = 3
 HEARD_SIGNALS = (signal.SIGTERM, signal.SIGINT, RELOAD_SIGNAL, HAND_OVER_SIGNAL)
 PREPARE_S = 10.0
 """How long a takeover waits for metadata, and for its workers' imports, before it asks the old daemon to end."""
@@ -86,11 +83,11 @@ def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: 
     raise_limit()
     if config.holds_secrets:
         hide_memory()
-    _check_cpus(config)
-    _check_dead_letters(config.text("dead_letters.path"))
+    check_cpus(config)
+    check_dead_letters(config.text("dead_letters.path"))
     if sentence := pool_warning(config.text("pool.path")):
         log.warning("%s", sentence)
-    _say_who_may_replace(config.text("pool.path"))
+    warn_of_replacers(config.text("pool.path"))
     predecessor = Predecessor.find(run_dir) if takeover else None
     if predecessor is None:
         run_dir.acquire()
@@ -102,62 +99,6 @@ def _run(config: SidecarConfig, run_dir: RunDir, read: ReadConfig, *, takeover: 
         service.end()
 
 
-def _check_cpus(config: SidecarConfig) -> None:
-    cpus = config.values["daemon.cpus"]
-    usable = os.sched_getaffinity(0)
-    wrong = [int(cpu) for cpu in cpus if int(cpu) not in usable] if isinstance(cpus, list) else []
-    if wrong:
-        raise RunDirError(
-            f"daemon.cpus names CPU {', '.join(map(str, wrong))}, and this process may use only "
-            f"{', '.join(map(str, sorted(usable)))}: change it or leave it out."
-        )
-
-
-def _say_who_may_replace(pool_path: str) -> None:
-    """Warn when other users may replace the pool's file. Another user's file is never adopted, but ours could be moved
-    away together with its records.
-    """
-    if not pool_path:
-        return
-    try:
-        found = replacers(Path(pool_path))
-    except OSError:
-        return  # making the segment fails, with its own sentence
-    for who in found:
-        log.warning(
-            "pool.path = %s can be taken away, with the records in it: %s rename or remove what is there. Give it a "
-            "folder that only this user may write.",
-            pool_path,
-            who,
-        )
-
-
-def _check_dead_letters(path: str) -> None:
-    """Check the folder: a configured one must be usable now and not only at the first failure. The default one is made
-    when it is needed.
-    """
-    if not path:
-        return
-    folder = Path(path).absolute()
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise RunDirError(
-            f"dead_letters.path = {path} cannot be used ({error.strerror or error}): choose another folder."
-        ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise RunDirError(
-            f"dead_letters.path = {path} cannot be written by this user: change its rights, or choose another folder."
-        )
-    closed = close_folder_to_others(folder)
-    if closed:
-        log.warning(
-            "Dead letters in %s could be read by others (%s): they are this user's alone now.",
-            folder,
-            ", ".join(closed[:NAMED_MAX]) + (" and more" if len(closed) > NAMED_MAX else ""),
-        )
-
-
 class _Service:
     """The steps of one daemon's life, and the resources to release at its end, however far it came."""
 
@@ -166,7 +107,7 @@ class _Service:
     ) -> None:
         self.config = config
         self.read = read
-        self.terminal = Terminal()
+        self.terminal = _Terminal()
         self.run_dir = run_dir
         self.predecessor = predecessor
         self.forget_segment = False
@@ -391,3 +332,29 @@ class _Service:
         if left:
             log.error("The segment %s is kept: it holds %s.", store.path, left)
         return not left
+
+
+class _Terminal:
+    """Whether the terminal that this process was started from was closed, which SIGHUP alone does not prove.
+
+    Made at the start of the process. The kernel detaches a closed terminal from the whole session, so /dev/tty shows
+    it.
+    """
+
+    def __init__(self) -> None:
+        # nohup ignores the signal: such a daemon should outlive its terminal.
+        self._is_ours = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there was a terminal that is gone now."""
+        return self._is_ours and not _has_terminal()
+
+
+def _has_terminal() -> bool:
+    try:
+        fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    os.close(fd)
+    return True

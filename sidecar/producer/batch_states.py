@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from sidecar.common.state_table import steps_of
+
 
 class BatchState(StrEnum):
     OPEN = "open"
@@ -59,15 +61,9 @@ TRANSITIONS: Final[Mapping[BatchState, Mapping[BatchEvent, BatchState]]] = {
 }
 """State × event → state. An event that a state does not list is a bug and raises AssertionError."""
 
-
-def steps_of(event: BatchEvent) -> dict[BatchState, BatchState]:
-    """One event's column of the table: state → next state, so that a step costs one lookup."""
-    return {state: steps[event] for state, steps in TRANSITIONS.items() if event in steps}
-
-
-CLOSED: Final = steps_of(BatchEvent.CLOSE)
-DRAINED: Final = steps_of(BatchEvent.DRAIN)
-RELEASED: Final = steps_of(BatchEvent.RELEASE)
-QUEUED: Final = steps_of(BatchEvent.QUEUE)
-FINISHED: Final = steps_of(BatchEvent.FINISH)
-SPLIT: Final = steps_of(BatchEvent.SPLIT)
+CLOSED: Final = steps_of(TRANSITIONS, BatchEvent.CLOSE)
+DRAINED: Final = steps_of(TRANSITIONS, BatchEvent.DRAIN)
+RELEASED: Final = steps_of(TRANSITIONS, BatchEvent.RELEASE)
+QUEUED: Final = steps_of(TRANSITIONS, BatchEvent.QUEUE)
+FINISHED: Final = steps_of(TRANSITIONS, BatchEvent.FINISH)
+SPLIT: Final = steps_of(TRANSITIONS, BatchEvent.SPLIT)

@@ -33,7 +33,7 @@ class DescriptorEvent(StrEnum):
     FREE = "it is freed"
 
 
-TRANSITIONS: Final[Mapping[DescriptorState, Mapping[DescriptorEvent, DescriptorState]]] = {
+TRANSITIONS: Final[Mapping[int, Mapping[DescriptorEvent, DescriptorState]]] = {
     DescriptorState.FREE: {
         DescriptorEvent.PUBLISH: DescriptorState.SENT_UNDER,
         DescriptorEvent.PUBLISH_HALF: DescriptorState.PENDING,
@@ -62,8 +62,3 @@ TRANSITIONS: Final[Mapping[DescriptorState, Mapping[DescriptorEvent, DescriptorS
     DescriptorState.SPLIT: {DescriptorEvent.FREE: DescriptorState.FREE},
 }
 """State × event → state. An event that a state does not list is a bug and raises AssertionError."""
-
-
-def steps_of(event: DescriptorEvent) -> dict[int, DescriptorState]:
-    """One event's column of the table: state → next state, so that a step costs one lookup."""
-    return {state: steps[event] for state, steps in TRANSITIONS.items() if event in steps}

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from client_stub.contract.wire import Persistence
+from sidecar.common.state_table import steps_of
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
-from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState, steps_of
+from sidecar.shm.descriptor_states import TRANSITIONS, DescriptorEvent, DescriptorState
 
 if TYPE_CHECKING:
     from sidecar.kernel import BatchRecords, Chain
@@ -33,10 +34,10 @@ _SERIAL_OFFSET: Final = 88
 _COUNTED_OFFSET: Final = 104
 _DEAD_COUNTED_OFFSET: Final = 112
 _WORDS: Final = layout.DESCRIPTOR_BYTES // 8
-_PUBLISH: Final = steps_of(DescriptorEvent.PUBLISH)
-_PUBLISH_HALF: Final = steps_of(DescriptorEvent.PUBLISH_HALF)
-_SETTLE: Final = steps_of(DescriptorEvent.SETTLE)
-_STEPS: Final = {event: steps_of(event) for event in DescriptorEvent}
+_PUBLISH: Final = steps_of(TRANSITIONS, DescriptorEvent.PUBLISH)
+_PUBLISH_HALF: Final = steps_of(TRANSITIONS, DescriptorEvent.PUBLISH_HALF)
+_SETTLE: Final = steps_of(TRANSITIONS, DescriptorEvent.SETTLE)
+_STEPS: Final = {event: steps_of(TRANSITIONS, event) for event in DescriptorEvent}
 _FREE: Final = DescriptorEvent.FREE
 WHOLE_IN_DOUBT: Final = 1
 """Bit of a published batch's persistence: the batch is half of one that may be in the log as a whole."""

@@ -16,13 +16,13 @@ import pytest
 from client_stub import Producer
 from client_stub.contract.run_dir import default_run_dir
 from sidecar.cli.main import cli
-from sidecar.controller.main import _say_who_may_replace
 from sidecar.controller.rundir.opening import PoolSize, open_segment
 from sidecar.controller.rundir.own_files import LINKS_MAX, replacers
 from sidecar.controller.rundir.predecessor import Predecessor
 from sidecar.controller.rundir.published import read_json
 from sidecar.controller.rundir.run_dir import BELIEVED, RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.start_checks import warn_of_replacers
 from tests.tools import ROOT_USER, lacks, needs
 
 SOMEBODY = 12_345
@@ -211,11 +211,11 @@ def test_who_owns_a_folder_or_a_link_on_the_way_to_the_pool_is_named(short_dir: 
 
 
 def test_a_start_says_who_may_take_the_pool_away(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _say_who_may_replace("")
-    _say_who_may_replace(str(short_dir / "pool"))
+    warn_of_replacers("")
+    warn_of_replacers(str(short_dir / "pool"))
     assert not caplog.messages
     short_dir.chmod(0o777)
-    _say_who_may_replace(str(short_dir / "pool"))
+    warn_of_replacers(str(short_dir / "pool"))
     (line,) = caplog.messages
     assert line == (
         f"pool.path = {short_dir}/pool can be taken away, with the records in it: every user may, since {short_dir} "

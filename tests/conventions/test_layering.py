@@ -36,7 +36,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.zmtp.keys",
     ),
     "sidecar.kernel": ("sidecar.kernel",),
-    "sidecar.shm": ("sidecar.shm", "sidecar.kernel", WIRE),
+    "sidecar.shm": ("sidecar.shm", "sidecar.common.state_table", "sidecar.kernel", WIRE),
     "sidecar.tools.testing.kill_points": (
         "sidecar.tools.testing.kill_points",
         "sidecar.kernel",

@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from sidecar import producer, worker
+from sidecar.common.state_table import steps_of
 from sidecar.producer import batch_states
 from sidecar.producer.batch_states import TRANSITIONS, BatchEvent, BatchState
 from sidecar.producer.lanes import PLAIN_LANE
@@ -116,7 +117,7 @@ def test_nothing_but_the_table_changes_the_state() -> None:
         event: name
         for event in BatchEvent
         for name, column in vars(batch_states).items()
-        if column == batch_states.steps_of(event)
+        if column == steps_of(TRANSITIONS, event)
     }
     assert columns.keys() == set(BatchEvent)
 

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from sidecar.common.clock import ManualClock
-from sidecar.common.line_limit import LINES_AT_ONCE, LineLimit
-from sidecar.common.log_lines import log_to_stderr
+from sidecar.common.log_lines import LINES_AT_ONCE, LineLimit, log_to_stderr
 from sidecar.common.sparse_log import INTERVAL_MS, KEYS_MAX, SparseLog
 
 

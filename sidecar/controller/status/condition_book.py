@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -11,9 +11,7 @@ from sidecar.common.condition import (
     DELIBERATE,
     SPOOL_ADVICE,
     TROUBLE_MS,
-    BrokerState,
     HoldCause,
-    HoldRow,
     ShareRow,
     WaitCause,
     WaitRow,
@@ -25,13 +23,13 @@ from sidecar.common.wording import counted, masked
 from sidecar.controller.status.advice import wait_advice
 from sidecar.controller.status.broker_book import BAD, BrokerBook
 from sidecar.controller.status.hold_notes import HoldNotes
+from sidecar.controller.status.hold_sentences import HoldSentences, hold_row, sentence
 from sidecar.controller.status.note import Note, Runbook
-from sidecar.telemetry.page import OLDEST_HELD, duration
+from sidecar.controller.status.wait_sentences import WaitSentences
+from sidecar.telemetry.page import duration
 
 log = logging.getLogger(__name__)
 
-WAITS_NAMED: Final = 3
-"""How many clients that wait for the same reason, and how many reasons, a notice names."""
 SHOWN_MAX: Final = 20
 """How many topics and clients (those with most of the pool) and held streams (those held longest) status shows."""
 OLDEST_SHOWN_MS: Final = 1_000.0
@@ -55,47 +53,6 @@ _TROUBLE: Final = frozenset(
     }
 )
 """Causes that lie with Kafka, which make the daemon degraded."""
-_HOLD_WORDS: Final = {
-    HoldCause.POOL: "the buffer pool is full",
-    HoldCause.SHARE: "it holds its share of the buffer pool",
-    HoldCause.RING: "it does not read its outcomes",
-    HoldCause.UNKNOWN_TOPIC: "its topic is not known and such topics hold their share of the buffer pool",
-    HoldCause.RATE: "it is at its rate",
-    HoldCause.EXPRESS: "it is about to pass another client's backlog",
-    HoldCause.PAUSED: "an operator has drained the daemon",
-    HoldCause.DISK: "the disk of the pool takes nothing",
-    HoldCause.ERROR: "the daemon fails to accept its records",
-}
-_HOLD_WORDS_OF_MANY: Final = {
-    HoldCause.RING: "they do not read their outcomes",
-    HoldCause.UNKNOWN_TOPIC: "their topics are not known and such topics hold their share of the buffer pool",
-    HoldCause.EXPRESS: "they are about to pass another client's backlog",
-    HoldCause.ERROR: "the daemon fails to accept their records",
-}
-"""The texts that differ for several clients."""
-_OF_THE_POOL: Final = frozenset({HoldCause.POOL, HoldCause.SHARE})
-_HOLD_ADVICE: Final = {
-    HoldCause.POOL: "Deliver faster, send less, or raise buffer.memory.",
-    HoldCause.SHARE: "Look at what keeps the topic from being delivered, send less, or raise buffer.memory.",
-    HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
-    HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
-    HoldCause.RATE: "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`.",
-    HoldCause.EXPRESS: "Nothing need be done: it continues when that backlog is sent.",
-    HoldCause.PAUSED: "`kafka-sidecar resume` lets clients go on.",
-    HoldCause.DISK: "Make room on it, or repair it.",
-    HoldCause.ERROR: "The log has the error.",
-}
-_HOLD_RUNBOOKS: Final = {
-    HoldCause.POOL: Runbook.POOL_FULL,
-    HoldCause.SHARE: Runbook.CLIENTS_HELD,
-    HoldCause.RING: Runbook.CLIENTS_HELD,
-    HoldCause.UNKNOWN_TOPIC: Runbook.RECORDS_WAIT,
-    HoldCause.RATE: Runbook.NONE,
-    HoldCause.EXPRESS: Runbook.NONE,
-    HoldCause.PAUSED: Runbook.CLIENTS_HELD,
-    HoldCause.DISK: Runbook.DISK_REFUSES,
-    HoldCause.ERROR: Runbook.BUG,
-}
 
 
 class Trouble(NamedTuple):
@@ -121,7 +78,6 @@ class ConditionBook:
         the topics that an operator has paused.
         """
         self._held_records = held_records
-        self._paused = paused
         self._page_count = page_count
         self._page_bytes = page_bytes
         self._conditions: dict[int, Condition] = {}
@@ -136,6 +92,8 @@ class ConditionBook:
         """
         self._distrusted_ms = 0.0
         self._notes = HoldNotes()
+        self._waits = WaitSentences(self.brokers)
+        self._held = HoldSentences(page_count, self._topics, self._clients, paused)
         self._holds_log = SparseLog(log, lambda: self._now_ms)
         self._wait_lines: dict[bool, tuple[str, float]] = {}
         """For records of unknown topics (True) and for others (False): the cause that was logged, and when its next
@@ -188,12 +146,7 @@ class ConditionBook:
         holds = [each for each in self.holds(now_ms) if each["since_seconds"] * 1e3 >= TROUBLE_MS]
         drained = [each for each in holds if each["reason"] == HoldCause.PAUSED]
         if drained:  # a drain by the operator holds every client
-            self._holds_log.warning(
-                HoldCause.PAUSED,
-                "%s. %s",
-                _sentence(_who_waits(drained, _HOLD_WORDS[HoldCause.PAUSED])),
-                _HOLD_ADVICE[HoldCause.PAUSED],
-            )
+            self._holds_log.warning(HoldCause.PAUSED, "%s", self._held.drained(drained))
         for hold in holds:
             if hold not in drained:
                 cause = HoldCause(hold["reason"])
@@ -203,8 +156,8 @@ class ConditionBook:
                     hold["client"],
                     hold["topic"] and f" with records for topic {hold['topic']}",
                     duration(hold["since_seconds"]),
-                    self._why_held(hold),
-                    self._hold_advice(hold),
+                    self._held.why(hold),
+                    self._held.advice(hold),
                 )
         for broker_id, throttle_ms in self.brokers.throttles.items():
             if now_ms >= self._throttled.get(broker_id, 0.0):
@@ -274,52 +227,12 @@ class ConditionBook:
             self._wait_lines[is_unknown] = row.cause, now_ms + WAIT_LINE_MS
             if is_new and has_line:
                 return  # the log has named that broker and the records waiting for it
-            log.warning("%s. %s", _sentence(self._wait_words(row, now_ms)), self._advice(row))
+            log.warning("%s. %s", sentence(self._waits.words(row, now_ms)), self._waits.advice(row))
 
     def _is_passing(self, row: WaitRow) -> bool:
         if row.cause == WaitCause.BROKER:
             return self.brokers.state_of(row.broker) not in BAD
         return row.cause == WaitCause.METADATA
-
-    def _wait_words(self, row: WaitRow, now_ms: float, named: Iterable[int] = ()) -> str:
-        """A phrase about a waiting record. ``named``: brokers whose state was given before it."""
-        where = f"{row.topic}-{row.partition}" if row.partition >= 0 else f"topic {row.topic}"
-        lasts = duration((now_ms - row.accepted_ms) / 1e3)
-        is_named = row.cause == WaitCause.BROKER and row.broker in named
-        reason = _why(row.error) if is_named else f", {self._reason(row)}"
-        return f"{OLDEST_HELD} {lasts}, {masked(where)}{reason}"
-
-    def _advice(self, row: WaitRow) -> str:
-        if row.cause == WaitCause.BROKER:
-            blamed = self.brokers.blamed(row.broker)
-            if blamed is not None:
-                return f"Look at broker {blamed}."
-            if self.brokers.state_of(row.broker) == BrokerState.UP:
-                return "If that lasts, look at the network to it."
-        return wait_advice(row.cause, row.error)
-
-    def _reason(self, row: WaitRow) -> str:
-        broker = f"broker {row.broker}"
-        state = self.brokers.state_of(row.broker)
-        at_broker = f"{broker} {state or 'not known'}"
-        if state == BrokerState.UP:  # for another worker
-            at_broker = f"a worker is connecting to {broker}"
-        return {
-            WaitCause.BROKER: f"{at_broker}{_why(row.error)}",
-            WaitCause.NO_LEADER: "no leader",
-            WaitCause.REFUSED: f"{broker} refuses: {row.error}",
-            WaitCause.THROTTLED: f"{broker} throttles",
-            WaitCause.METADATA: self.brokers.why_no_metadata(),
-            WaitCause.PRODUCER_ID: f"there is no producer id yet{_why(row.error)}",
-            WaitCause.LOST: f"to be sent again{_why(row.error)}",
-            WaitCause.ADOPTED: f"to be sent again to {broker} after the death of the worker that had sent it",
-            WaitCause.UNKNOWN_TOPIC: "not in the cluster's metadata",
-            WaitCause.OUT_OF_RANGE: "it names a partition that the topic does not have",
-            WaitCause.UNANSWERED: f"{broker} has not answered yet",
-            WaitCause.LINGER: "linger.ms is not over",
-            WaitCause.PAUSED: "paused by an operator",
-            WaitCause.QUEUED: f"in line for {broker}",
-        }[WaitCause(row.cause)]
 
     # ---- what is shown
 
@@ -331,12 +244,12 @@ class ConditionBook:
         advice = self.brokers.advice(now_ms)
         for row in (self._oldest(False), self._oldest(True)):
             if row is not None and row.cause in _TROUBLE and now_ms - row.accepted_ms >= TROUBLE_MS:
-                words.append(self._wait_words(row, now_ms, troubled))
-                notes.append(Note(f"{_sentence(self._wait_words(row, now_ms))}.", Runbook.RECORDS_WAIT))
-                advice = self._advice(row)
+                words.append(self._waits.words(row, now_ms, troubled))
+                notes.append(Note(f"{sentence(self._waits.words(row, now_ms))}.", Runbook.RECORDS_WAIT))
+                advice = self._waits.advice(row)
         if not words:
             return None
-        return Trouble(f"{_sentence('; '.join(words))}.", advice, tuple(notes))
+        return Trouble(f"{sentence('; '.join(words))}.", advice, tuple(notes))
 
     def why_waits(self, topic: str, leaders: Sequence[int]) -> str:
         """For what records of a topic wait, for the program that asks; empty if nothing is known. ``leaders``: of its
@@ -344,7 +257,7 @@ class ConditionBook:
         """
         row = self._oldest(False)
         if row is not None and row.topic == topic and row.cause in _TROUBLE:
-            return self._wait_words(row, self._now_ms)
+            return self._waits.words(row, self._now_ms)
         bad = self.brokers.bad_words({each for each in leaders if each >= 0})
         if bad:
             return bad
@@ -357,18 +270,18 @@ class ConditionBook:
         """
         found: list[Note] = []
         holds = [
-            {**_hold_of(each.row, each.since_ms, now_ms), "is_broken": each.is_broken}
+            {**hold_row(each.row, each.since_ms, now_ms), "is_broken": each.is_broken}
             for each in self._notes.noted[:SHOWN_MAX]
         ]
         if holds:
-            found += self._hold_notes(holds, pages_used)
+            found += self._held.notes(holds, pages_used)
         for is_unknown in (False, True):
             row = self._oldest(is_unknown)
             if row is None or row.cause in _TROUBLE | DELIBERATE:  # an order to pause has its own notice
                 continue
             if now_ms - row.accepted_ms >= TROUBLE_MS:
                 runbook = Runbook.THROTTLED if row.cause == WaitCause.THROTTLED else Runbook.RECORDS_WAIT
-                found.append(Note(f"{self._wait_words(row, now_ms)}. {self._advice(row)}", runbook))
+                found.append(Note(f"{self._waits.words(row, now_ms)}. {self._waits.advice(row)}", runbook))
         letters = [row for each in self._conditions.values() for row in each.letters]
         if letters:
             first = min(letters, key=lambda row: row.since_ms)
@@ -381,50 +294,6 @@ class ConditionBook:
             text = f"broker {broker_id} throttles: {throttle_ms:,} ms. {wait_advice(WaitCause.THROTTLED)}"
             found.append(Note(text, Runbook.THROTTLED))
         return found
-
-    def _hold_notes(self, holds: list[dict[str, Any]], pages_used: int) -> list[Note]:
-        by_reason: dict[tuple[HoldCause, str], list[dict[str, Any]]] = {}
-        for hold in holds:
-            by_reason.setdefault((HoldCause(hold["reason"]), hold["text"]), []).append(hold)
-        notes = []
-        for (cause, text), held in [*by_reason.items()][:WAITS_NAMED]:
-            words = []
-            if cause in _OF_THE_POOL:
-                words.append(f"pool {100 * pages_used // self._page_count} %")
-            if cause is HoldCause.SHARE or (
-                cause is HoldCause.POOL and (HoldCause.SHARE, "") not in by_reason
-            ):
-                words += [
-                    f"topic {each['topic']} at its share" for each in self._topics() if each["share_full"]
-                ]
-                words += [
-                    f"client {each['client']} at its share" for each in self._clients() if each["share_full"]
-                ]
-            # The topics and clients at their share are already listed.
-            why = "" if cause is HoldCause.SHARE else self._why_held(held[0])
-            words.append(_who_waits(held, why, text or _HOLD_WORDS_OF_MANY.get(cause, why)))
-            notes.append(Note(f"{', '.join(words)}. {self._hold_advice(held[0])}", _HOLD_RUNBOOKS[cause]))
-        if len(by_reason) > WAITS_NAMED:
-            more = {each["client"] for held in [*by_reason.values()][WAITS_NAMED:] for each in held}
-            waits = counted(len(more), "more client waits", "more clients wait")
-            notes.append(Note(f"{waits} for other reasons.", Runbook.CLIENTS_HELD))
-        return notes
-
-    def _hold_advice(self, hold: dict[str, Any]) -> str:
-        cause = HoldCause(hold["reason"])
-        if cause in _OF_THE_POOL and hold["topic"] in self._paused():
-            return f"Topic {hold['topic']} is paused: `kafka-sidecar resume` lets it go on."
-        return _HOLD_ADVICE[cause]
-
-    def _why_held(self, hold: dict[str, Any]) -> str:
-        if hold["text"]:
-            return str(hold["text"])
-        cause = HoldCause(hold["reason"])
-        if cause is HoldCause.SHARE and any(
-            each["share_full"] and each["topic"] == hold["topic"] for each in self._topics()
-        ):
-            return f"topic {hold['topic']} holds its share of the buffer pool"
-        return _HOLD_WORDS[cause]
 
     def status(self, pages_used: int, in_flight_most: int, now_ms: float) -> dict[str, Any]:
         """The keys of status that come from here: brokers, pool, holds, oldest_held."""
@@ -451,7 +320,7 @@ class ConditionBook:
             "partition": row.partition if row.partition >= 0 else None,
             "broker": row.broker if row.broker >= 0 else None,
             "seconds": round((now_ms - row.accepted_ms) / 1e3, 1),
-            "reason": self._reason(row),
+            "reason": self._waits.reason(row),
             "cause": row.cause,
         }
 
@@ -460,7 +329,7 @@ class ConditionBook:
         rows = sorted(
             (row for each in self._conditions.values() for row in each.holds), key=lambda row: row.since_ms
         )
-        return [_hold_of(row, row.since_ms, now_ms) for row in rows[:SHOWN_MAX]]
+        return [hold_row(row, row.since_ms, now_ms) for row in rows[:SHOWN_MAX]]
 
     def _topics(self) -> list[dict[str, Any]]:
         return self._merged("topic", [each.topics for each in self._conditions.values()])
@@ -484,38 +353,3 @@ class ConditionBook:
             }
             for name, (share, pages, is_full) in largest
         ]
-
-
-def _hold_of(row: HoldRow, since_ms: float, now_ms: float) -> dict[str, Any]:
-    return {
-        "client": masked(row.client),
-        "reason": row.cause,
-        "topic": masked(row.topic),
-        "since_seconds": round((now_ms - since_ms) / 1e3, 1),
-        "streams": row.streams,
-        "text": masked(row.text),
-    }
-
-
-def _who_waits(holds: list[dict[str, Any]], why: str, why_many: str = "") -> str:
-    """A phrase such as ``client web waits for 6 s: it is at its rate``. ``holds`` have the same reason and begin with
-    the longest.
-    """
-    names = [*dict.fromkeys(hold["client"] for hold in holds)]
-    lasts = f"for {duration(holds[0]['since_seconds'])}"
-    if holds[0].get("is_broken"):
-        lasts = f"again and again {lasts}"
-    if len(names) == 1:
-        return f"client {names[0]} waits {lasts}" + (why and f": {why}")
-    more = len(names) - WAITS_NAMED
-    *first, last = [*names[:WAITS_NAMED], f"{more} more"] if more > 0 else names
-    why = why_many or why
-    return f"clients {', '.join(first)} and {last} wait {lasts}" + (why and f": {why}")
-
-
-def _why(error: str) -> str:
-    return f": {masked(error).rstrip('.')}" if error else ""
-
-
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:]
