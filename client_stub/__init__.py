@@ -17,7 +17,7 @@ try:
     from client_stub.outbox.delivery import BulkDelivery, Delivery
     from client_stub.outbox.stats import ProducerStats
     from client_stub.producer import Producer
-    from client_stub.records.record_metadata import OffsetRange, RecordMetadata
+    from client_stub.record_metadata import OffsetRange, RecordMetadata
 except ImportError as error:
     if error.name != COMPILED:
         raise

@@ -31,6 +31,7 @@ from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.outbox.stats import ProducerStats
 from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.record_metadata import RecordMetadata
 from client_stub.records.arguments import (
     SEND_FIELDS,
     check_topic,
@@ -42,7 +43,6 @@ from client_stub.records.arguments import (
 from client_stub.records.habits import no_pickle, unknown_argument, unknown_field, with_hints
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers, full_record
-from client_stub.records.record_metadata import RecordMetadata
 from client_stub.records.serializers import Serializer, serializers_of
 from client_stub.system.originals import monotonic
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from client_stub.contract.error_codes import ERROR_CODES, code_row
 from client_stub.contract.wire import LocalCode, Persistence
-from client_stub.records.record_metadata import OffsetRange
+from client_stub.record_metadata import OffsetRange
 
 
 class QueuedRecords(Protocol):

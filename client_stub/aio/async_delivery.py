@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from client_stub.errors import SidecarError
 from client_stub.native.hot import Delivery
 from client_stub.outbox.delivery import BulkDelivery
+from client_stub.record_metadata import RecordMetadata
 from client_stub.records.arguments import checked_wait
-from client_stub.records.record_metadata import RecordMetadata
 
 if TYPE_CHECKING:
     from client_stub.outbox.outbox import Outbox

@@ -18,7 +18,7 @@ from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 
 if TYPE_CHECKING:
     from client_stub.producer import Producer
-    from client_stub.records.record_metadata import RecordMetadata
+    from client_stub.record_metadata import RecordMetadata
 
 UNFINISHED: Final = object()
 """The result of a call that has done part of its work. It keeps its place and is called again soon."""

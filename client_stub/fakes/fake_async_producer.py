@@ -17,9 +17,9 @@ from client_stub.fakes.fake_producer import FailWith, FakeProducer
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.stats import ProducerStats
+from client_stub.record_metadata import RecordMetadata
 from client_stub.records.habits import no_pickle, unknown_field, with_hints
 from client_stub.records.packer import Headers
-from client_stub.records.record_metadata import RecordMetadata
 from client_stub.records.serializers import Serializer
 
 if TYPE_CHECKING:

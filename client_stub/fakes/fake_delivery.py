@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, NoReturn
 from client_stub.errors import SidecarError
 from client_stub.native.hot import OnDelivery, refuses_await
 from client_stub.outbox.delivery import bulk_text, joined
+from client_stub.record_metadata import OffsetRange, RecordMetadata
 from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.habits import no_pickle, with_hints
-from client_stub.records.record_metadata import OffsetRange, RecordMetadata
 from client_stub.system.originals import monotonic
 
 log = logging.getLogger("client_stub")

@@ -20,6 +20,7 @@ from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import BUFFER_BYTES
 from client_stub.outbox.stats import ProducerStats
 from client_stub.producer import Producer
+from client_stub.record_metadata import RecordMetadata
 from client_stub.records.arguments import (
     SEND_FIELDS,
     check_callable,
@@ -34,7 +35,6 @@ from client_stub.records.arguments import (
 from client_stub.records.habits import no_pickle, unknown_field, with_hints
 from client_stub.records.packer import LARGE_BYTES, Headers
 from client_stub.records.record_fields import full_record
-from client_stub.records.record_metadata import RecordMetadata
 from client_stub.records.serializers import Serializer, serializers_of
 from client_stub.records.size_limits import SizeLimits
 

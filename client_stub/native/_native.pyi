@@ -9,8 +9,8 @@ from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.native.hot import OnDelivery
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
+from client_stub.record_metadata import RecordMetadata
 from client_stub.records.packer import Headers
-from client_stub.records.record_metadata import RecordMetadata
 from client_stub.zmtp.frames import Buffer
 
 _Kind = TypeVar("_Kind", bound=type)

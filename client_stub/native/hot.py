@@ -14,6 +14,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from client_stub.errors import SidecarError
-    from client_stub.records.record_metadata import RecordMetadata
+    from client_stub.record_metadata import RecordMetadata
 
 OnDelivery: TypeAlias = "Callable[[SidecarError | None, RecordMetadata | None], object]"

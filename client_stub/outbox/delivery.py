@@ -10,9 +10,9 @@ from client_stub.errors import FORKED_TEXT, ForkedProducer, SidecarError
 from client_stub.native.hot import Delivery, refuses_await
 from client_stub.outbox.callback_log import CallbackLog
 from client_stub.outbox.submission import make_call
+from client_stub.record_metadata import OffsetRange
 from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.habits import no_pickle, with_hints
-from client_stub.records.record_metadata import OffsetRange
 
 if TYPE_CHECKING:
     from client_stub.outbox.submission import BulkPart

@@ -21,7 +21,7 @@ from client_stub.native.hot import (
     run_callbacks,
 )
 from client_stub.outbox.callback_log import CallbackLog
-from client_stub.records.record_metadata import RecordMetadata
+from client_stub.record_metadata import RecordMetadata
 from client_stub.system.log import log
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from client_stub.records.record_metadata import OffsetRange
+from client_stub.record_metadata import OffsetRange
 from client_stub.system.originals import monotonic
 
 COMMIT_FILE: Final = "commit.json"

@@ -20,7 +20,7 @@ from sidecar.tools.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from client_stub.outbox.delivery import Delivery
-    from client_stub.records.record_metadata import RecordMetadata
+    from client_stub.record_metadata import RecordMetadata
     from sidecar.tools.testing.fault_server import FaultServer
 
 OUTCOME_S = 20.0

@@ -15,7 +15,7 @@ from .test_real_kafka import RealHarness
 
 if TYPE_CHECKING:
     from client_stub import Producer
-    from client_stub.records.record_metadata import RecordMetadata
+    from client_stub.record_metadata import RecordMetadata
     from sidecar.tools.testing.daemon import SidecarDaemon
     from sidecar.tools.testing.fake_broker import FakeBroker
     from sidecar.tools.testing.fault_proxy import FaultProxy

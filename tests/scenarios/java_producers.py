@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from client_stub.errors import DeliveryTimeout, MetadataTimeout, SidecarError, error_for
-from client_stub.records.record_metadata import RecordMetadata
+from client_stub.record_metadata import RecordMetadata
 from sidecar.tools.testing.kafka_jars import java_command, resolve_jars
 
 SOURCE: Final = Path(__file__).with_name("JavaProducers.java")

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from client_stub.errors import DeliveryTimeout, SidecarError, error_for
-from client_stub.records.record_metadata import RecordMetadata
+from client_stub.record_metadata import RecordMetadata
 from sidecar.tools.testing.kafka_topics import quiet_config
 
 from .java_producers import NOT_TOLD
