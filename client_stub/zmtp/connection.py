@@ -329,7 +329,8 @@ class ZmtpConnection:
             if metadata is not None:
                 kind = metadata.get(b"socket-type", b"")
                 if kind not in self._peer_types:
-                    raise ZmtpError(f"the peer's socket is a {kind[:20]!r}")
+                    served = " or ".join(sorted(each.decode() for each in self._peer_types))
+                    raise ZmtpError(f"its socket is of the type {kind[:20]!r}, not {served}")
                 self._is_ready = True
                 self._whole_message = self.mechanism.whole_message
         elif name == b"PING" and len(rest) >= 2:

@@ -54,6 +54,41 @@ def test_libzmq_is_heard_and_answered(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kind", ["PAIR", "PUB", "PUSH", "REP", "REQ", "SUB"])
+def test_a_socket_of_a_wrong_type_is_refused_by_its_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    async def test() -> None:
+        async with harness_at(tmp_path) as harness:
+            with dial(harness) as peer:
+                peer.sendall(opening(kind.encode()) + b"".join(encode([b"", b"question"])))
+                await until(lambda: is_closed(peer))
+            assert not harness.messages
+
+    run(test)
+    words = f"is closed: its socket is of the type b'{kind}', not DEALER or ROUTER."
+    assert caplog.records[0].getMessage().endswith(words)
+
+
+def test_a_req_of_libzmq_is_refused_and_not_left_without_an_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with harness_at(tmp_path) as harness:
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            try:
+                asking = context.socket(zmq.REQ)
+                asking.connect(f"ipc://{harness.path}")
+                asking.send(b"let in, and never answered")
+                await until(lambda: caplog.records)
+            finally:
+                context.destroy(linger=0)
+            assert not harness.messages
+
+    run(test)
+    assert "its socket is of the type b'REQ', not DEALER or ROUTER" in caplog.records[0].getMessage()
+
+
 def test_a_peer_that_does_not_read_is_written_to_once_more_when_it_does(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:

@@ -24,7 +24,8 @@ UNATTACHED_MESSAGES_MAX: Final = 128
 UNATTACHED_FREE_MESSAGES: Final = 8
 """Messages of these that are free. Each further one costs points, like a submission that opens nothing."""
 _NULL: Final = Null(b"ROUTER", whole_message=whole_message, encode=encode)
-_PEER_TYPES: Final = frozenset({b"DEALER", b"REQ", b"ROUTER"})
+_PEER_TYPES: Final = frozenset({b"DEALER", b"ROUTER"})
+"""Not REQ, which a ROUTER could serve: its empty first frame is no message of ours, and it would wait for ever."""
 
 
 class StubConnection:

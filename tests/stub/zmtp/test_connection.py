@@ -201,7 +201,7 @@ READY = opening(b"ROUTER")[GREETING_BYTES:]
         (b"\xff" + bytes(8) + b"\x00", "does not speak ZMTP"),
         (b"\xff" + bytes(8) + b"\x7f\x02", "version 2"),
         (GREETING[:12] + b"PLAIN".ljust(20, b"\0") + GREETING[32:], "PLAIN"),
-        (opening(b"PUB"), "'PUB'"),
+        (opening(b"PUB"), "its socket is of the type b'PUB', not ROUTER"),
         (GREETING + as_bytes([b"too early"]), "flags 0x0"),
         (GREETING + b"\x04\x06\x05HELLO", "before READY"),
         (GREETING + b"\x04\x07\x05ERROR\x00", "refuses"),
