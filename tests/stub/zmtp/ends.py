@@ -23,6 +23,11 @@ def null_client(buffers: Buffers | None = None) -> ZmtpConnection:
     return ZmtpConnection(mechanism, ROUTERS, buffers or Buffers(BUFFER_BYTES))
 
 
+def null_server(buffers: Buffers | None = None) -> ZmtpConnection:
+    mechanism = Null(b"ROUTER", whole_message=whole_message, encode=encode)
+    return ZmtpConnection(mechanism, DEALERS, buffers or Buffers(BUFFER_BYTES))
+
+
 def client(server_key: bytes = DAEMON.public, keys: KeyPair = CLIENT) -> ZmtpConnection:
     return ZmtpConnection(CurveClient(b"DEALER", keys, server_key), ROUTERS, Buffers(64 << 10))
 
