@@ -13,6 +13,7 @@ from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.snapshot import (
     EMPTY_SNAPSHOT,
     LEADER_DURING_DELETE,
+    LEADER_EXPIRED,
     WHOLE_TOPIC,
     LeaderHint,
     MetadataSnapshot,
@@ -39,14 +40,17 @@ class MetadataCache:
         self.current: MetadataSnapshot = EMPTY_SNAPSHOT
         self.worker_epoch = worker_epoch
         self.controller_epoch = -1
+        self._expired: set[str] = set()
+        """Topics here that the controller follows no longer."""
 
     def update_metadata(
-        self, request: UpdateMetadata, in_use: Collection[str] = ()
+        self, request: UpdateMetadata, in_use: Collection[str] = (), named: Collection[str] = ()
     ) -> tuple[TopicPartition, ...]:
         """Apply one update. Returns the partitions that it deleted; WHOLE_TOPIC stands for all of a topic.
 
         A topic that a full update does not contain may be deleted, or expired at the controller because other workers
-        do not use it. Topics ``in_use`` here are kept, and the caller must ask for them.
+        do not use it. Topics ``in_use`` here are kept, and the caller must ask for them. A topic that the controller
+        follows no longer is dropped as soon as it is not ``named`` here, without counting as deleted.
 
         Raises StaleUpdate, and counts it in ``stale_updates_refused``, if the controller epoch is lower than one seen
         before, or the worker epoch is another worker's. Then nothing changes. (Kafka: ZkMetadataCache.updateMetadata,
@@ -57,7 +61,10 @@ class MetadataCache:
         deleted: list[TopicPartition] = []
         topics: dict[str, TopicState] = dict(previous.topics)
         if request.is_full or request.partitions:
-            deleted = _apply(topics, request, in_use)
+            deleted = _apply(topics, request, in_use, self._expired)
+        for name in self._expired.difference(named):
+            topics.pop(name, None)
+            self._expired.discard(name)
         self.controller_epoch = request.controller_epoch
         cluster_id = request.cluster_id if request.cluster_id is not None else previous.cluster_id
         nodes = {node.id: node for node in request.brokers}
@@ -89,12 +96,23 @@ class MetadataCache:
 
 
 def _apply(
-    topics: dict[str, TopicState], request: UpdateMetadata, in_use: Collection[str]
+    topics: dict[str, TopicState],
+    request: UpdateMetadata,
+    in_use: Collection[str],
+    expired: set[str],
 ) -> list[TopicPartition]:
-    """Apply the request's partition states to ``topics`` (a private copy). Returns the deleted partitions."""
+    """Apply the request's partition states to ``topics`` (a private copy), and note which topics have ``expired``.
+    Returns the deleted partitions.
+    """
+    if request.is_full:
+        expired.clear()
     by_topic: dict[str, list[PartitionUpdate]] = {}
     for update in request.partitions:
-        by_topic.setdefault(update.topic, []).append(update)
+        if update.leader == LEADER_EXPIRED:
+            expired.add(update.topic)
+        else:
+            expired.discard(update.topic)
+            by_topic.setdefault(update.topic, []).append(update)
     deleted: list[TopicPartition] = []
     if request.is_full:
         for name in [name for name in topics if name not in by_topic and name not in in_use]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sidecar.common.control import PartitionUpdate
 from sidecar.metadata.snapshot import (
     LEADER_DURING_DELETE,
+    LEADER_EXPIRED,
     NO_LEADER_EPOCH,
     WHOLE_TOPIC,
     MetadataSnapshot,
@@ -37,13 +38,17 @@ def diff_snapshots(
 ) -> SnapshotDiff:
     """Partition updates that bring a worker from ``old`` to ``new``.
 
-    Topics in ``expired`` are missing from ``new`` only because they are unused; they are not deletions. Topics in
-    ``gone`` are deletions although ``old`` lacks them: they had expired, and workers may still know them. A topic with
-    a new id is deleted and added in one update, so that nothing of the old one remains.
+    Topics in ``expired`` are missing from ``new`` only because they are unused. They are not deletions: workers that do
+    not use them forget them. Topics in ``gone`` are deletions although ``old`` lacks them: they had expired, and
+    workers may still know them. A topic with a new id is deleted and added in one update, so that nothing of the old
+    one remains.
     """
     updates = [
         PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_DURING_DELETE, NO_LEADER_EPOCH)
         for name in sorted(gone)
+    ]
+    updates += [
+        PartitionUpdate(name, None, WHOLE_TOPIC, LEADER_EXPIRED, NO_LEADER_EPOCH) for name in sorted(expired)
     ]
     for name, topic in old.topics.items():
         after = new.topics.get(name)

@@ -17,6 +17,8 @@ from sidecar.common.model import Node
 NO_LEADER: Final = -1
 LEADER_DURING_DELETE: Final = -2
 """Leader of a partition whose topic is being deleted (Kafka: LeaderAndIsr.LeaderDuringDelete)."""
+LEADER_EXPIRED: Final = -3
+"""With WHOLE_TOPIC: the controller follows the topic no longer, because no client uses it. That is no deletion."""
 WHOLE_TOPIC: Final = -1
 """Stands for all partitions of a deleted topic, if the controller does not know which of them a worker knows."""
 NO_LEADER_EPOCH: Final = -1

@@ -1,10 +1,18 @@
-"""LaneQueues: the partition queues of one lane, by topic and partition."""
+"""LaneQueues: the partition queues of one lane, by topic and partition.
+
+A queue is made when its topic is used, and goes when the topic is forgotten. Of its sequences one number is kept,
+because a broker takes a repeated number for a record that it has. When RESTING_MAX partitions rest so, the lane begins
+a new epoch of its producer id. Under that each partition begins at 0, so their numbers are forgotten. Partitions with
+batches under way change to it one by one, when these have ended, as after any new epoch (producer_id.py).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.partition_queue import PartitionQueue
+from sidecar.producer.partition_sequences import UNCERTAIN, PartitionSequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -15,19 +23,40 @@ if TYPE_CHECKING:
     from sidecar.producer.topic_settings import TopicRules
 
 
+RESTING_MAX: Final = 4_096
+"""Number of partitions of forgotten topics whose next sequence number is kept; some 200 bytes each."""
+
+
 class LaneQueues:
     """Makes the queues of a lane, and finds them. Single-threaded: the worker's loop.
 
     ``ids``: gives the lane's batches their producer id and sequences; None for a lane without these.
     """
 
-    __slots__ = ("_by_topic", "_partitioners", "ids", "number", "opened")
+    __slots__ = (
+        "_by_topic",
+        "_forgotten",
+        "_partitioners",
+        "_resting",
+        "_resting_identity",
+        "ids",
+        "number",
+        "opened",
+        "resting_max",
+    )
 
     def __init__(self, number: int, ids: ProducerIds | None) -> None:
         self.number = number
         self.ids = ids
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._partitioners: dict[str, StickyPartitioner] = {}
+        self.resting_max = RESTING_MAX
+        self._resting: dict[tuple[str, int], int] = {}
+        """(topic, partition) → the sequences of a partition without a queue, as a number (PartitionSequences)."""
+        self._resting_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
+        """The identity of the resting sequences."""
+        self._forgotten: dict[str, None] = {}
+        """Forgotten topics with a partition that cannot rest yet: what its broker has is in doubt."""
         self.opened: dict[str, dict[PartitionQueue, None]] = {}
         """By topic, the partitions in which a lingering batch was opened since the topic's last flush."""
 
@@ -44,9 +73,9 @@ class LaneQueues:
         queues = self._by_topic.setdefault(topic, {})
         queue = queues.get(partition)
         if queue is None:
-            queue = PartitionQueue(
-                topic, partition, self.number, rules.of(topic), has_sequences=self.ids is not None
-            )
+            sequences = None if self.ids is None else self._sequences(topic, partition)
+            queue = PartitionQueue(topic, partition, self.number, rules.of(topic), sequences)
+            self._forgotten.pop(topic, None)
             queue.partitioner = self._partitioners.get(topic)
             queues[partition] = queue
         return queue
@@ -66,9 +95,50 @@ class LaneQueues:
         kept longer.
         """
         self.opened.pop(topic, None)
-        if self._partitioners.pop(topic, None) is not None:
-            for queue in self.of(topic).values():
-                queue.partitioner = None
+        self._partitioners.pop(topic, None)
+        self._let_rest(topic)
+        if self.ids is not None and len(self._resting) > self.resting_max:
+            self.ids.begin_epoch()
+            self._resting.clear()
+            for each in list(self._forgotten):
+                self._let_rest(each)
+
+    def _let_rest(self, topic: str) -> None:
+        """Drop the topic's queues, and keep their next sequence numbers. A queue stays whose broker is in doubt."""
+        queues = self._by_topic.get(topic, {})
+        for partition, queue in list(queues.items()):
+            queue.partitioner = None
+            if queue.is_unused and self._rest(queue):
+                del queues[partition]
+        if queues:
+            self._forgotten[topic] = None
+        else:
+            self._by_topic.pop(topic, None)
+            self._forgotten.pop(topic, None)
+
+    def _rest(self, queue: PartitionQueue) -> bool:
+        """Keep what is needed of the queue's sequences. False if that is more than a number."""
+        sequences = queue.sequences
+        if sequences is None or self.ids is None:
+            return True
+        if sequences.identity != self.ids.identity:
+            # It begins at 0 under the present identity.
+            return not (sequences.in_flight or sequences.parked)
+        if not sequences.is_settled:
+            return False
+        if sequences.next_sequence or sequences.recreations:
+            if self._resting_identity != sequences.identity:
+                self._resting.clear()
+                self._resting_identity = sequences.identity
+            self._resting[queue.topic, queue.partition] = sequences.to_number()
+        return True
+
+    def _sequences(self, topic: str, partition: int) -> PartitionSequences:
+        """The sequences of a partition that gets a queue."""
+        number = self._resting.pop((topic, partition), None)
+        if number is None or self.ids is None or self._resting_identity != self.ids.identity:
+            return PartitionSequences()
+        return PartitionSequences.from_number(self._resting_identity, number)
 
     def forget_recreated(self, before: MetadataSnapshot, after: MetadataSnapshot) -> None:
         """Forget the sequences of topics that have a new id or are gone: no broker knows a producer of these logs."""
@@ -80,3 +150,7 @@ class LaneQueues:
                 for queue in queues.values():
                     if queue.sequences is not None:
                         queue.sequences.forget()
+        for key, number in self._resting.items():
+            old, new = before.topics.get(key[0]), after.topics.get(key[0])
+            if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
+                self._resting[key] = number | UNCERTAIN

@@ -76,8 +76,7 @@ class PartitionQueue:
         partition: int,
         lane: int,
         settings: TopicSettings,
-        *,
-        has_sequences: bool = False,
+        sequences: PartitionSequences | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -87,12 +86,13 @@ class PartitionQueue:
         self.load = 0
         self.batches: deque[ProducerBatch] = deque()
         self.express: deque[ProducerBatch] = deque()
-        self.sequences = PartitionSequences() if has_sequences else None
+        self.sequences = sequences
+        """None in a lane without a producer id."""
         self.behind: PartitionQueue | None = None
         """The partition's queue in another lane, whose batches go first: acks was changed while there was a backlog."""
         self.follower: PartitionQueue | None = None
         """The queue of the partition that waits for this one."""
-        self.next_order = 0
+        self.next_order = 1
         """Order of the next batch that is drained for the first time."""
         self.passes = 0
         """Number of express batches that have passed the first batch of the backlog."""
@@ -272,6 +272,19 @@ class PartitionQueue:
             if self.again is not None:
                 del self.again[self]
                 self.again = None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has no batch, in its deques or on the wire, and nothing else refers to it."""
+        return not (
+            self.batches
+            or self.express
+            or self.wire_count
+            or self.timer_serial
+            or self.line is not None
+            or self.behind is not None
+            or self.follower is not None
+        )
 
     def waiting_for(self) -> str:
         """Why a batch that was never sent is still here, as part of an error text."""

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
 
 
+UNCERTAIN: Final = 1
+"""Bit of :meth:`PartitionSequences.to_number`: the topic may have been recreated, or the numbers be in doubt."""
+_ACKED: Final = 2
 NO_GAP: Final = 1 << 62
 """Higher than any order of a batch."""
 
@@ -142,6 +145,41 @@ class PartitionSequences:
         self.known_until_ms = 0.0
         self.unresolved = False
         self.close_gap()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is known, awaited or doubted under the identity but how many records its broker has."""
+        return not (
+            self.in_flight
+            or self.parked
+            or self.unresolved
+            or self.renumber
+            or self.refuses_next
+            or self.lost_order >= 0
+            or self.acked_next != self.next_sequence
+        )
+
+    def to_number(self) -> int:
+        """The state of settled sequences as one number, for :meth:`from_number`."""
+        number = self.next_sequence << 2
+        if self.acked_order >= 0:
+            number |= _ACKED
+        if self.takes_epoch or self.recreations:
+            number |= UNCERTAIN
+        return number
+
+    @classmethod
+    def from_number(cls, identity: ProducerIdAndEpoch, number: int) -> PartitionSequences:
+        """Settled sequences as they were. What is only an advantage is not kept: for how long the broker surely knows
+        the identity, and whether it sets the timestamps. Orders begin again at 1.
+        """
+        sequences = cls()
+        sequences.identity = identity
+        sequences.next_sequence = sequences.acked_next = number >> 2
+        sequences.acked_order = 0 if number & _ACKED else -1
+        if number & UNCERTAIN:
+            sequences.forget()
+        return sequences
 
     def close_gap(self) -> None:
         """Note that nothing is to be renumbered any more."""

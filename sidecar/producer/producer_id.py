@@ -129,9 +129,12 @@ class ProducerIds:
         log.log(level, "No producer id yet: %s (%s).", row.name, self.why_none)
         return refused
 
-    def _bump(self) -> None:
-        """Start a new epoch without asking a broker (KIP-360), or request a new id when the epochs are used up."""
-        self.epoch_bumps += 1
+    def begin_epoch(self) -> None:
+        """Start a new epoch without asking a broker (KIP-360), or request a new id when the epochs are used up.
+
+        Each partition begins at 0 under it, as soon as nothing of it is unsettled under the old one. A late copy of an
+        old batch is then refused by its broker, because its epoch is lower.
+        """
         producer_id, epoch = self.identity
         if epoch >= EPOCH_MAX:
             log.info("Producer id %d has used up its epochs; a new one is asked for.", producer_id)
@@ -367,7 +370,8 @@ class ProducerIds:
             return renumbered
         if sequences.identity == self.identity:
             # The first partition of an incident takes a new epoch; the others then use that epoch.
-            self._bump()
+            self.epoch_bumps += 1
+            self.begin_epoch()
         sequences.restart(NO_PRODUCER_ID)
         return renumbered
 

@@ -142,7 +142,7 @@ class Driver:
         now_ms = self._clock.now_ms()
         try:
             in_use = self._topics.in_use() if update.is_full else set[str]()
-            deleted = self._cache.update_metadata(update, in_use)
+            deleted = self._cache.update_metadata(update, in_use, self._topics.names)
         except StaleUpdate as stale:
             self._counters.inc("stale_updates_refused_total")
             log.warning("Refused a metadata push: %s", stale)

@@ -10,7 +10,13 @@ import pytest
 from sidecar.common.control import PartitionUpdate, UpdateError, UpdateMetadata
 from sidecar.common.model import Node, TopicPartition
 from sidecar.metadata.cache import MetadataCache, StaleUpdate
-from sidecar.metadata.snapshot import EMPTY_SNAPSHOT, LEADER_DURING_DELETE, WHOLE_TOPIC, LeaderHint
+from sidecar.metadata.snapshot import (
+    EMPTY_SNAPSHOT,
+    LEADER_DURING_DELETE,
+    LEADER_EXPIRED,
+    WHOLE_TOPIC,
+    LeaderHint,
+)
 
 from .answers import topic_id
 
@@ -191,3 +197,28 @@ def test_the_deletion_of_a_whole_topic_needs_no_knowledge_of_its_partitions(cach
         "what follows in the same update is of the topic that came again"
     )
     assert set(cache.current.topics) == {"t", "u"}
+
+
+@pytest.mark.rule("U4")
+def test_an_expired_topic_is_dropped_without_being_deleted_once_no_client_names_it(
+    cache: MetadataCache,
+) -> None:
+    expired = request(state("t", WHOLE_TOPIC, LEADER_EXPIRED), state("u", WHOLE_TOPIC, LEADER_EXPIRED))
+    assert cache.update_metadata(expired, named={"u"}) == ()
+    assert set(cache.current.topics) == {"u"}
+    assert cache.update_metadata(request(), named={"u"}) == ()
+    assert set(cache.current.topics) == {"u"}
+    assert cache.update_metadata(request()) == ()
+    assert not cache.current.topics
+
+
+@pytest.mark.rule("U4")
+def test_a_topic_that_is_followed_again_has_not_expired(cache: MetadataCache) -> None:
+    cache.update_metadata(request(state("t", WHOLE_TOPIC, LEADER_EXPIRED)), named={"t"})
+    cache.update_metadata(request(state("t", 0, 3, epoch=1)), named={"t"})
+    cache.update_metadata(request())
+    assert cache.current.partition_count("t") == 2
+    cache.update_metadata(request(state("t", WHOLE_TOPIC, LEADER_EXPIRED)), named={"t"})
+    cache.update_metadata(request(state("t", 0), is_full=True))
+    cache.update_metadata(request())
+    assert cache.current.partition_count("t") == 1

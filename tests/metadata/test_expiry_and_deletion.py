@@ -32,7 +32,7 @@ class Worker:
     def hear(self, update: UpdateMetadata) -> tuple[set[str], set[str]]:
         """(topics of which something was deleted, topics to ask for)."""
         in_use = self.in_use if update.is_full else set[str]()
-        deleted = self.cache.update_metadata(update, in_use)
+        deleted = self.cache.update_metadata(update, in_use, self.in_use)
         named = {each.topic for each in update.partitions}
         return {each.topic for each in deleted}, in_use & self.cache.current.topics.keys() - named
 

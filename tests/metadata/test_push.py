@@ -14,7 +14,13 @@ from sidecar.controller.cluster import update_metadata
 from sidecar.controller.cluster.update_metadata import QUEUE_MAX, REPLY_TIMEOUT_S, MetadataPusher
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
-from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
+from sidecar.metadata.snapshot import (
+    LEADER_EXPIRED,
+    WHOLE_TOPIC,
+    MetadataSnapshot,
+    PartitionState,
+    TopicState,
+)
 from tests.patience import PATIENCE_S, TEST_S
 
 from .answers import NODES, topic_id
@@ -198,7 +204,8 @@ def test_random_histories_keep_every_worker_in_step() -> None:
 @pytest.mark.rule("U1")
 def test_a_topic_nobody_uses_is_not_a_deletion() -> None:
     old, new = snapshot(1, {"t": [1], "u": [2]}), snapshot(2, {"u": [2]})
-    assert diff_snapshots(old, new, frozenset({"t"})).partitions == ()
+    (expired,) = diff_snapshots(old, new, frozenset({"t"})).partitions
+    assert (expired.topic, expired.partition, expired.leader) == ("t", WHOLE_TOPIC, LEADER_EXPIRED)
     assert [each.leader for each in diff_snapshots(old, new).partitions] == [-2]
 
 

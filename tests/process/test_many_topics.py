@@ -15,6 +15,7 @@ from client_stub import Producer, errors
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
+from sidecar.tools.testing.process_stats import anonymous_rss_mb
 from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -23,6 +24,9 @@ TOPICS = 3 * STREAMS_MAX
 ROUNDS = 3
 CLIENTS = 6
 TOPICS_EACH = 180
+MANY = 6_000
+FLAT_MB = 2.0
+"""Growth allowed to a worker over the second half of these topics. It was 10 MB."""
 PATIENCE_S = 240.0
 
 
@@ -99,3 +103,31 @@ def test_topics_that_a_full_table_refused_go_on_when_others_have_left(broker: Fa
             producer.close()
         last.flush(PATIENCE_S)
         assert all(each.result(0).offset == 0 for each in sent)
+
+
+def test_the_memory_of_a_worker_is_flat_over_any_number_of_topics() -> None:
+    """One record to each, one topic after the other. Partitions rest, and begin again under new epochs."""
+    names = [f"t{number}" for number in range(MANY)]
+    with (
+        FakeBroker(dict.fromkeys(names, 1)) as broker,
+        SidecarDaemon(
+            broker.bootstrap_servers, settings={"daemon.workers": 1, "metadata.max.idle.ms": 5_000}
+        ) as daemon,
+        Producer(run_dir=daemon.run_dir, delivery_timeout_ms=PATIENCE_S * 1e3) as producer,
+    ):
+        (worker,) = daemon.worker_pids()
+        half_mb = 0.0
+        for number, name in enumerate(names, 1):
+            producer.send(name, name.encode())
+            if number % 100 == 0:
+                producer.flush(PATIENCE_S)
+            if number == MANY // 2:
+                half_mb = anonymous_rss_mb(worker)
+        assert anonymous_rss_mb(worker) - half_mb < FLAT_MB
+        for name in names[:50]:
+            producer.send(name, b"again")
+        producer.flush(PATIENCE_S)
+        assert daemon.worker_pids() == [worker]
+        for number, name in enumerate(names):
+            expected = [name.encode(), b"again"] if number < 50 else [name.encode()]
+            assert [each.value for each in broker.records(name)] == expected

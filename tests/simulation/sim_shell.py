@@ -123,8 +123,8 @@ class SimShell:
         self.connections: dict[int, Connection] = {}
         self.down_until_ms = dict.fromkeys([*self.cluster.nodes, *map(second_of, self.cluster.nodes)], 0.0)
         self.calm = SimCalm()
-        self.lags = random.Random(f"lags {seed}")
-        """Draws of its own: a world with brokers that lag behind is the same in all else."""
+        self.forgets, self.lags = random.Random(f"forgets {seed}"), random.Random(f"lags {seed}")
+        """Draws of their own: a world whose partitions rest, or whose brokers lag behind, is the same in all else."""
         self.lag_rate = 0.2 if seed % 2 and self.cluster.has_topic_ids else 0.0
         self.version = 0
         self.snapshot = self.describe()

@@ -19,6 +19,7 @@ from producer.harness import TOPIC
 from client_stub.contract.wire import Persistence
 from sidecar.common.model import broker_of
 from sidecar.producer.broker_memory import TIMESTAMP_AGE_MS
+from sidecar.producer.lane_queues import RESTING_MAX
 from sidecar.producer.topic_settings import TopicRules
 
 from .sim_calm import PATIENCE_MS
@@ -26,6 +27,8 @@ from .sim_ledger import Payload
 from .sim_shell import START_MS, SimShell
 from .sim_theme import NEVER_MS, RECREATED, SANE_MS
 
+FORGET_RATE = 0.2
+"""Of the submissions before which the partitions rest."""
 PAUSE_MS_MAX = 1_500.0
 """Over before the faults are."""
 
@@ -138,7 +141,21 @@ class SimWorld(SimShell):
 
     # --- submissions and faults -----------------------------------------------------------------------------
 
+    def let_rest(self) -> None:
+        """The table of topics is short of names: this one's is given to another until its next record. Partitions with
+        nothing under way keep a number, or nothing under a new epoch."""
+        queues = self.accumulator.lanes[self.lane]
+        queues.resting_max = self.forgets.choice((0, 1, RESTING_MAX))
+        before, epoch = len(list(queues)), self.ids.identity
+        queues.forget_topic(TOPIC)
+        self.happened["partition rested"] += before - len(list(queues))
+        self.happened["epoch begun for resting partitions"] += self.ids.identity != epoch
+        for queue in queues:  # its records keep the topic
+            queues.opened.setdefault(TOPIC, {})[queue] = None
+
     def submit(self) -> None:
+        if self.forgets.random() < FORGET_RATE:
+            self.let_rest()
         rng = self.random
         records = []
         client, is_express = self.draw_client()

@@ -60,6 +60,8 @@ FAULTS = {
     "topic takes no older records",
     "topic's limit lowered",
     "went express",
+    "partition rested",
+    "epoch begun for resting partitions",
 }
 """Faults of the model: all of them must have happened in a run of some size."""
 

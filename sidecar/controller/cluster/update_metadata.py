@@ -162,7 +162,8 @@ class MetadataPusher:
     ) -> None:
         """Send the differences to the workers, if there are any.
 
-        ``expired`` topics were dropped from the controller's list because they are not used; workers keep them.
+        ``expired`` topics were dropped from the controller's list because they are not used. Workers forget them too,
+        unless one of their clients has named the topic.
         ``gone`` topics had expired and are deleted now.
         """
         self._snapshot = new

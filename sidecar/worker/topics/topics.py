@@ -5,7 +5,7 @@ dropped.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from client_stub.contract.wire import WORD_UNPARTITIONED, LocalCode
@@ -382,6 +382,11 @@ class Topics:
             if queue is not None and code in _FATAL_TOPIC_ERRORS:
                 for each in (queue,) if queue.express is None else (queue.express, queue):
                     self.waiting.refuse(each, _FATAL_TOPIC_ERRORS[code], now_ms)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Topics with a queue here: a client names them, or did so until lately."""
+        return self._queues.keys()
 
     def take_used(self) -> list[str]:
         """Topics used since the last call, or with records here. The controller renews their expiry (M1).
