@@ -40,6 +40,7 @@ TEST_ARGS ?=
 
 UNIT := not process and not kafka and not spark
 PROCESS := (process or kafka) and not spark
+PROCESS_FOLDERS := cluster process scenarios spark
 # Unit tests work and process tests wait: of the first there is one for each CPU at a time, of the second always four.
 # A file stays together where its tests share a broker.
 CPUS := $(shell nproc)
@@ -85,8 +86,9 @@ demo-mock: $(STAMPS)/mock $(STAMPS)/flights
 bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 	@$(PY) -m sidecar bench $(BENCH_ARGS)
 
-quick: $(STAMPS)/java $(STAMPS)/dev
-	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(TEST_ARGS)
+# Needs neither Java nor Spark. Tests of the folders left out start processes, or need packages that are not installed.
+quick: $(STAMPS)/quick
+	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(addprefix --ignore=tests/,$(PROCESS_FOLDERS)) $(TEST_ARGS)
 
 test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
@@ -169,7 +171,7 @@ $(STAMPS)/host: sidecar/tools/demo/check_host.py
 	@$(PYTHON) sidecar/tools/demo/check_host.py --without-java
 	@mkdir -p $(STAMPS) && touch $@
 
-# Of all but demo-mock and the packages: first of what they need, so that a missing tool is said before any download.
+# First of what a target needs, so that a missing tool is reported before any download.
 $(STAMPS)/java: sidecar/tools/demo/check_host.py
 	@[ -z "$(PYTHON)" ] || $(PYTHON) sidecar/tools/demo/check_host.py
 	@mkdir -p $(STAMPS) && touch $@
@@ -184,6 +186,12 @@ $(STAMPS)/packages-mock: pyproject.toml sidecar/tools/demo/requirements.py $(STA
 	@echo "== Python packages for the demo without Java and Spark"
 	@$(PY) sidecar/tools/demo/requirements.py demo --without spark > .demo/requirements-mock.txt
 	@$(PIP) install --quiet --requirement .demo/requirements-mock.txt
+	@touch $@
+
+$(STAMPS)/packages-quick: pyproject.toml sidecar/tools/demo/requirements.py $(STAMPS)/venv
+	@echo "== Python packages for quick (120 MB the first time)"
+	@$(PY) sidecar/tools/demo/requirements.py quick > .demo/requirements-quick.txt
+	@$(PIP) install --quiet --requirement .demo/requirements-quick.txt
 	@touch $@
 
 $(STAMPS)/packages-%: pyproject.toml sidecar/tools/demo/requirements.py $(STAMPS)/venv
@@ -202,6 +210,9 @@ $(STAMPS)/demo: $(STAMPS)/packages-demo $(STAMPS)/kernel
 	@touch $@
 
 $(STAMPS)/mock: $(STAMPS)/packages-mock $(STAMPS)/kernel
+	@touch $@
+
+$(STAMPS)/quick: $(STAMPS)/packages-quick $(STAMPS)/kernel
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/packages-dev $(STAMPS)/kernel

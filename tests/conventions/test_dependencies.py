@@ -53,20 +53,25 @@ RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "curve", "arrow", "spark", "d
 """Extras of people who run the product; "dev" has the tools of those who change it."""
 
 
+NOT_OF_QUICK: Final = {"aws_msk_iam_sasl_signer": ["aws-msk-iam-sasl-signer-python"]}
+"""Distributions of another name than their module that `make quick` does not install."""
+
+
 def _name(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 @cache
 def distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
+    return {**NOT_OF_QUICK, **packages_distributions()}
 
 
 @cache
 def declared() -> dict[str, frozenset[str]]:
-    """Distributions by extra, as pyproject.toml has them."""
+    """Distributions by extra, as pyproject.toml has them; "dev" with those of "quick"."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = {BASE: project["dependencies"], **project["optional-dependencies"]}
+    lists["dev"] = [*lists["dev"], *lists["quick"]]
     return {
         extra: frozenset(
             _name(match[0]) for each in wanted if (match := re.match(r"[\w.-]+", each)) is not None

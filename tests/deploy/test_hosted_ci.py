@@ -65,17 +65,21 @@ def commands_of(target: str, stamps: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_demo_without_java_asks_for_none_and_the_others_ask_first(tmp_path: Path) -> None:
+def test_targets_without_java_ask_for_none_and_the_others_ask_first(tmp_path: Path) -> None:
     check = re.compile(r"check_host\.py( --without-java)?$")
     for target in ("demo", "demo-mock", "bench", "quick", "test", "check-host"):
         commands = commands_of(target, tmp_path / "stamps")
         first = next(found for each in commands if (found := check.search(each)))
-        assert bool(first[1]) is (target == "demo-mock"), target
+        assert bool(first[1]) is (target in {"demo-mock", "quick"}), target
         before = "\n".join(commands[: next(i for i, each in enumerate(commands) if check.search(each))])
         assert "pip" not in before, "nothing is downloaded before"
     mock = "\n".join(commands_of("demo-mock", tmp_path / "stamps"))
     assert "kafka_jars" not in mock and "demo --without spark" in mock
     assert "sidecar demo --mock" in mock
+    quick = "\n".join(commands_of("quick", tmp_path / "stamps"))
+    assert (
+        "kafka_jars" not in quick and "requirements.py quick" in quick and "requirements.py dev" not in quick
+    )
 
 
 def test_the_quick_job_runs_every_python_that_is_promised() -> None:

@@ -1,4 +1,4 @@
-"""Goal: docs/scenarios.md names tests that exist, and leaves out none of this folder."""
+"""Goal: docs/scenarios.md names tests that exist, and leaves out none of tests/scenarios."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
+SCENARIOS = ROOT / "tests" / "scenarios"
 
 
 def named() -> set[tuple[Path, str]]:
     found = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "scenarios.md").read_text())
-    return {(ROOT / path if "/" in path else HERE / path, test) for path, test in found}
+    return {(ROOT / path if "/" in path else SCENARIOS / path, test) for path, test in found}
 
 
 def test_every_test_that_the_table_names_is_there() -> None:
@@ -26,7 +26,7 @@ def test_every_test_that_the_table_names_is_there() -> None:
 def test_every_scenario_is_in_the_table() -> None:
     here = {
         (path, test)
-        for path in HERE.glob("test_*.py")
+        for path in SCENARIOS.glob("test_*.py")
         for test in re.findall(r"^def (test_[a-z]{2}_\d\d_\w+)\(", path.read_text(), re.MULTILINE)
     }
     assert here
