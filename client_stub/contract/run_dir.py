@@ -17,6 +17,8 @@ from typing import Final
 
 RUN_DIR_VARIABLE: Final = "KAFKA_SIDECAR_RUN_DIR"
 CONTROL_SOCKET: Final = "control.sock"
+LOCK_FILE: Final = "daemon.lock"
+"""A daemon holds a flock on it for its life."""
 
 
 def default_run_dir() -> str:

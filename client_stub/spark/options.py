@@ -9,12 +9,14 @@ from typing import Final, NamedTuple
 from client_stub.contract.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
-_OWN: Final = ("topic", "sidecar.run_dir", "delivery", "window", "max.block.ms")
+_OWN: Final = ("topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms")
 REPORT: Final = "sidecar.report"
 """Internal: the folder in which a write leaves its counts for the pipeline."""
 _KNOWN: Final = frozenset({*_OWN, REPORT, "checkpointlocation", "queryname"})
 """Our options, and those of Spark's streams that Spark passes to every sink: queryName() sets one, too."""
 SERVERS: Final = "kafka.bootstrap.servers"
+_TABLES: Final = ("daemon.", "pool.", "dead_letters.", "http.", "log.")
+"""Tables of the daemon's settings: with sidecar.autostart they are options by the names ``sidecar.pool.path`` …"""
 _SERIALIZERS: Final = frozenset({"kafka.key.serializer", "kafka.value.serializer"})
 
 
@@ -31,6 +33,9 @@ class Options(NamedTuple):
     report: str = ""
     """The folder for the counts of this write; empty for none."""
 
+    settings: tuple[tuple[str, str], ...] | None = None
+    """With sidecar.autostart: those of the daemon that each host starts for itself. ``run_dir`` is then empty."""
+
     @property
     def asked(self) -> dict[str, str]:
         return {"bootstrap.servers": self.servers} if self.servers else {}
@@ -38,7 +43,9 @@ class Options(NamedTuple):
 
 def read_options(options: Mapping[str, str]) -> Options:
     """Parse the options. Raises ValueError, in one line, for an option that is not supported."""
-    run_dir = options.get("sidecar.run_dir") or default_run_dir()
+    autostart = _flag(options, "sidecar.autostart")
+    settings = _settings_of(options) if autostart else None
+    run_dir = "" if autostart else options.get("sidecar.run_dir") or default_run_dir()
     delivery = options.get("delivery", "at_least_once")
     if delivery == "exactly_once":
         raise ValueError(
@@ -49,8 +56,8 @@ def read_options(options: Mapping[str, str]) -> Options:
         raise ValueError(f"kafka_sidecar: delivery={delivery} is not known; use at_least_once.")
     for name in options:
         if name.startswith("kafka."):
-            _check_kafka_option(name)
-        elif name not in _KNOWN:
+            _check_kafka_option(name, autostart=autostart)
+        elif name not in _KNOWN and not (autostart and _is_of_daemon(name)):
             found = get_close_matches(name, _OWN, n=1)
             hint = f"did you mean '{found[0]}'?" if found else f"options are {', '.join(_OWN)}."
             raise ValueError(f"kafka_sidecar: option '{name}' is not known; {hint}")
@@ -63,7 +70,35 @@ def read_options(options: Mapping[str, str]) -> Options:
     max_block_ms = _number(options, "max.block.ms", 60_000)
     if max_block_ms < 0:
         raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
-    return Options(topic, run_dir, window, max_block_ms, options.get(SERVERS, ""), options.get(REPORT, ""))
+    servers, report = options.get(SERVERS, ""), options.get(REPORT, "")
+    return Options(topic, run_dir, window, max_block_ms, servers, report, settings)
+
+
+def _is_of_daemon(name: str) -> bool:
+    return name.startswith(tuple(f"sidecar.{table}" for table in _TABLES))
+
+
+def _settings_of(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The daemon's configuration: ``kafka.*`` by Kafka's names, and the daemon's own tables."""
+    if options.get("sidecar.run_dir"):
+        raise ValueError(
+            "kafka_sidecar: sidecar.autostart and sidecar.run_dir exclude each other: the daemon that is started has a "
+            "run directory of its own."
+        )
+    if not options.get(SERVERS):
+        raise ValueError(f"kafka_sidecar: sidecar.autostart needs the option {SERVERS}.")
+    kafka = {
+        name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")
+    }
+    own = {name.removeprefix("sidecar."): value for name, value in options.items() if _is_of_daemon(name)}
+    return tuple(sorted({**kafka, **own}.items()))
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in {"true", "false"}:
+        raise ValueError(f"kafka_sidecar: option {name}={text} must be true or false.")
+    return text == "true"
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
@@ -76,13 +111,14 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
         raise ValueError(f"kafka_sidecar: option {name}={text} must be a whole number.") from None
 
 
-def _check_kafka_option(name: str) -> None:
+def _check_kafka_option(name: str, *, autostart: bool) -> None:
     if name in _SERIALIZERS:
         raise ValueError(
             f"kafka_sidecar: option '{name}' is not supported: keys and values are written as string or binary columns."
         )
-    if name != SERVERS:
+    if name != SERVERS and not autostart:
         raise ValueError(
             f"kafka_sidecar: option '{name}' is a setting of the daemon, which all its clients share; "
-            f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option."
+            f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option, or let each host "
+            "start a daemon for this query by sidecar.autostart=true."
         )

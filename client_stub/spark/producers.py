@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from client_stub.producer import Producer
+from client_stub.spark.autostart import ensure_daemon
 
 if TYPE_CHECKING:
     from client_stub.spark.options import Options
@@ -27,13 +28,17 @@ class ProducerCache:
         self._producers: OrderedDict[tuple[int, str, float, str], Producer] = OrderedDict()
 
     def producer_for(self, options: Options) -> Producer:
-        place = (os.getpid(), options.run_dir, options.max_block_ms, options.servers)
+        """Raises DaemonNotStarted. With sidecar.autostart the daemon is looked for at each task: one that had no client
+        for long has ended.
+        """
+        run_dir = options.run_dir if options.settings is None else ensure_daemon(dict(options.settings))
+        place = (os.getpid(), run_dir, options.max_block_ms, options.servers)
         producer = self._producers.pop(place, None)
         if producer is not None and not producer.takes_records:
             producer.close(0)
             producer = None
         if producer is None:
-            producer = Producer(options.run_dir, client_name="spark", max_block_ms=options.max_block_ms)
+            producer = Producer(run_dir, client_name="spark", max_block_ms=options.max_block_ms)
             producer._asked = options.asked
         self._producers[place] = producer
         while len(self._producers) > PRODUCERS_KEPT_MAX:

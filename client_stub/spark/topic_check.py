@@ -17,6 +17,7 @@ from client_stub.errors import (
 )
 from client_stub.io.daemon_address import control_path
 from client_stub.io.topic_lookup import TopicLookup
+from client_stub.spark.autostart import check_settings
 from client_stub.spark.options import SERVERS, Options
 from client_stub.system.originals import monotonic
 
@@ -30,8 +31,11 @@ def check_topic(options: Options) -> None:
     """Raises ValueError, in one line, when no record can go to the topic that the option names.
 
     Without a daemon on the driver's host nothing is checked: the executors may have daemons, and the first task
-    reports the error. The same holds while Kafka is not reachable.
+    reports the error. The same holds while Kafka is not reachable. With sidecar.autostart the settings are checked.
     """
+    if options.settings is not None:
+        check_settings(options.settings)
+        return
     if not (options.topic or options.servers) or not os.path.exists(control_path(options.run_dir)):  # noqa: PTH110
         return
     look_ms = min(TOPIC_LOOK_MS, options.max_block_ms)

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 
 from client_stub.errors import DaemonUnreachable, SidecarError
 from client_stub.outbox.delivery import BulkDelivery
+from client_stub.spark.autostart import DaemonNotStarted
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.write_report import TaskProgress, TaskWritten
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 _cache = ProducerCache()
 _HINT = (
-    "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names its run directory."
+    "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names its run directory, and "
+    "sidecar.autostart=true starts one."
 )
 _RECORD: Final = re.compile(r"^record (\d+): ")
 """How send_arrow() names a row of its table."""
@@ -77,7 +79,7 @@ def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, opti
             settle()
     except DaemonUnreachable as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
-    except (SidecarError, TypeError, ValueError) as error:
+    except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error)}") from error
     finally:
         progress.close()

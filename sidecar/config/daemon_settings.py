@@ -43,6 +43,15 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         0,
         86_400,
     ),
+    Setting(
+        "daemon.idle_timeout_s",
+        ValueKind.NUMBER,
+        0.0,
+        "A daemon that has had no client for this time drains and ends, such as one that was started for a single job. "
+        "0: never.",
+        0,
+        31_536_000,
+    ),
     integer(
         "daemon.clients_max", 1_024, 16, 65_535, "Clients that may be connected or have records pending."
     ),

@@ -33,6 +33,7 @@ LIVE: Final = frozenset(
         "daemon.client_ack_timeout_s",
         "daemon.client_grace_s",
         "daemon.shutdown_timeout_s",
+        "daemon.idle_timeout_s",
         "daemon.unlisted_clients",
         "dead_letters.max_bytes",
         "dead_letters.when_full",

@@ -31,6 +31,7 @@ from sidecar.controller.front.client_answers import ClientAnswers
 from sidecar.controller.front.control_endpoint import ControlEndpoint, open_control
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import REPEAT_S, StopRequests, StopStep
+from sidecar.controller.idle_watch import IdleWatch
 from sidecar.controller.lost_run_dir import LostRunDir
 from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.rundir.run_dir import RunDir
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 UNREACHABLE_REMINDER_S = 60.0
 _HELD = "records_held"
+_ACCEPTED = "records_accepted_total"
 
 
 class Daemon:
@@ -342,11 +344,22 @@ class Daemon:
 
     async def _look(self) -> None:
         lost = LostRunDir(self.run_dir, self.store.path, self._publish_all)
+        idle = IdleWatch(self._loop.time())
         while True:
             await asyncio.sleep(LOOK_S)
+            timeout_s = self.config.number("daemon.idle_timeout_s")
+            if idle.is_over(self._clients(), self.store.total(_ACCEPTED), timeout_s, self._loop.time()):
+                self.ask_stop(f"No client for {timeout_s:g} s (daemon.idle_timeout_s)")
+                return
             if self._overview.tick():
                 self.changed()
             lost.look(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
+
+    def _clients(self) -> int:
+        """At least 1 while a worker is away: its clients come back."""
+        ready = self.supervisor.ready
+        away = self.config.integer("daemon.workers") - len(ready)
+        return max(away, 0) + sum(self.store.clients_connected(each.identity.slot) for each in ready)
 
     def _publish_all(self) -> None:
         self.run_dir.files.publish_segment(self.store.path)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from client_stub.contract.run_dir import LOCK_FILE
 from sidecar.controller.lost_run_dir import LostRunDir
 from sidecar.controller.rundir.published import read_json
-from sidecar.controller.rundir.run_dir import LOCK_FILE, RunDir
+from sidecar.controller.rundir.run_dir import RunDir
 
 SEGMENT = Path("/dev/shm/kafka-sidecar-own.segment")
 

@@ -116,12 +116,12 @@ def test_every_option_of_the_sink_is_on_the_page() -> None:
         node.args[place].value
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        for place, callee in ((0, "get"), (1, "_number"))
+        for place, callee in ((0, "get"), (1, "_number"), (1, "_flag"))
         if (getattr(node.func, "attr", None) == callee or getattr(node.func, "id", None) == callee)
         and len(node.args) > place
         and isinstance(node.args[place], ast.Constant)
     }
-    assert asked == {"topic", "sidecar.run_dir", "delivery", "window", "max.block.ms"}
+    assert asked == {"topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms"}
     section = SPARK.split("## Options")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == asked | {"kafka.bootstrap.servers"}
 

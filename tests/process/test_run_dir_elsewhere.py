@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from client_stub import Producer
+from client_stub.contract.run_dir import LOCK_FILE
 from client_stub.contract.wire import (
     CLIENT_ID_BYTES,
     IPC_PATH_BYTES_MAX,
@@ -21,7 +22,6 @@ from client_stub.contract.wire import (
     Kind,
 )
 from client_stub.io.daemon_address import hello_flags, worker_path
-from sidecar.controller.rundir.run_dir import LOCK_FILE
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.mock_broker import MockBroker
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from client_stub.spark.autostart import HOME_VARIABLE
 from tests.stub.conftest import run_dir  # noqa: F401 (a fixture)
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -25,6 +28,8 @@ def spark() -> Iterator[object]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # The workers must find the packages also when they are not installed.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Of daemons that tasks start: the JVM hands its environment on to the Python workers.
+    os.environ[HOME_VARIABLE] = home = tempfile.mkdtemp(prefix="ks-", dir="/tmp")
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests of the data source")
@@ -36,6 +41,7 @@ def spark() -> Iterator[object]:
     )
     yield session
     session.stop()
+    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from client_stub.contract.run_dir import default_run_dir, not_permitted_text
+from client_stub.contract.run_dir import LOCK_FILE, default_run_dir, not_permitted_text
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from sidecar.common.processes import process_start_time, process_state
 from sidecar.controller.rundir.lock import (
@@ -29,7 +29,6 @@ from sidecar.shm.private_files import (
 
 log = logging.getLogger(__name__)
 
-LOCK_FILE: Final = "daemon.lock"
 TAKERS_LOCK_FILE: Final = "takeover.lock"
 BELIEVED: Final = (
     *(LOCK_FILE, TAKERS_LOCK_FILE, "workers.lock"),

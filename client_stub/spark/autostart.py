@@ -1,0 +1,301 @@
+"""Starts a daemon on this host for those who have none: one for each configuration, shared by all processes of a user.
+
+Any number of tasks may ask at once. They take turns by a lock on a file, and the first one starts the daemon. It is a
+session of its own and holds no descriptor of the process that started it, so whatever ends that process leaves it
+alone. It ends by itself when it has had no client for a while (``daemon.idle_timeout_s``).
+
+    HOME                              mode 0700, of this user: nobody else sees a name or a secret in it
+        NAME                          of the configuration: the same settings and version, the same daemon
+            lock                      flock: held while a daemon is looked for and started
+            daemon.properties         its configuration, mode 0600
+            daemon.log                its log, begun anew at each start
+            failed                    the last start that failed; nobody tries again for FAILED_S
+            run                       its run directory
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Final
+
+from client_stub.contract.run_dir import CONTROL_SOCKET, LOCK_FILE
+from client_stub.system.log import log
+
+HOME_VARIABLE: Final = "KAFKA_SIDECAR_AUTOSTART_DIR"
+IDLE_TIMEOUT_S: Final = 60
+START_S: Final = 60.0
+"""How long a daemon may take until it takes clients. It does not wait for Kafka."""
+FAILED_S: Final = 60.0
+"""How long the failure of a start is the answer to all who ask for the same daemon."""
+POLL_S: Final = 0.02
+LOG_QUOTED_MAX_BYTES: Final = 400
+POOL_BYTES: Final = 128 << 20
+"""The default of buffer.memory."""
+POOL_SPARE_BYTES: Final = 32 << 20
+"""What the daemon's tables take beside the pool, and some room for others."""
+DEFAULTS: Final[Mapping[str, str]] = {
+    "daemon.idle_timeout_s": str(IDLE_TIMEOUT_S),
+    # A port that nobody asked for is a port too many; a file or a host's agent can ask for one.
+    "http.listen": "",
+}
+
+
+class DaemonNotStarted(RuntimeError):
+    """Why there is no daemon: one sentence."""
+
+
+def ensure_daemon(settings: Mapping[str, str], home: Path | None = None) -> str:
+    """The run directory of a running daemon with these settings (Kafka's names, and ``daemon.workers`` and the like).
+
+    Starts it when there is none. Waits at most START_S for it. Raises DaemonNotStarted. Any thread or process.
+    """
+    if find_spec("sidecar") is None:
+        raise DaemonNotStarted(
+            f"The Python of this worker ({sys.executable}) has no daemon to start: install 'kafka-sidecar[daemon]' in "
+            "its environment."
+        )
+    wanted = {**DEFAULTS, **settings}
+    place = _own_folder(_own_folder(home if home is not None else _usual_home()) / _name_of(wanted))
+    run_dir = place / "run"
+    if not _takes_clients(run_dir):
+        with _locked(place / "lock"):
+            if not _listens(run_dir):
+                _start(place, run_dir, wanted)
+            elif not _wait_until(lambda: _takes_clients(run_dir)):
+                raise DaemonNotStarted(
+                    f"The daemon at {run_dir} had no worker for {START_S:g} s (its log: {place / 'daemon.log'})"
+                )
+    return str(run_dir)
+
+
+@lru_cache(maxsize=16)
+def check_settings(settings: tuple[tuple[str, str], ...]) -> None:
+    """Raises ValueError, in one line, for settings that no daemon would start with. For the driver, which checks by the
+    daemon's own parts where it has them. Once in a process: it takes half a second.
+    """
+    if find_spec("sidecar") is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "daemon.properties"
+        _write_private(config, _properties({**DEFAULTS, **dict(settings)}))
+        command = [sys.executable, "-P", "-m", "sidecar", "config", "check", "-c", str(config)]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            env=_environment(),
+            check=False,
+        )
+    if done.returncode:
+        said = " ".join(done.stderr.replace(f" ({config})", "").split())
+        raise ValueError(f"kafka_sidecar: {said}")
+
+
+def _usual_home() -> Path:
+    """Not the job's own temporary folder: a YARN container's is gone with it, and no other container sees it."""
+    named = os.environ.get(HOME_VARIABLE)
+    return Path(named) if named else Path("/tmp") / f"kafka-sidecar-{os.geteuid()}"
+
+
+def _own_folder(path: Path) -> Path:
+    """``path`` as a folder that only this user can enter. Made if it is not there. Raises DaemonNotStarted."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700, parents=False)
+        found = os.lstat(path)
+    except OSError as error:
+        raise DaemonNotStarted(
+            f"No daemon can be started: {path} cannot be made ({error.strerror}); {HOME_VARIABLE} names another folder."
+        ) from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise DaemonNotStarted(
+            f"No daemon can be started: {path} is not a folder of this user's alone (uid {found.st_uid}, mode "
+            f"{stat.S_IMODE(found.st_mode):04o}); remove it, or name another folder by {HOME_VARIABLE}."
+        )
+    return path
+
+
+def _name_of(settings: Mapping[str, str]) -> str:
+    """Short: with it the path of a socket must fit into some 100 bytes. Another version is another daemon."""
+    try:
+        installed = version("kafka-sidecar")
+    except PackageNotFoundError:
+        installed = ""
+    told = json.dumps([installed, sys.executable, sorted(settings.items())])
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _listens(run_dir: Path) -> bool:
+    """Whether somebody accepts connections there. A daemon that is ending has closed its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        try:
+            asked.connect(str(run_dir / CONTROL_SOCKET))
+        except OSError:
+            return False
+    return True
+
+
+def _takes_clients(run_dir: Path) -> bool:
+    """Whether it listens and a worker is ready: before that, a client would wait, and for 5 s only."""
+    try:
+        found = json.loads((run_dir / "daemon.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return any(each["state"] == "ready" for each in found["workers"]) and _listens(run_dir)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> bool:
+    deadline_s = time.monotonic() + START_S
+    while not is_so():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _start(place: Path, run_dir: Path, settings: Mapping[str, str]) -> None:
+    """Start the daemon and wait until it listens. The lock is held."""
+    _raise_if_just_failed(place / "failed")
+    # An idle daemon that is ending delivers what it holds first.
+    _wait_until(lambda: not _has_holder(run_dir / LOCK_FILE))
+    # Or the worker of one that was killed would count as ready.
+    (run_dir / "daemon.json").unlink(missing_ok=True)
+    config = place / "daemon.properties"
+    _write_private(config, _properties(_with_pool(settings, place / "pool")))
+    with (place / "daemon.log").open("wb") as log_file:
+        process = _spawn(config, run_dir, log_file)
+    if not _wait_until(lambda: process.poll() is not None or _takes_clients(run_dir)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _fail(place, f"it took no clients within {START_S:g} s")
+    if process.poll() is not None:
+        _fail(place, f"it ended with {_meaning_of(process.poll())}")
+    (place / "failed").unlink(missing_ok=True)
+    log.info("Started a daemon at %s; its log is %s.", run_dir, place / "daemon.log")
+
+
+def _has_holder(path: Path) -> bool:
+    """Whether a daemon holds its run directory: for its life it has a flock on this file."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _spawn(config: Path, run_dir: Path, log_file: IO[bytes]) -> subprocess.Popen[bytes]:
+    """``-P``: the working folder of a Spark task is the job's, and a file in it must not be taken for a module."""
+    command = [sys.executable, "-P", "-m", "sidecar", "run", "-c", str(config), "--run-dir", str(run_dir)]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log_file,
+        stderr=log_file,
+        start_new_session=True,
+        cwd="/",
+        env=_environment(),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Settings in variables of the job would win over the file. The job's packages are found where they lie now."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KAFKA_SIDECAR_")}
+    return kept | {"PYTHONPATH": os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)}
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and at no time readable for others."""
+    fd, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(name).replace(path)
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
+
+
+def _with_pool(settings: Mapping[str, str], file: Path) -> Mapping[str, str]:
+    """The pool on a disk where /dev/shm is too small for it, as in most containers (64 MiB by default)."""
+    if "pool.path" in settings:
+        return settings
+    try:
+        wanted = int(settings.get("buffer.memory", POOL_BYTES))
+        found = os.statvfs("/dev/shm")
+    except (OSError, ValueError):  # a wrong number: the daemon says so
+        return settings
+    free = found.f_bavail * found.f_frsize
+    if free >= wanted + POOL_SPARE_BYTES:
+        return settings
+    log.warning(
+        "The daemon's pool of %d MiB does not fit into /dev/shm, which has %d MiB free: it is the file %s instead. A "
+        "larger /dev/shm or a smaller kafka.buffer.memory keeps it in memory.",
+        wanted >> 20,
+        free >> 20,
+        file,
+    )
+    return {**settings, "pool.path": str(file)}
+
+
+def _escaped(value: str) -> str:
+    """As java.util.Properties writes a value."""
+    escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return f"\\{escaped}" if escaped[:1] in {" ", "\f"} else escaped
+
+
+def _meaning_of(status: int | None) -> str:
+    assert status is not None
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def _raise_if_just_failed(path: Path) -> None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return
+    if 0 <= time.time() - found["at_s"] < FAILED_S:
+        raise DaemonNotStarted(found["sentence"])
+
+
+def _fail(place: Path, what: str) -> None:
+    """Raise DaemonNotStarted, here and for all who ask within FAILED_S."""
+    lines = (place / "daemon.log").read_bytes()[-65_536:].decode(errors="replace").strip().splitlines()
+    last = f": {lines[-1][-LOG_QUOTED_MAX_BYTES:]}" if lines else ""
+    sentence = f"The daemon for this host did not start, {what}{last} (its log: {place / 'daemon.log'})"
+    _write_private(place / "failed", json.dumps({"at_s": time.time(), "sentence": sentence}))
+    raise DaemonNotStarted(sentence)
