@@ -210,7 +210,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
     assert timeouts == shared
 
 
-def test_a_signal_handler_that_exits_ends_the_wait_for_all_producers_with_a_word_of_each(
+def test_a_signal_handler_that_exits_ends_the_wait_and_each_producer_logs_its_records(
     daemon: FakeDaemon,
 ) -> None:
     """Also a second signal. The status of a multiprocessing child is that of its handler, where it can be."""
@@ -260,7 +260,7 @@ def test_the_list_of_producers_is_whole_while_other_threads_make_some() -> None:
 
 
 @pytest.mark.parametrize("on_delivery", [None, lambda *_: None], ids=["future", "callback"])
-def test_what_a_dropped_producer_cannot_deliver_in_time_is_reported_once(
+def test_undelivered_records_of_a_dropped_producer_are_reported_once(
     daemon: FakeDaemon,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -196,7 +196,7 @@ def test_the_line_about_records_that_are_left_does_not_ask_a_daemon_that_is_away
     assert any("the daemon has accepted it and delivers it." in line for line in lines(caplog))
 
 
-def test_nobody_is_told_to_create_a_topic_while_kafka_is_away(
+def test_no_advice_to_create_a_topic_while_kafka_is_away(
     daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The daemon knows why it has no metadata, and only the command line said so."""
@@ -269,7 +269,7 @@ def test_while_kafka_is_slow_the_daemon_is_not_asked_over_and_over(
     assert slow.due_ms - time.monotonic() * 1e3 > 300_000 and asked == [["a"]]
 
 
-def test_a_held_topic_is_said_without_a_question(
+def test_the_reason_of_a_held_topic_needs_no_question(
     producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer.send("a", b"0").result(10)
@@ -293,7 +293,7 @@ def test_a_daemon_that_is_away_has_its_own_warning(
     assert "has been away" in line
 
 
-def test_an_await_on_a_loop_is_told_too(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_await_on_a_loop_gets_the_warning_too(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
     daemon.deliver = None
     daemon.topic_refusals["ordres"] = REFUSAL
 

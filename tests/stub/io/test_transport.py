@@ -79,7 +79,7 @@ def test_the_producer_outlives_it(run_dir: Path) -> None:
             daemon.stop()
 
 
-def test_what_came_before_the_end_is_handed_over_first(transport: Transport, listener: socket.socket) -> None:
+def test_messages_before_the_end_of_a_connection_are_passed_on_first(transport: Transport, listener: socket.socket) -> None:
     transport.open_control([b"hello"])
     daemon, _ = listener.accept()
     daemon.sendall(opening(b"ROUTER") + b"\x00\x05first" + b"\x01\x03two\x00\x06frames")
@@ -89,7 +89,7 @@ def test_what_came_before_the_end_is_handed_over_first(transport: Transport, lis
     assert found[2] == ("lost", [b"control connection: the daemon closed it"])
 
 
-def test_somebody_else_listens(transport: Transport, listener: socket.socket) -> None:
+def test_another_server_listens(transport: Transport, listener: socket.socket) -> None:
     transport.open_control([b"hello"])
     daemon, _ = listener.accept()
     daemon.sendall(b"HTTP/1.1 400 Bad Request\r\n")
@@ -270,7 +270,7 @@ def test_a_name_server_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
             each.close(None)
 
 
-def test_what_stands_behind_a_box_that_does_not_open_is_not_read(key_file: Path) -> None:
+def test_nothing_after_a_box_that_does_not_open_is_read(key_file: Path) -> None:
     """An attacker who changes bytes on the way could else leave messages out, and those behind them would count."""
 
     def serve(door: socket.socket) -> None:

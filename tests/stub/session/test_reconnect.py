@@ -40,7 +40,7 @@ def test_after_a_workers_death_only_what_was_not_accepted_is_sent_again(
     assert len(daemon.attaches) == 2 and daemon.attaches[1][7] == daemon.only_client.secret
 
 
-def test_outcomes_that_were_not_acked_are_told_again_and_ignored(
+def test_outcomes_repeated_after_a_lost_ack_are_ignored(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
     told: list[Any] = []
@@ -68,7 +68,7 @@ def test_hello_again_attaches_anew(producer: Producer, daemon: FakeDaemon) -> No
     assert producer.send("t", b"2").result(10).offset == 1
 
 
-def test_a_worker_that_drains_has_let_us_in_once(producer: Producer, daemon: FakeDaemon) -> None:
+def test_a_draining_worker_counts_as_one_connection(producer: Producer, daemon: FakeDaemon) -> None:
     """Each turn of the io thread once counted as another connection, from the first word of the worker's end on."""
     producer.send("t", b"1").result(10)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.DRAINING, "The daemon is draining."]))
@@ -141,7 +141,7 @@ def test_resend_goes_back_to_the_named_submission(producer: Producer, daemon: Fa
     assert arrived(daemon.received) == [b"1", b"2", b"1", b"2"]
 
 
-def test_a_daemon_that_forgot_us_makes_what_it_had_possibly_persisted(
+def test_records_of_a_forgotten_client_are_possibly_persisted(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
     """known=false: accepted and sent records fail, what was never sent goes on in new streams."""
@@ -286,7 +286,7 @@ def test_a_dropped_producer_delivers_and_leaves(daemon: FakeDaemon) -> None:
     assert arrived(daemon.received) == [b"v"]
 
 
-def test_close_0_tells_also_what_was_still_filling_while_the_daemon_is_away(
+def test_close_0_logs_open_submissions_while_the_daemon_is_away(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
     producer.send("t", b"1").result(10)
@@ -316,7 +316,7 @@ def test_a_producer_dropped_while_the_daemon_is_away_still_delivers(daemon: Fake
     successor.stop()
 
 
-def test_an_end_asked_for_behind_the_gathering_waits_a_turn(
+def test_a_close_after_the_gathering_takes_effect_in_the_next_turn(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The io thread once read the wish to end twice in a turn: dropped between the two, a producer's last

@@ -119,7 +119,7 @@ def test_one_that_was_attached_asks_again_under_its_client_id(code: str, place: 
     assert [told for _, _, told in run.made] == [[None], [None]]
 
 
-def test_who_is_refused_asks_again_after_1_to_30_s() -> None:
+def test_a_refused_producer_asks_again_after_1_to_30_s() -> None:
     harness = Harness()
     run, session = harness.run, harness.session
     session.receive_worker(refused("NOT_ALLOWED"), run.now_ms)
@@ -182,7 +182,7 @@ def test_a_loop_that_sends_retriable_errors_again_ends_at_a_refusal() -> None:
         assert (twin.code(), twin.retriable(), twin.str()) == (code, False, "text")
 
 
-def test_who_may_not_connect_is_tried_twice_and_then_hears_it_at_once() -> None:
+def test_a_barred_user_is_refused_after_the_second_try() -> None:
     """A daemon that just starts opens its socket to its group last."""
     session = new_session()
     session.lost("Permission denied: for a moment", 0, is_barred=True)
@@ -194,7 +194,7 @@ def test_who_may_not_connect_is_tried_twice_and_then_hears_it_at_once() -> None:
     assert str(session.attachment.fatal) == "The daemon refused this client: Permission denied: group x"
 
 
-def test_who_was_attached_and_may_not_connect_now_asks_again() -> None:
+def test_an_attached_producer_that_may_not_connect_any_more_asks_again() -> None:
     harness = Harness()
     run, session = harness.run, harness.session
     run.add()

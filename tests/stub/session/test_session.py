@@ -316,7 +316,7 @@ def test_a_restart_of_the_daemon_costs_no_record_its_outcome(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_a_forgetful_daemon_leaves_each_record_with_one_honest_fate(seed: int) -> None:
+def test_each_record_has_one_true_outcome_when_the_daemon_forgets(seed: int) -> None:
     """Every record is told once; delivered means in the log once; not persisted means never in it; the order
     of what is in the log is kept."""
     run = Run(seed)
@@ -352,7 +352,7 @@ def test_a_ticket_that_is_not_taken_brings_a_new_identity() -> None:
     assert ids[0] != ids[1] and all(i.endswith(b"\0\0\0\3") for i in ids)
 
 
-def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None:
+def test_a_welcome_after_delivery_timeout_is_ignored() -> None:
     """It brought the secret of a client id that was given up. At the next connection the daemon knew nobody by both,
     and records that it had accepted meanwhile were in doubt."""
     harness = Harness()
@@ -377,7 +377,7 @@ def test_a_welcome_that_comes_behind_the_end_of_patience_is_for_nobody() -> None
     assert session.attachment.state is not State.ATTACHED
 
 
-def test_answers_that_do_not_come_are_asked_for_again_with_growing_patience() -> None:
+def test_the_backoff_grows_while_no_daemon_answers() -> None:
     session = Session(ClientIdentity(name="x", pid=1, fork_generation=0, token=None), delivery_timeout_ms=1e9)
     session.wake(0)
     waits = []
@@ -483,7 +483,7 @@ def test_a_refusal_that_was_still_on_the_way_moves_no_session_that_has_left_its_
     assert harness.session.attachment.take_effects() == []
 
 
-def test_the_last_ack_is_said_again_to_a_new_worker() -> None:
+def test_the_last_ack_is_sent_again_to_a_new_worker() -> None:
     """Whether the one before has noted it is not known."""
     harness = Harness()
     harness.outcomes(1)
@@ -540,7 +540,7 @@ def test_a_flush_travels_with_the_last_submission_it_names() -> None:
 
 
 @pytest.mark.rule("A9")
-def test_a_flush_behind_everything_sent_is_a_message_of_its_own() -> None:
+def test_a_flush_after_everything_is_sent_is_a_message() -> None:
     harness = Harness()
     harness.run.add()
     (submit,) = harness.drain()

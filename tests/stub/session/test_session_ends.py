@@ -42,7 +42,7 @@ def test_a_record_that_fails_in_the_turn_of_its_acceptance_is_accepted_once(
     assert len(harness.run.made[0][2]) == 1
 
 
-def test_records_that_a_successor_has_beyond_the_last_word_are_in_doubt_when_it_is_forgotten() -> None:
+def test_records_accepted_after_draining_are_in_doubt_once_the_client_is_forgotten() -> None:
     """DRAINING counted them as never sent. Their bytes were gone with WELCOME, and a new stream sent them without."""
     harness = Harness()
     run, session = harness.run, harness.session

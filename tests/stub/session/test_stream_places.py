@@ -36,7 +36,7 @@ def producer(few: FakeDaemon) -> Iterator[Producer]:
         yield made
 
 
-def test_topics_up_to_the_bound_keep_their_streams_and_one_more_ends_the_one_unused_longest(
+def test_one_topic_too_many_ends_the_stream_unused_longest(
     producer: Producer, few: FakeDaemon
 ) -> None:
     for _ in range(5):
@@ -72,7 +72,7 @@ def test_a_thousand_topics_leave_no_more_than_the_bounds_in_the_producer(
     assert producer.stats().delivered == len(few.received) == 2 * STREAMS_KEPT_MAX + 10
 
 
-def test_more_busy_topics_than_places_take_turns(producer: Producer, few: FakeDaemon) -> None:
+def test_more_busy_topics_than_streams_take_turns(producer: Producer, few: FakeDaemon) -> None:
     """Each has records under way all the time."""
     topics = [f"t{number}" for number in range(4 * PLACES)]
     delivered: dict[str, list[int]] = {topic: [] for topic in topics}
@@ -114,7 +114,7 @@ def test_a_daemon_that_ends_no_streams_refuses_one_too_many_for_good(daemon: Fak
     assert not daemon.ended
 
 
-def test_a_full_table_passes_and_so_does_its_refusal(producer: Producer, few: FakeDaemon) -> None:
+def test_a_topic_refused_for_a_full_table_is_tried_again(producer: Producer, few: FakeDaemon) -> None:
     """Three topics were refused. All other clients left, and the producer raised TopicLimit for ever."""
     is_full = threading.Event()
     is_full.set()
@@ -137,7 +137,7 @@ def test_a_full_table_passes_and_so_does_its_refusal(producer: Producer, few: Fa
     assert [each.records[0][1] for each in few.received if each.topic == "known"] == [b"v"]
 
 
-def test_records_without_a_place_fail_after_delivery_timeout_with_the_name_of_the_refusal(
+def test_records_of_unadmitted_streams_fail_after_delivery_timeout_with_the_refusal(
     few: FakeDaemon,
 ) -> None:
     few.deliver = None  # so none of the first topics comes to rest
@@ -172,7 +172,7 @@ def test_a_refused_topic_is_tried_again_ever_later_up_to_a_bound() -> None:
     assert max(pauses) <= 1.2 * REFUSED_MS_MAX + 110
 
 
-def test_so_many_busy_streams_leave_at_a_time_and_none_before_its_time() -> None:
+def test_busy_streams_leave_after_200_ms_and_at_most_25_at_a_time() -> None:
     topics = tuple(f"t{number:03}" for number in range(4 * LEAVING_MAX))
     run = Run(0, topics=topics, streams_max=2 * LEAVING_MAX)
     run.worker.window_bytes = 1 << 20

@@ -240,7 +240,7 @@ def test_the_end_of_the_interpreter_is_an_error_of_ours(
     ],
     ids=["behind main", "after ours"],
 )
-def test_a_producer_begins_behind_the_main_thread_where_threads_do(
+def test_a_producer_starts_after_the_main_thread_where_threads_can(
     daemon: FakeDaemon,
     environment: dict[str, str],
     script: str,
@@ -266,7 +266,7 @@ def run_script(script: str, daemon: FakeDaemon, environment: dict[str, str]) -> 
     return done.stdout.splitlines()
 
 
-def test_another_system_is_told_in_a_sentence_and_has_the_fakes(
+def test_another_system_gets_one_sentence_and_the_fakes(
     daemon: FakeDaemon, environment: dict[str, str]
 ) -> None:
     """A Mac, as far as Python shows: what ``os``, ``select`` and ``socket`` have on Linux alone is gone."""

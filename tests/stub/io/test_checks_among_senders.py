@@ -87,7 +87,7 @@ class Senders:
     [slow_topics, stats, takes_records, flush_times_out, flush_is_over, line_about_the_left],
     ids=lambda look: look.__name__,
 )
-def test_a_look_takes_no_harm_from_senders(short_dir: Path, look: Callable[[Producer], None]) -> None:
+def test_a_check_survives_concurrent_senders(short_dir: Path, look: Callable[[Producer], None]) -> None:
     with Producer(short_dir, max_block_ms=0) as producer:
         senders = Senders(producer._outbox)
         before = sys.gettrace()
