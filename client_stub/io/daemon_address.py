@@ -85,7 +85,7 @@ def hello_flags(control: str) -> int:
     """The sixth field of HELLO for a stub that reaches the daemon by this control socket.
 
     In another mount namespace the daemon's own path of its run directory may differ from the stub's. If a worker's
-    socket beside ``control`` has a path too long for the stub, only the daemon's path is left.
+    socket next to ``control`` has a path too long for the stub, only the daemon's path is left.
     """
     if control.startswith(TCP_PREFIX):
         return 0
@@ -94,7 +94,7 @@ def hello_flags(control: str) -> int:
 
 
 def worker_path(control: str, endpoint: str) -> str:
-    """The socket that ASSIGNED names: beside ``control``, or at an absolute path (``ipc:///...``).
+    """The socket that ASSIGNED names: next to ``control``, or at an absolute path (``ipc:///...``).
 
     Over TCP ASSIGNED names only a port on the host of ``control``. Raises ValueError for anything that is not an
     address.

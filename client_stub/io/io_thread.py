@@ -103,7 +103,7 @@ class IoThread:
         if sys.is_finalizing():
             return  # it runs no more; from Python 3.14 on a join would raise
         lock = locked_lock()
-        self._joiners.append(lock)  # before the look at the flags, so that a later end releases it
+        self._joiners.append(lock)  # before the flags are read, so that a later end releases it
         if not (self.has_ended or self._outbox.forked):
             lock.acquire(timeout=-1.0 if timeout is None else timeout)
         if self.has_ended:
@@ -229,7 +229,7 @@ class IoThread:
         if now_ms >= session.attachment.ping_at_ms:
             ping = session.ping_due(now_ms, is_moving=self._transport.is_moving())
             if ping is not None:
-                # Behind a message that is partly written it is dropped. It still counts while the worker takes no byte
+                # After a message that is partly written it is dropped. It still counts while the worker takes no byte
                 # of that message: it would not answer either. Once it takes some, ``is_moving`` begins the count again.
                 self._transport.send(ping)
         session.tick(now_ms)

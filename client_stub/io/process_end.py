@@ -123,7 +123,7 @@ def _at_end_of_child() -> None:
                 log.exception("Records were not delivered when the process ended.")
     elif isinstance(interruption := _end_all(), SystemExit) and sys.version_info < (3, 13):
         # The child ends with the status that its handler gave. From 3.13 on this is one of the atexit functions: the
-        # status stands already, as in any other process, and an exit would only leave a traceback.
+        # status is set already, as in any other process, and an exit would only leave a traceback.
         raise interruption
 
 

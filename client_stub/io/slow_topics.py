@@ -82,7 +82,7 @@ class SlowTopics:
     def _slow(self, now_ms: float) -> list[Submission]:
         """The submissions that have waited for SLOW_MS. The oldest come first, so it stops at the first young one.
 
-        Submissions that are still open are passed over. One of another topic may hide behind a young one that was open
+        Submissions that are still open are passed over. One of another topic may come after a young one that was open
         for longer, but only for STAY_OPEN_MS_MAX.
         """
         if self._outbox.waiters.reasons.last_word:

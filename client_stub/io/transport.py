@@ -116,7 +116,7 @@ class Transport:
 
         False over TCP when the peer has taken none of our bytes since the last call, or when it has taken all: a proxy
         takes bytes even without a daemon. A message that was partly written at the last call is an exception: no PING
-        fitted behind it, so its rest still counts. The end of a local socket is always noticed.
+        fitted after it, so its rest still counts. The end of a local socket is always noticed.
         """
         link = self._links.get("worker")
         if self._keys is None or link is None:
@@ -133,7 +133,7 @@ class Transport:
         return None if link is None else link.fd
 
     def poll(self, timeout_ms: float | None) -> list[Message]:
-        """Wait for messages, broken connections, room to write, or the waker. At most one bounded turn."""
+        """Wait for messages, broken connections, a socket that takes bytes, or the waker. At most one bounded turn."""
         if self._unresolved is not None:
             timeout_ms = self._check_host(timeout_ms)
         wait_ms = None if timeout_ms is None else int(timeout_ms + 0.999) if timeout_ms > 0 else 0

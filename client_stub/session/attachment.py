@@ -150,7 +150,7 @@ class Attachment:
         self.worker_epoch = worker_epoch
         self._identity.secret = secret
         if self._partitioner and not partitioners >> self._partitioner & 1:
-            # It would place the keys of these records otherwise, without a word.
+            # Otherwise it would silently send the keys of these records to other partitions.
             text = (
                 f"it is older than kafka-sidecar {PARTITIONERS_SINCE} and does not know the partitioner "
                 f"{PARTITIONERS[self._partitioner - 1]}, by which this client places its keys: upgrade the daemon."

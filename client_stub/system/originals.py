@@ -1,7 +1,7 @@
 """Originals: threads, locks, polls, sockets and clocks of the system, whatever patches the application has applied.
 
 gevent and eventlet replace ``threading``, ``select`` and ``socket`` by green ones, and freezegun replaces the clocks.
-The io thread has to be a real thread, which goes on while a green one computes, and a timeout has to be real time. So
+The io thread has to be a real thread, which continues while a green one computes, and a timeout has to be real time. So
 no other file of the stub takes these from their modules. They are C functions, kept when this file is imported: a later
 patch does not reach them. In a process that was patched before, the patcher gives them back.
 

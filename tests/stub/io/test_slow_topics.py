@@ -293,7 +293,9 @@ def test_a_daemon_that_is_away_has_its_own_warning(
     assert "has been away" in line
 
 
-def test_an_await_on_a_loop_gets_the_warning_too(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_await_on_a_loop_gets_the_warning_too(
+    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
     daemon.deliver = None
     daemon.topic_refusals["ordres"] = REFUSAL
 

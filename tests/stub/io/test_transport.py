@@ -79,7 +79,9 @@ def test_the_producer_outlives_it(run_dir: Path) -> None:
             daemon.stop()
 
 
-def test_messages_before_the_end_of_a_connection_are_passed_on_first(transport: Transport, listener: socket.socket) -> None:
+def test_messages_before_the_end_of_a_connection_are_passed_on_first(
+    transport: Transport, listener: socket.socket
+) -> None:
     transport.open_control([b"hello"])
     daemon, _ = listener.accept()
     daemon.sendall(opening(b"ROUTER") + b"\x00\x05first" + b"\x01\x03two\x00\x06frames")

@@ -40,9 +40,7 @@ def test_after_a_workers_death_only_what_was_not_accepted_is_sent_again(
     assert len(daemon.attaches) == 2 and daemon.attaches[1][7] == daemon.only_client.secret
 
 
-def test_outcomes_repeated_after_a_lost_ack_are_ignored(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_outcomes_repeated_after_a_lost_ack_are_ignored(producer: Producer, daemon: FakeDaemon) -> None:
     told: list[Any] = []
     producer.send("t", b"1", on_delivery=lambda e, m: told.append(m.offset))
     eventually(lambda: daemon.acks)
@@ -141,9 +139,7 @@ def test_resend_goes_back_to_the_named_submission(producer: Producer, daemon: Fa
     assert arrived(daemon.received) == [b"1", b"2", b"1", b"2"]
 
 
-def test_records_of_a_forgotten_client_are_possibly_persisted(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_records_of_a_forgotten_client_are_possibly_persisted(producer: Producer, daemon: FakeDaemon) -> None:
     """known=false: accepted and sent records fail, what was never sent goes on in new streams."""
     daemon.deliver = None
     accepted = producer.send("t", b"accepted")

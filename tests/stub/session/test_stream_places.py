@@ -36,9 +36,7 @@ def producer(few: FakeDaemon) -> Iterator[Producer]:
         yield made
 
 
-def test_one_topic_too_many_ends_the_stream_unused_longest(
-    producer: Producer, few: FakeDaemon
-) -> None:
+def test_one_topic_too_many_ends_the_stream_unused_longest(producer: Producer, few: FakeDaemon) -> None:
     for _ in range(5):
         for topic in ("a", "b", "c"):
             producer.send(topic, b"v").result(PATIENCE_S)
