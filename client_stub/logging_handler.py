@@ -22,12 +22,12 @@ from typing import Any, Final
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.producer import Producer
 from client_stub.records.arguments import check_topic, checked_timeout
+from client_stub.system.minute_limit import MinuteLimit
 from client_stub.system.originals import monotonic
 
 OWN_LOGGER: Final = "client_stub"
 MAX_BLOCK_MS: Final = 100.0
 CLOSE_TIMEOUT_S: Final = 5.0
-DROPS_LOGGED_EVERY_S: Final = 60.0
 
 log = logging.getLogger(OWN_LOGGER)
 
@@ -67,7 +67,7 @@ class TopicHandler(logging.Handler):
         self._pid = os.getpid()
         self._is_emitting = False
         self._logged_dropped = 0
-        self._next_log_s = 0.0
+        self._drop_limit = MinuteLimit()
         _handlers[self] = None
 
     def filter(self, record: logging.LogRecord) -> Any:
@@ -117,9 +117,7 @@ class TopicHandler(logging.Handler):
         self.dropped += 1
         if isinstance(error, BufferExhausted | DaemonUnreachable):
             self._producer._outbox.max_block_ms = 0
-        now_s = monotonic()
-        if now_s >= self._next_log_s:
-            self._next_log_s = now_s + DROPS_LOGGED_EVERY_S
+        if self._drop_limit.may_log(monotonic() * 1e3):
             log.warning(
                 "%d log lines for topic %s were dropped: %s",
                 self.dropped - self._logged_dropped,

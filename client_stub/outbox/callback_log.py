@@ -5,30 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from client_stub.system.log import log
+from client_stub.system.minute_limit import MINUTE_MS, MinuteLimit
 from client_stub.system.originals import monotonic
 
 LINES_MAX: Final = 5
-INTERVAL_S: Final = 60.0
-"""At most LINES_MAX lines are logged in this time. A callback with a bug fails for each record, and a traceback for
-each would take most of the io thread's time.
+"""At most this many lines a minute. A callback with a bug fails for each record, and a traceback for each would take
+most of the io thread's time.
 """
 
 
 class CallbackLog:
-    """Two threads at once may log a line more."""
-
     def __init__(self) -> None:
-        self._lines_left = 0
-        self._until = 0.0
-        """When the lines are counted from the beginning again (monotonic clock, s)."""
+        self._limit = MinuteLimit(LINES_MAX)
 
     def failed(self, what: str, goes_on: str = "the others go on") -> None:
         """Log the exception that is being handled, which ``what`` callback has raised."""
-        now = monotonic()
-        if now >= self._until:
-            self._until, self._lines_left = now + INTERVAL_S, LINES_MAX
-        if not self._lines_left:
+        if not self._limit.may_log(monotonic() * 1e3):
             return
-        self._lines_left -= 1
-        rest = "" if self._lines_left else f" Further ones are not logged for {INTERVAL_S:g} s."
+        rest = "" if self._limit.left else f" Further ones are not logged for {MINUTE_MS / 1e3:g} s."
         log.exception("%s callback failed; %s.%s", what, goes_on, rest)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.system.log import log
+from client_stub.system.minute_limit import MinuteLimit
 from client_stub.system.missing_resources import unreachable_text
 from client_stub.system.originals import get_ident, monotonic
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 WAIT_WARNING_S: Final = 2.0
 """A send that has waited this long for capacity logs it once, with the cause."""
-WARNING_INTERVAL_S: Final = 60.0
-"""The minimum time between two such lines of one producer, whose callers mostly wait for the same."""
 CHECK_MS: Final = 100.0
 """How often a caller that waits for capacity checks for it without being woken."""
 
@@ -34,8 +33,8 @@ class CapacityWait:
         self._reasons = waiters.reasons
         self._path = path
         self._buffered_bytes = buffered_bytes
-        self._warned_until = 0.0
-        """Until when no caller that waits may log it (monotonic clock, s)."""
+        self._limit = MinuteLimit()
+        """Of all callers, which mostly wait for the same."""
 
     def run(
         self,
@@ -68,9 +67,8 @@ class CapacityWait:
                 raise self.error(topic, limit_ms, was_attached=True)
             if not warned and now - began >= WAIT_WARNING_S:
                 warned = True
-                if now < self._warned_until:
+                if not self._limit.may_log(now * 1e3):
                     continue
-                self._warned_until = now + WARNING_INTERVAL_S
                 log.warning(
                     "A send to topic %s has waited %.0f s for room: %d bytes of this producer wait%s.",
                     topic,

@@ -17,6 +17,7 @@ from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.outbox.submission import BulkPart, Submission
 from client_stub.outbox.wait_reasons import WaitReasons, topics_text
 from client_stub.system.log import log
+from client_stub.system.minute_limit import MinuteLimit
 
 OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 """``on_error(error, topic, count)``."""
@@ -24,10 +25,8 @@ OnError: TypeAlias = Callable[[SidecarError, str, int], object]
 UNWATCHED_KEPT_MAX: Final = 1_000
 GRACE_MS: Final = 1_000.0
 """A caller that asks its future within this time after the failure gets the error, and no line is logged."""
-INTERVAL_MS: Final = 60_000.0
-"""At most one line per topic and error is logged in this time; the next line counts all failures since."""
 ROWS_MAX: Final = 5
-"""How many pairs of topic and error get a line of their own in that time; all others share one."""
+"""How many pairs of topic and error get a line of their own in a minute; all others share one."""
 _OTHERS: Final = ("", "", Persistence.POSSIBLY_PERSISTED)
 """The key of the row that the others share."""
 
@@ -40,7 +39,8 @@ class _Row:
     topics: dict[str, None] = field(default_factory=dict)
     """The topics of the records since the last line."""
     count: int = 0
-    next_ms: float = 0.0
+    limit: MinuteLimit = field(default_factory=MinuteLimit)
+    """The next line counts all failures since the last."""
 
 
 class Failures:
@@ -170,7 +170,7 @@ class Failures:
 
 
 class _FailureLog:
-    """Logs warnings, within INTERVAL_MS at most one per topic and error and ROWS_MAX + 1 in all. Io thread only."""
+    """Logs warnings, in a minute at most one per topic and error and ROWS_MAX + 1 in all. Io thread only."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[float, Submission]] = deque()
@@ -191,13 +191,12 @@ class _FailureLog:
             self._count(waiting.popleft()[1])
         next_ms = waiting[0][0] if waiting else None
         for key, row in list(self._rows.items()):
-            if row.next_ms <= now_ms:
-                if not row.count:
-                    del self._rows[key]  # no failure for a whole interval
-                    continue
+            if row.limit.next_ms <= now_ms and not row.count:
+                del self._rows[key]  # no failure for a whole minute
+                continue
+            if row.count and row.limit.may_log(now_ms):
                 self._write(row)
-                row.next_ms = now_ms + INTERVAL_MS
-            next_ms = row.next_ms if next_ms is None else min(next_ms, row.next_ms)
+            next_ms = row.limit.next_ms if next_ms is None else min(next_ms, row.limit.next_ms)
         return None if next_ms is None else next_ms - now_ms
 
     def close(self) -> None:

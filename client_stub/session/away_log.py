@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from client_stub.system.log import log
+from client_stub.system.minute_limit import MinuteLimit
 
 QUIET_MS: Final = 1_000.0
 """A worker that is replaced within this time is not logged."""
-REPEAT_MS: Final = 60_000.0
 
 
 class AwayLog:
@@ -19,7 +19,7 @@ class AwayLog:
         """Whether ``back`` is still to be called."""
         self._path = path
         self._since_ms = 0.0
-        self._next_ms = 0.0
+        self._limit = MinuteLimit()
         self._warned = False
 
     def away(
@@ -36,9 +36,9 @@ class AwayLog:
         """
         if not self.is_away:
             self.is_away, self._warned = True, False
-            self._since_ms, self._next_ms = now_ms, now_ms + QUIET_MS
-        elif now_ms >= self._next_ms:
-            self._warned, self._next_ms = True, now_ms + REPEAT_MS
+            self._since_ms, self._limit = now_ms, MinuteLimit()
+        elif now_ms >= self._since_ms + QUIET_MS and self._limit.may_log(now_ms):
+            self._warned = True
             log.warning(
                 "The kafka-sidecar daemon at %s has %s for %.0f s: %s. %s",
                 self._path,

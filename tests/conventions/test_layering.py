@@ -51,6 +51,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.contract.wire",
         "client_stub.errors",
         "client_stub.system.log",
+        "client_stub.system.minute_limit",
         "client_stub.native.hot",
         "client_stub.outbox.submission",
         "client_stub.outbox.wait_reasons",

@@ -9,10 +9,11 @@ import pytest
 
 from client_stub import AsyncProducer, Producer, errors
 from client_stub.contract.wire import LocalCode, OutcomeKind, SubmitFlag
-from client_stub.outbox.failures import GRACE_MS, INTERVAL_MS, ROWS_MAX, Failures
+from client_stub.outbox.failures import GRACE_MS, ROWS_MAX, Failures
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import BulkPart, Submission
-from client_stub.session.away_log import QUIET_MS, REPEAT_MS, AwayLog
+from client_stub.session.away_log import QUIET_MS, AwayLog
+from client_stub.system.minute_limit import MINUTE_MS
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -34,7 +35,7 @@ def test_a_line_for_each_topic_and_error_at_its_time(caplog: pytest.LogCaptureFi
     failures = Failures(None)
     failures.add(failed("a", 3), 0)
     assert failures.has_lines and failures.tick(0) == GRACE_MS
-    assert failures.tick(GRACE_MS) == INTERVAL_MS
+    assert failures.tick(GRACE_MS) == MINUTE_MS
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
         "3 records of topic a failed and nobody asked about them: TOPIC_AUTHORIZATION_FAILED: Not authorized to access "
@@ -46,9 +47,9 @@ def test_a_line_for_each_topic_and_error_at_its_time(caplog: pytest.LogCaptureFi
     failures.add(failed("a", code=LocalCode.EXPIRED), GRACE_MS)
     failures.tick(3 * GRACE_MS)
     assert [record.getMessage()[:20] for record in caplog.records] == ["1 record of topic a "]
-    failures.tick(GRACE_MS + INTERVAL_MS)
+    failures.tick(GRACE_MS + MINUTE_MS)
     assert caplog.records[-1].getMessage().startswith("50 records of topic a failed")
-    assert failures.tick(GRACE_MS + 3 * INTERVAL_MS) is None and not failures.has_lines
+    assert failures.tick(GRACE_MS + 3 * MINUTE_MS) is None and not failures.has_lines
 
 
 def test_a_caller_that_asks_within_the_grace_gets_no_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +84,7 @@ def test_a_burst_of_topics_is_a_few_lines_a_minute(caplog: pytest.LogCaptureFixt
     for minute in range(3):
         before = len(caplog.records)
         for second in range(0, 60, 10):
-            now_ms = minute * INTERVAL_MS + second * 1e3
+            now_ms = minute * MINUTE_MS + second * 1e3
             for number in range(200):
                 failures.add(failed(f"t{number}"), now_ms - GRACE_MS)
             failures.tick(now_ms)
@@ -194,7 +195,7 @@ def test_away_and_back_are_one_line_each(caplog: pytest.LogCaptureFixture) -> No
     ]
     away.away("gone", 10, 10_000)
     away.away("gone", 10, 10_000 + QUIET_MS)
-    away.away("gone", 10, 10_000 + QUIET_MS + REPEAT_MS)
+    away.away("gone", 10, 10_000 + QUIET_MS + MINUTE_MS)
     assert len(caplog.records) == 4
 
 

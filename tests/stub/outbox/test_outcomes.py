@@ -68,7 +68,7 @@ def test_callbacks_that_fail_are_a_few_lines_a_minute(
         lines = [line for line in caplog.messages if "callback failed" in line]
         assert len(lines) == minute * LINES_MAX
         assert [line.endswith("not logged for 60 s.") for line in lines[-2:]] == [False, True]
-        producer._outbox.waiters.callback_log._until = 0.0  # a minute is over
+        producer._outbox.waiters.callback_log._limit.next_ms = 0.0  # a minute is over
 
 
 @pytest.mark.rule("A6")

@@ -207,7 +207,7 @@ def test_sends_that_wait_for_room_say_once_why(
         producer.send("a", bytes(600_000))
     lines = [line for line in caplog.messages if "for room" in line]
     assert len(lines) == 1 and "the daemon holds topic a (topic a is over its share)" in lines[0]
-    monkeypatch.setattr(producer._outbox.capacity_wait, "_warned_until", 0.0)
+    monkeypatch.setattr(producer._outbox.capacity_wait._limit, "next_ms", 0.0)
     with pytest.raises(errors.BufferExhausted):
         producer.send("a", bytes(600_000))
     assert len([line for line in caplog.messages if "for room" in line]) == 2, "again after its time"
