@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
+    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_room import RequestRoom
 
@@ -151,23 +152,29 @@ class BrokerDrain:
                 ):
                     lanes_left.insert(0, lane)
                 continue
-            # Make the request, with its buffer, and count its share of the room.
-            request = in_flight.begin(node_id, lane, batches[0].queue.acks, batches, now_ms)
-            request.buffer = room.buffers.take(request.size_bytes)
-            room.promised += request.new_batches
+            request = self._request(node_id, lane, batches, now_ms)
+            effects.append(SendProduce(node_id, request))
             places -= 1
             lanes_left.append(lane)
-            self._next_lane[node_id] = LANES_FROM[lane][1]
             if is_crowded or is_apart:
                 self._note_quick(request, node_id == broker if is_apart else quick)
-            if self._latency.is_on:
-                self._latency.drained(broker)
-            self._counts.requests += 1
-            self._counts.batches_sent += len(batches)
-            effects.append(SendProduce(node_id, request))
             if not any(lines):
                 break
         return poll_again
+
+    def _request(
+        self, node_id: int, lane: int, batches: list[ProducerBatch], now_ms: float
+    ) -> ProduceRequest:
+        """Make the request of these batches, with its buffer. It counts as in flight."""
+        request = self._in_flight.begin(node_id, lane, batches[0].queue.acks, batches, now_ms)
+        request.buffer = self._room.buffers.take(request.size_bytes)
+        self._room.promised += request.new_batches
+        self._next_lane[node_id] = LANES_FROM[lane][1]
+        if self._latency.is_on:
+            self._latency.drained(broker_of(node_id))
+        self._counts.requests += 1
+        self._counts.batches_sent += len(batches)
+        return request
 
     def _took_none(
         self, node_id: int, lane: int, quick: bool | None, *, lacks_descriptors: bool, is_first: bool

@@ -158,3 +158,14 @@ class ClientSession:
         self.has_cancelled = False
         """It said goodbye without waiting, so its callers know that their records may fail."""
         self.ring_full_since_ms: float | None = None
+
+    def take_over(self, before: ClientSession) -> None:
+        """Move streams and unwritten completions of the client's earlier connection to this one."""
+        self.earlier_routing_id = before.routing_id
+        self.streams, self.unwritten = before.streams, before.unwritten
+        self.unacked = before.unacked
+        self.unsettled_records = before.unsettled_records
+        self.unsettled_bytes = before.unsettled_bytes
+        for stream in self.streams.values():
+            stream.session = self
+            stream.awaited = None

@@ -109,7 +109,34 @@ class Sessions:
         ``process`` and ``caller`` come from the kernel; 0 and None if it does not know them. Raises Refused with a
         sentence for the stub.
         """
-        version, client_id, name, _, worker_epoch, ticket, secret = fields
+        _, client_id, name, _, _, ticket, secret = fields
+        self._check_fields(fields)
+        uid = None if caller is None else caller.uid
+        token_digest = self._check(client_id, name, ticket, caller or NOBODY)
+        row = self._by_client_id.get(client_id)
+        if row is not None and secret is None and row.is_blank:
+            # The WELCOME to a first ATTACH never arrived: its worker died in between, or the stub timed out.
+            self._forget(row)
+            row = None
+        before: ClientSession | None = None
+        if row is not None:
+            before = self._earlier_session(row, secret)
+        else:
+            self._places.check(process, uid, now_ms)
+            row = self._take_row(client_id, name, process, uid)
+        self._gone_since_ms.pop(row.index, None)
+        session = ClientSession(routing_id, row, name, now_ms)
+        if before is not None:
+            session.take_over(before)
+        session.caller, session.token_digest = caller or NOBODY, token_digest
+        self._limits.apply(session)
+        self.by_routing_id[routing_id] = session
+        self.by_row[row.index] = session
+        self._count()
+        return session, before is not None
+
+    def _check_fields(self, fields: list[Any]) -> None:
+        version, client_id, name, _, worker_epoch, _, secret = fields
         if version != PROTOCOL_VERSION:
             raise Refused(
                 "UNSUPPORTED_VERSION",
@@ -124,56 +151,32 @@ class Sessions:
             raise Refused("MALFORMED_FRAME", "ATTACH carries no valid client id, name or secret.")
         if worker_epoch != self._worker_epoch:
             raise Refused("STALE_EPOCH", "This worker was replaced; say HELLO again.")
-        uid = None if caller is None else caller.uid
-        token_digest = self._check(client_id, name, ticket, caller or NOBODY)
-        row = self._by_client_id.get(client_id)
-        if row is not None and secret is None and row.is_blank:
-            # The WELCOME to a first ATTACH never arrived: its worker died in between, or the stub timed out.
-            self._forget(row)
-            row = None
-        known = row is not None and secret is not None
-        before: ClientSession | None = None
-        if row is not None:
-            if secret is None or not hmac.compare_digest(row.secret, secret):
-                raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
-            before = self.by_row[row.index]
-            if before.is_gone:
-                # Its outcomes became dead letters or were dropped: it would wait for them for ever.
-                raise Refused(
-                    "NOT_ADMITTED", "This client was given up; its failed records are dead letters."
-                )
-            self.by_routing_id.pop(before.routing_id, None)
-            before.attached = False
-        else:
-            self._places.check(process, uid, now_ms)
-            try:
-                row = self._table.take_row(
-                    client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES), uid
-                )
-            except SegmentError as error:
-                raise Refused("NO_MEMORY", f"There is no room for another client: {error}.") from None
-            if row is None:
-                raise TableFull(self._places.full_text(uid))
-            self._places.took(uid)
-            self._keep(row)
-        self._gone_since_ms.pop(row.index, None)
-        session = ClientSession(routing_id, row, name, now_ms)
-        if before is not None:
-            session.earlier_routing_id = before.routing_id
-            # Streams and unwritten completions move to the client's new connection.
-            session.streams, session.unwritten = before.streams, before.unwritten
-            session.unacked = before.unacked
-            session.unsettled_records = before.unsettled_records
-            session.unsettled_bytes = before.unsettled_bytes
-            for stream in session.streams.values():
-                stream.session = session
-                stream.awaited = None
-        session.caller, session.token_digest = caller or NOBODY, token_digest
-        self._limits.apply(session)
-        self.by_routing_id[routing_id] = session
-        self.by_row[row.index] = session
-        self._count()
-        return session, known
+
+    def _earlier_session(self, row: ClientRow, secret: bytes | None) -> ClientSession:
+        """The session of a client that comes back, which ends here. Raises Refused."""
+        if secret is None or not hmac.compare_digest(row.secret, secret):
+            raise Refused("NOT_ADMITTED", "Another client already uses this client id.")
+        before = self.by_row[row.index]
+        if before.is_gone:
+            # Its outcomes became dead letters or were dropped: it would wait for them for ever.
+            raise Refused("NOT_ADMITTED", "This client was given up; its failed records are dead letters.")
+        self.by_routing_id.pop(before.routing_id, None)
+        before.attached = False
+        return before
+
+    def _take_row(self, client_id: bytes, name: str, process: int, uid: int | None) -> ClientRow:
+        """A row for a new client. Raises Refused or TableFull."""
+        try:
+            row = self._table.take_row(
+                client_id, name, process, self._slot, secrets.token_bytes(SECRET_BYTES), uid
+            )
+        except SegmentError as error:
+            raise Refused("NO_MEMORY", f"There is no room for another client: {error}.") from None
+        if row is None:
+            raise TableFull(self._places.full_text(uid))
+        self._places.took(uid)
+        self._keep(row)
+        return row
 
     def _check(self, client_id: bytes, name: str, ticket: object, caller: Caller) -> bytes:
         """Check a ticket by the current rules. Returns the digest of the token behind it. Raises Refused.

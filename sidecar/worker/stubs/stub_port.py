@@ -124,57 +124,22 @@ class StubPort:
         now_ms = self._clock.now_ms()
         session = self._sessions.by_routing_id.get(routing_id)
         try:
-            head = frames[0]
-            if len(head) > SUBMIT_HEAD_BYTES_MAX:
-                raise MalformedFrame(
-                    f"a first frame of {len(head)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"
-                )
-            try:
-                fields = _unpackb(head)
-            except _UNPACK_ERRORS as error:
-                raise MalformedFrame(f"{type(error).__name__}: {error}") from None
-            if type(fields) is not list or not fields or type(fields[0]) is not int:
-                raise MalformedFrame("it is no array that begins with a kind")
+            fields = _unpack(frames[0])
             kind = fields.pop(0)
             if session is None:
                 self._on_stranger(routing_id, kind, fields, now_ms)
                 return
             session.last_heard_ms = now_ms
-            if kind != _SUBMIT:
-                handler = self._handlers.get(kind)
-                if handler is None:
-                    raise MalformedFrame(
-                        _ATTACHED_TEXT if kind == Kind.ATTACH else f"kind {kind} is none of a stub's"
-                    )
-                handler(session, fields, now_ms)
+            if kind == _SUBMIT:
+                payload = frames[1] if len(frames) > 1 else b""
+                self._on_submit(session, fields, payload, skipped_bytes, now_ms)
                 return
-            # A SUBMIT may carry the ACK of outcomes, as its last field.
-            if len(fields) > SUBMIT_FIELDS:
-                acked = fields.pop()
-                if type(acked) is not int:
-                    acked = _number(acked)  # raises
-                if acked > session.row.acked_number:
-                    session.row.ring_ack(acked)
-                    if (
-                        session.unacked
-                        or session.unwritten
-                        or session.ring_full_since_ms is not None
-                        or self._holds.ring_held
-                    ):
-                        self._acked(session, now_ms)
-            payload = frames[1] if len(frames) > 1 else b""
-            is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
-            # It may carry a FLUSH, as a flag.
-            outboxes = self._outboxes
-            if fields[6] & _FLUSH:
-                if not is_taken:
-                    self._on_flush(session, fields[1:], now_ms)
-                if session not in outboxes.pending:
-                    # Its stub waits for outcomes; a position alone would wake it for nothing.
-                    if session not in outboxes.later:
-                        outboxes.later[session] = now_ms + POSITION_DELAY_MS
-                    return
-            outboxes.pending.add(session)
+            handler = self._handlers.get(kind)
+            if handler is None:
+                raise MalformedFrame(
+                    _ATTACHED_TEXT if kind == Kind.ATTACH else f"kind {kind} is none of a stub's"
+                )
+            handler(session, fields, now_ms)
         except (MalformedFrame, NeverWritten) as error:
             self._refuse(routing_id, session, error)
         except Exception as error:
@@ -184,6 +149,35 @@ class StubPort:
                 f"A message of a client could not be handled. {PLEASE_REPORT}",
                 exc_info=error,
             )
+
+    def _on_submit(
+        self, session: ClientSession, fields: list[Any], payload: Any, skipped_bytes: int, now_ms: float
+    ) -> None:
+        """Handle a SUBMIT. It may carry the ACK of outcomes, as its last field, and a FLUSH, as a flag."""
+        if len(fields) > SUBMIT_FIELDS:
+            acked = fields.pop()
+            if type(acked) is not int:
+                acked = _number(acked)  # raises
+            if acked > session.row.acked_number:
+                session.row.ring_ack(acked)
+                if (
+                    session.unacked
+                    or session.unwritten
+                    or session.ring_full_since_ms is not None
+                    or self._holds.ring_held
+                ):
+                    self._acked(session, now_ms)
+        is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
+        outboxes = self._outboxes
+        if fields[6] & _FLUSH:
+            if not is_taken:
+                self._on_flush(session, fields[1:], now_ms)
+            if session not in outboxes.pending:
+                # Its stub waits for outcomes; a position alone would wake it for nothing.
+                if session not in outboxes.later:
+                    outboxes.later[session] = now_ms + POSITION_DELAY_MS
+                return
+        outboxes.pending.add(session)
 
     def _on_stranger(self, routing_id: bytes, kind: int, fields: list[Any], now_ms: float) -> None:
         """Handle a message of a connection that has not attached."""
@@ -403,6 +397,21 @@ class StubPort:
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None
         self.endpoint.send(routing_id, [self._pack(message)])
+
+
+def _unpack(head: memoryview) -> list[Any]:
+    """The fields of a message's first frame, kind first."""
+    if len(head) > SUBMIT_HEAD_BYTES_MAX:
+        raise MalformedFrame(
+            f"a first frame of {len(head)} bytes; no message has more than {SUBMIT_HEAD_BYTES_MAX}"
+        )
+    try:
+        fields = _unpackb(head)
+    except _UNPACK_ERRORS as error:
+        raise MalformedFrame(f"{type(error).__name__}: {error}") from None
+    if type(fields) is not list or not fields or type(fields[0]) is not int:
+        raise MalformedFrame("it is no array that begins with a kind")
+    return fields
 
 
 def _number(value: Any = None) -> int:
