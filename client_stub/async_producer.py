@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,35 +20,27 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub.aio.async_delivery import AsyncBulkDelivery, DeliveryFuture
-from client_stub.aio.loop_line import UNFINISHED, LoopLine
-from client_stub.engine.flush_wait import FlushWait
-from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.io import process_end
-from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
-from client_stub.io.topic_question import TopicQuestion
+from client_stub.aio.loop_queue import LoopQueue
+from client_stub.aio.loop_waits import close, flush, looked_up
+from client_stub.engine.arrow_call import table_call
+from client_stub.engine.engine import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, MAX_BLOCK_MS, Engine
+from client_stub.engine.rows_call import async_rows_call
+from client_stub.errors import SidecarError
+from client_stub.io.topic_lookup import PartitionInfo
+from client_stub.outbox.capacity_wait import FULL
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.outbox.stats import ProducerStats
-from client_stub.producer import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, JOIN_S, MAX_BLOCK_MS, Producer
+from client_stub.producer import repr_of
 from client_stub.record_metadata import RecordMetadata
-from client_stub.records.arguments import (
-    SEND_FIELDS,
-    check_topic,
-    check_until,
-    checked_timeout,
-    checked_wait,
-    milliseconds,
-)
-from client_stub.records.habits import no_pickle, unknown_argument, unknown_field, with_hints
+from client_stub.records.arguments import SEND_FIELDS, check_topic
+from client_stub.records.habits import no_pickle, unknown_field, with_hints
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers, full_record
 from client_stub.records.serializers import Serializer, serializers_of
-from client_stub.system.originals import monotonic
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from client_stub.outbox.bulk_call import BulkCall
 
 log = logging.getLogger("client_stub")
 
@@ -71,6 +62,8 @@ class AsyncProducer:
     their futures never complete.
     """
 
+    _engine_kind: type[Engine] = Engine
+
     def __init__(
         self,
         run_dir: str | os.PathLike[str] | None = None,
@@ -86,26 +79,23 @@ class AsyncProducer:
         curve_key_file: str | os.PathLike[str] | None = None,
         **others: Never,
     ) -> None:
-        if others:
-            raise TypeError(unknown_argument("AsyncProducer", next(iter(others))))
-        self._max_block_ms = milliseconds("max_block_ms", max_block_ms)
-        # Kept here and not in the producer: a send that waits in the line is tried again, and must be serialized only
-        # once.
+        # Kept here, as in Producer: a send that waits is tried again, and must be serialized only once.
         self._serializers = serializers_of(key_serializer, value_serializer)
-        # A send without room fails at once in the producer, and then waits in the line of its loop.
-        self._producer = Producer(
+        self._engine = self._engine_kind(
             run_dir,
             client_name,
             token=token,
-            max_block_ms=0,
+            max_block_ms=max_block_ms,
             connect_timeout_ms=connect_timeout_ms,
             delivery_timeout_ms=delivery_timeout_ms,
             on_error=on_error,
             curve_key_file=curve_key_file,
+            front="AsyncProducer",
+            **others,
         )
-        self._last: LoopLine | None = None
-        """The line of the loop that sent last, as most producers have only one loop."""
-        self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLine] = (
+        self._last: LoopQueue | None = None
+        """The queue of the loop that sent last, as most producers have only one loop."""
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -126,29 +116,28 @@ class AsyncProducer:
         if others:
             raise TypeError(unknown_field("send()", next(iter(others)), FIELDS))
         loop = asyncio.get_running_loop()
-        line = self._last
-        if line is None or line.loop_of() is not loop:
-            line = self._line_of(loop)
+        queue = self._last
+        if queue is None or queue.loop_of() is not loop:
+            queue = self._queue_of(loop)
         if self._serializers is not None:
             key, value = self._serializers.record(topic, key, value)
         if isinstance(headers, Iterator):
             headers = checked_headers(headers)  # read once, as a send that waits is tried again
-        producer = self._producer
-        future = DeliveryFuture(loop, producer._outbox)
-        decided = partial(line.decided, future)
-        if line.topics:
+        engine = self._engine
+        future = DeliveryFuture(loop, engine.outbox)
+        decided = partial(queue.decided, future)
+        if queue.topics:
             check_topic(topic)
-        if not (line.topics and line.must_wait(topic)):
-            try:
-                future.delivery = producer.send(topic, value, key, headers, partition, timestamp_ms, decided)
+        if not (queue.topics and queue.must_wait(topic)):
+            sent = engine.try_send(topic, value, key, headers, partition, timestamp_ms, decided)
+            if sent is not FULL:
+                future.delivery = sent
                 return future
-            except (BufferExhausted, DaemonUnreachable):
-                pass
         # Checked and copied now, as the caller may change its objects before there is room.
         record, _ = full_record(key, value, headers, partition, timestamp_ms)
         key, value, headers = (*record, None)[:3]
-        future.delivery = await line.wait_and_enter(
-            topic, partial(producer.send, topic, value, key, headers, partition, timestamp_ms, decided)
+        future.delivery = await queue.wait(
+            topic, partial(engine.try_send, topic, value, key, headers, partition, timestamp_ms, decided)
         )
         return future
 
@@ -177,11 +166,13 @@ class AsyncProducer:
             raise TypeError(unknown_field("send_many()", next(iter(others)), ("topic", "records")))
         if self._serializers is not None:
             records = self._serializers.rows(topic, records)
-        return await self._enter(topic, self._producer._rows_call(topic, records))
+        call = async_rows_call(self._engine, topic, records)
+        return await self._queue_of(asyncio.get_running_loop()).run(topic, call)
 
     async def send_arrow(self, topic: str, table: pyarrow.Table | pyarrow.RecordBatch) -> AsyncBulkDelivery:
         """As Producer.send_arrow(), and otherwise as send_many()."""
-        return await self._enter(topic, self._producer._table_call(topic, table))
+        call = table_call(self._engine, topic, table)
+        return await self._queue_of(asyncio.get_running_loop()).run(topic, call)
 
     async def partitions_for(
         self,
@@ -189,18 +180,11 @@ class AsyncProducer:
         timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
     ) -> tuple[PartitionInfo, ...]:
         """As Producer.partitions_for(), but waits on the loop and blocks no thread."""
-        loop = asyncio.get_running_loop()
-        lookup = self._producer._lookup(topic, self._max_block_ms / 1e3 if timeout is None else timeout)
-        try:
-            while (found := lookup.step(monotonic() * 1e3)) is None:
-                await _readable(loop, lookup)
-            return found
-        finally:
-            lookup.close()
+        return await looked_up(self._engine.lookup(topic, timeout))
 
     def stats(self) -> ProducerStats:
         """As Producer.stats(). Sends that wait for room are not counted."""
-        return self._producer.stats()
+        return self._engine.stats()
 
     async def flush(
         self,
@@ -212,28 +196,7 @@ class AsyncProducer:
 
         Cancelling it does not cancel the records.
         """
-        timeout = checked_wait(timeout)
-        check_until(until)
-        loop = asyncio.get_running_loop()
-        line = self._line_of(loop)
-        ends = None if timeout is None else loop.time() + timeout
-        last = line.last_number
-        if not await line.until(lambda: line.is_past(last), timeout):
-            raise line.timeout_error(timeout)
-        producer = self._producer
-        wait = FlushWait(producer._outbox, until)
-        is_alive = producer._io is not None and not producer._outbox.closed
-        left = None if ends is None else max(0.0, ends - loop.time())
-        if is_alive and not await line.until(wait.is_over, left):
-            oldest = wait.oldest()
-            said = ""
-            if oldest is not None and oldest.may_ask(timeout):
-                said = await _asked(
-                    loop, producer._question(oldest.topic, oldest.partition_max, monotonic() * 1e3)
-                )
-            raise wait.timeout_error(timeout, said)
-        producer._outbox.failures.raise_unobserved()
-        return producer._outbox.failures.newly_failed()
+        return await flush(self._engine, self._queue_of(asyncio.get_running_loop()), timeout, until)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """As Producer.close(). Sends that wait for room raise ProducerClosed.
@@ -241,33 +204,7 @@ class AsyncProducer:
         When cancelled, it leaves the rest to the producer's own thread, which delivers the queued records and then
         ends.
         """
-        await self._close(timeout)
-
-    async def _close(self, timeout: float | None, behind: str = "") -> None:  # noqa: ASYNC109
-        """As Producer._close()."""
-        timeout = checked_timeout(timeout)
-        producer = self._producer
-        io = producer._begin_close()
-        if io is None:
-            return
-        line = self._line_of(asyncio.get_running_loop())
-        cancel = True
-        try:
-            done = timeout != 0 and await line.until(FlushWait(producer._outbox).is_over, timeout)
-            cancel = not done
-            if cancel and behind:
-                io.log_left(behind)
-        except asyncio.CancelledError:
-            cancel = False
-            process_end.leave_alone(io)  # so that the end of the process waits for it
-            raise
-        finally:
-            io.request_close(cancel=cancel)
-            producer._end_close()
-        if await line.until(lambda: io.has_ended, JOIN_S):
-            io.join(JOIN_S)
-        if done:
-            producer._outbox.failures.raise_unobserved()
+        await close(self._engine, self._queue_of(asyncio.get_running_loop()), timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,7 +216,10 @@ class AsyncProducer:
             await self.close()
             return
         try:
-            await self._close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
+            queue = self._queue_of(asyncio.get_running_loop())
+            await close(
+                self._engine, queue, ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}"
+            )
         except SidecarError:
             log.exception("Records failed while the producer was closed behind another error.")
 
@@ -287,54 +227,18 @@ class AsyncProducer:
         raise no_pickle(type(self).__name__)
 
     def __repr__(self) -> str:
-        return f"Async{self._producer!r}"
+        return repr_of("AsyncProducer", self._engine)
 
     # --- inside -------------------------------------------------------------------------------------
 
-    async def _enter(self, topic: str, call: BulkCall) -> AsyncBulkDelivery:
-        def enter() -> AsyncBulkDelivery | object:
-            return AsyncBulkDelivery(call.parts) if call.step() else UNFINISHED
-
-        line = self._line_of(asyncio.get_running_loop())
-        delivery: AsyncBulkDelivery = await line.enter(topic, enter, call.explain)
-        return delivery
-
-    def _line_of(self, loop: asyncio.AbstractEventLoop) -> LoopLine:
-        line = self._lines.get(loop)
-        if line is None:
-            for (
-                ref
-            ) in self._lines.keyrefs():  # one atomic copy: another loop's thread may add its line meanwhile
+    def _queue_of(self, loop: asyncio.AbstractEventLoop) -> LoopQueue:
+        queue = self._queues.get(loop)
+        if queue is None:
+            # keyrefs() is one atomic copy: another loop's thread may add its queue meanwhile.
+            for ref in self._queues.keyrefs():
                 other = ref()
-                if other is not None and other.is_closed() and (left := self._lines.pop(other, None)):
+                if other is not None and other.is_closed() and (left := self._queues.pop(other, None)):
                     left.drop()
-            line = self._lines[loop] = LoopLine(loop, self._producer, self._max_block_ms)
-        self._last = line
-        return line
-
-
-async def _asked(loop: asyncio.AbstractEventLoop, question: TopicQuestion) -> str:
-    """The answer of ``question``; awaited without blocking a thread."""
-    try:
-        while (said := question.step(monotonic() * 1e3)) is None:
-            await _readable(loop, question.lookup, question.ends_ms)
-        return said or question.lookup.waits_for
-    finally:
-        question.lookup.close()
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, lookup: TopicLookup, ends_ms: float = math.inf) -> None:
-    """Wait until the lookup's next step has something to do: bytes arrived, or a pause or the caller's timeout
-    ended.
-    """
-    now_ms = monotonic() * 1e3
-    fd = lookup.fileno()
-    if fd is None:
-        await asyncio.sleep(lookup.pause_ms(now_ms) / 1e3)
-        return
-    arrived: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: None if arrived.done() else arrived.set_result(None))
-    try:
-        await asyncio.wait([arrived], timeout=max(0.0, min(lookup.answer_ms(now_ms), ends_ms - now_ms)) / 1e3)
-    finally:
-        loop.remove_reader(fd)
+            queue = self._queues[loop] = LoopQueue(loop, self._engine)
+        self._last = queue
+        return queue

@@ -20,7 +20,7 @@ import weakref
 from typing import Any, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
-from client_stub.producer import Producer
+from client_stub.inner_producer import InnerProducer
 from client_stub.records.arguments import check_topic, checked_timeout
 from client_stub.system.minute_limit import MinuteLimit
 from client_stub.system.originals import monotonic
@@ -63,7 +63,7 @@ class TopicHandler(logging.Handler):
         """Lines of this process that were dropped: without room, without a daemon, or after close()."""
         self._max_block_ms = max_block_ms
         self._close_timeout_s = seconds
-        self._producer = Producer(max_block_ms=max_block_ms, **producer_settings)
+        self._producer = InnerProducer(max_block_ms=max_block_ms, **producer_settings)
         self._pid = os.getpid()
         self._is_emitting = False
         self._logged_dropped = 0
@@ -111,12 +111,12 @@ class TopicHandler(logging.Handler):
             headers=[("level", _bytes(record.levelname)), ("logger", _bytes(record.name))],
             timestamp_ms=max(0, int(record.created * 1e3)),
         )
-        self._producer._outbox.max_block_ms = self._max_block_ms
+        self._producer.engine.outbox.max_block_ms = self._max_block_ms
 
     def _drop(self, error: SidecarError) -> None:
         self.dropped += 1
         if isinstance(error, BufferExhausted | DaemonUnreachable):
-            self._producer._outbox.max_block_ms = 0
+            self._producer.engine.outbox.max_block_ms = 0
         if self._drop_limit.may_log(monotonic() * 1e3):
             log.warning(
                 "%d log lines for topic %s were dropped: %s",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from client_stub.errors import SidecarError
 from client_stub.native.hot import Delivery
-from client_stub.outbox.delivery import BulkDelivery
+from client_stub.outbox.delivery import BulkDelivery, submission_of
 from client_stub.record_metadata import RecordMetadata
 from client_stub.records.arguments import checked_wait
 
@@ -42,7 +42,7 @@ class DeliveryFuture(asyncio.Future[RecordMetadata]):
         ``asyncio.wait_for`` and ``asyncio.timeout`` it is the cause of their TimeoutError.
         """
         if msg is None and not self.done():
-            submission = None if self.delivery is None else self.delivery._submission
+            submission = None if self.delivery is None else submission_of(self.delivery)
             if submission is not None:
                 msg = f"The record for topic {submission.topic} has no outcome yet{submission.why_no_outcome()}."
         return super().cancel(msg)

@@ -24,11 +24,10 @@ from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.contract.wire import PARTITIONERS
+from client_stub.engine.engine import ERROR_CLOSE_S, Engine
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
 from client_stub.native.hot import TwinCore
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
-from client_stub.producer import ERROR_CLOSE_S
-from client_stub.producer import Producer as _Producer
 from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.record_fields import checked_headers, header_pairs
 from client_stub.system.originals import SimpleQueue, monotonic
@@ -79,14 +78,14 @@ class Producer(TwinCore):
         self._only_errors = str(settings.pop("delivery.report.only.error", False)).lower() in _TRUE
         self._is_closed = False
         partitioner = _partitioner_of(settings)
-        self._producer = _Producer(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings, _TAKEN))
-        self._producer._place_by(partitioner)
-        self._producer._asked = asked_cluster(settings)
+        self._engine = Engine(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings, _TAKEN))
+        self._engine.place_by(partitioner)
+        self._engine.ask_for(asked_cluster(settings))
+        self._streams = self._engine.streams
         self._forget_events()
         _producers.add(self)
 
     def _forget_events(self) -> None:
-        self._streams = self._producer._outbox.streams
         self._news: queue.SimpleQueue[None] = SimpleQueue()
         self._forget_arrived()
         self._event_count = 0
@@ -117,9 +116,9 @@ class Producer(TwinCore):
         decided = None
         if report is not None:
             decided = Message(self, report, topic, value, key, pairs, -1 if number is None else number)
-        outbox = self._producer._outbox
+        outbox = self._engine.outbox
         try:
-            self._producer.send(topic, value, key, pairs, number, _timestamp(timestamp), decided)
+            self._engine.send(topic, value, key, pairs, number, _timestamp(timestamp), decided)
         except BufferExhausted as error:
             raise BufferError(f"Local: Queue full: {error}") from error
         except DaemonUnreachable as error:
@@ -191,7 +190,7 @@ class Producer(TwinCore):
             if left <= 0 or self._is_closed:
                 return 0
             # Not by a wait of the queue, which would hold up the other green threads.
-            if not self._producer._outbox.waiters.wait_until(self._news.qsize, left):
+            if not self._engine.outbox.waiters.wait_until(self._news.qsize, left):
                 look_s = min(2 * look_s, LOOK_S)
             served = self._serve()
         return served
@@ -216,7 +215,7 @@ class Producer(TwinCore):
         while True:
             left = None if ends is None else max(0.0, ends - monotonic())
             try:
-                self._producer.flush(left)
+                self._engine.flush(left)
             except TimeoutError:
                 self._serve(raised)
                 return len(self)
@@ -241,7 +240,7 @@ class Producer(TwinCore):
             self._flush(timeout, raised)
         finally:
             self._is_closed = True
-            self._producer.close(0)
+            self._engine.close(0)
             self._serve(raised)  # callbacks of the records that failed for lack of time
         if raised:
             raise raised[0]
@@ -266,14 +265,14 @@ class Producer(TwinCore):
         )
 
     def __len__(self) -> int:
-        return 0 if self._is_closed else self._producer.stats().waiting + self._arrived_count()
+        return 0 if self._is_closed else self._engine.stats().waiting + self._arrived_count()
 
     def __bool__(self) -> bool:
         return True
 
     def _newly_silent(self) -> int:
         """How many records without an event were decided since the last call."""
-        stats = self._producer.stats()
+        stats = self._engine.stats()
         # An event is counted before its outcome is, so the difference is never too large.
         silent = stats.delivered + stats.failed - self._event_count
         newly, self._silent_count = silent - self._silent_count, max(silent, self._silent_count)

@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from client_stub.compat.partition_choice import PartitionChoice, takes
 from client_stub.compat.settings import asked_cluster, producer_settings
+from client_stub.engine.engine import MAX_BLOCK_MS
 from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
+from client_stub.inner_producer import InnerProducer
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.delivery import Delivery
-from client_stub.producer import MAX_BLOCK_MS, Producer
 from client_stub.records.arguments import check_callable, milliseconds
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers
@@ -136,9 +137,9 @@ class KafkaProducer:
         partitioner = configs.pop("partitioner", None)
         self._max_block_ms = milliseconds("max_block_ms", configs.pop("max_block_ms", MAX_BLOCK_MS))
         named = {_dotted(name): value for name, value in configs.items()}
-        self._producer = Producer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
-        self._producer._asked = asked_cluster(named)
-        self._producer._place_by("murmur2_random")
+        self._producer = InnerProducer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
+        self._producer.engine.ask_for(asked_cluster(named))
+        self._producer.engine.place_by("murmur2_random")
         self._choice: PartitionChoice | None = None
         if partitioner is not None:
             self._choice = PartitionChoice(partitioner, self._look_up, self._max_block_ms / 1e3)

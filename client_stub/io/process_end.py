@@ -24,16 +24,16 @@ CANCEL_S: Final = 5.0
 
 
 class LivingProducer(Protocol):
-    """The calls to a producer that is not closed."""
+    """The calls to the engine of a producer that is not closed."""
 
-    _was_interrupted: bool
+    was_interrupted: bool
     """Ctrl-C has ended its close(), so the process does not wait for it again."""
 
     def flush(self, timeout: float | None = None) -> int: ...
 
-    def _close(self, timeout: float | None, behind: str = "") -> None: ...
+    def close(self, timeout: float | None, behind: str = "") -> None: ...
 
-    def _forked_child(self) -> None:
+    def forked_child(self) -> None:
         """Begin as a new client, in a forked child."""
 
 
@@ -157,7 +157,7 @@ def _close_all(ends_s: float) -> None:
 
     for producer in _producers():
         try:
-            producer._close(0 if producer._was_interrupted else left_s(), AT_END)
+            producer.close(0 if producer.was_interrupted else left_s(), AT_END)
         except Exception:
             log.exception("Records were not delivered when the process ended.")
     for io in list(_leaving):
@@ -174,7 +174,7 @@ def _after_fork_in_child() -> None:
     """
     for producer in _producers():
         try:
-            producer._forked_child()
+            producer.forked_child()
         except Exception:  # the other producers must not use their parent's connections
             log.exception("A producer could not be made ready in a forked child.")
     for io in list(_leaving):

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, TypeVar
 from client_stub.contract.wire import Outcome
 from client_stub.errors import DeliveryFailed, SidecarError
 from client_stub.native.hot import OnDelivery
+from client_stub.outbox.capacity_wait import Full
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
 from client_stub.record_metadata import RecordMetadata
@@ -146,6 +147,23 @@ class Delivery:
         ForkedProducer in a forked child.
         """
     def __reduce__(self) -> NoReturn: ...
+
+class EngineCore:
+    streams: dict[str, OpenStream]
+    """The streams of this process by topic. One dict for the life of the engine, as its fronts keep it."""
+    def stream_of(self, topic: str) -> OpenStream:
+        """The stream of ``topic``, which has an io thread that sends its records. Raises as ``open_stream``."""
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Delivery | Full:
+        """Queue one record and return its Delivery, or FULL where that would have to wait. Raises as send()."""
 
 class ProducerCore:
     _streams: dict[str, OpenStream] | None

@@ -1,4 +1,4 @@
-# SubmissionCore, PartCore, OpenStream, Delivery, ProducerCore: the way from the arguments of send() to a packed record
+# SubmissionCore, PartCore, OpenStream, Delivery, EngineCore, ProducerCore: the way from the arguments of send() to a packed record
 # and its future.
 
 
@@ -334,6 +334,63 @@ def refuses_await(kind):
 refuses_await(Delivery)
 
 
+cdef inline Delivery put_plain(
+    dict streams, topic, value, key, headers, partition, timestamp_ms, on_delivery
+):
+    """Append a plain record to the open submission of its topic. Returns its future, or None and has done nothing: the
+    caller's slow way must take the record.
+    """
+    cdef PyObject* found
+    cdef SubmissionCore submission
+    cdef Delivery delivery
+    cdef Py_ssize_t index
+    if (
+        headers is None
+        and partition is None
+        and timestamp_ms is None
+        and is_bin(<PyObject*> value)
+        and is_bin(<PyObject*> key)
+        and (on_delivery is None or PyCallable_Check(on_delivery))
+        and streams is not None
+        and isinstance(topic, str)
+    ):
+        found = PyDict_GetItemWithError(streams, topic)
+        if found != NULL:
+            submission = (<OpenStream?> <object> found).open
+            if submission is not None:
+                index = submission.put(<PyObject*> key, <PyObject*> value, on_delivery)
+                if index >= 0:
+                    delivery = Delivery.__new__(Delivery)
+                    delivery._submission = submission
+                    delivery._index = index
+                    return delivery
+    return None
+
+
+cdef class EngineCore:
+    """The compiled part of Engine. ``streams`` is one dict for the life of the engine: its fronts keep it."""
+
+    cdef public dict streams
+
+    def stream_of(self, topic):
+        """The stream of ``topic``, which has an io thread that sends its records. Raises as ``open_stream``."""
+        cdef PyObject* found
+        if isinstance(topic, str):
+            found = PyDict_GetItemWithError(self.streams, topic)
+            if found != NULL:
+                return <object> found
+        return self.open_stream(topic)
+
+    def try_send(self, topic, value, key, headers, partition, timestamp_ms, on_delivery):
+        """Queue one record and return its Delivery, or FULL where that would have to wait. Raises as send()."""
+        cdef Delivery delivery = put_plain(
+            self.streams, topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        if delivery is not None:
+            return delivery
+        return self.send(topic, value, key, headers, partition, timestamp_ms, on_delivery, False)
+
+
 cdef class ProducerCore:
     """The compiled half of Producer: appends plain records to an open submission and leaves all others to
     ``_send_slow``.
@@ -355,28 +412,9 @@ cdef class ProducerCore:
         DaemonRefused, TopicLimit, and after waiting for room BufferExhausted or DaemonUnreachable. A call that raises
         has queued nothing. Thread-safe.
         """
-        cdef PyObject* found
-        cdef SubmissionCore submission
-        cdef Delivery delivery
-        cdef Py_ssize_t index
-        if (
-            headers is None
-            and partition is None
-            and timestamp_ms is None
-            and is_bin(<PyObject*> value)
-            and is_bin(<PyObject*> key)
-            and (on_delivery is None or PyCallable_Check(on_delivery))
-            and self._streams is not None
-            and isinstance(topic, str)
-        ):
-            found = PyDict_GetItemWithError(self._streams, topic)
-            if found != NULL:
-                submission = (<OpenStream?> <object> found).open
-                if submission is not None:
-                    index = submission.put(<PyObject*> key, <PyObject*> value, on_delivery)
-                    if index >= 0:
-                        delivery = Delivery.__new__(Delivery)
-                        delivery._submission = submission
-                        delivery._index = index
-                        return delivery
+        cdef Delivery delivery = put_plain(
+            self._streams, topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        if delivery is not None:
+            return delivery
         return self._send_slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from client_stub.errors import SidecarError
 from client_stub.outbox.delivery import BulkDelivery
 
 if TYPE_CHECKING:
+    from client_stub.outbox.capacity_wait import Full
     from client_stub.outbox.submission import BulkPart
+
+
+class Step(Enum):
+    """What a step of a call has done: queued the last of its records, or only some."""
+
+    DONE = "done"
+    MORE = "more"
 
 
 class BulkCall:
@@ -19,10 +28,8 @@ class BulkCall:
     parts: list[BulkPart]
     """The records queued so far. Each subclass sets it: a constructor here would cost each call one call more."""
 
-    def step(self) -> bool:
-        """Queue some more records. Returns True when all are queued. After an error for lack of room it may be called
-        again.
-        """
+    def step(self, *, waits: bool) -> Step | Full:
+        """Queue some more records. Without room it waits or, unless ``waits``, returns FULL and may be called again."""
         raise NotImplementedError
 
     def run(self) -> BulkDelivery:
@@ -30,7 +37,7 @@ class BulkCall:
         the queued part.
         """
         try:
-            while not self.step():
+            while self.step(waits=True) is not Step.DONE:
                 pass
         except SidecarError as error:
             raise self.explain(error) from error.__cause__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
@@ -14,6 +15,14 @@ from client_stub.system.originals import get_ident, monotonic
 if TYPE_CHECKING:
     from client_stub.outbox.waiters import Waiters
 
+
+class Full(Enum):
+    """The result of a call that may not wait and found no free memory."""
+
+    FULL = "full"
+
+
+FULL: Final = Full.FULL
 WAIT_WARNING_S: Final = 2.0
 """A send that has waited this long for capacity logs it once, with the cause."""
 CHECK_MS: Final = 100.0

@@ -15,7 +15,7 @@ from client_stub.records.arguments import check_callable, checked_wait
 from client_stub.records.habits import no_pickle, with_hints
 
 if TYPE_CHECKING:
-    from client_stub.outbox.submission import BulkPart
+    from client_stub.outbox.submission import BulkPart, Submission
 
 __all__ = ["BulkDelivery", "Delivery"]
 
@@ -122,6 +122,11 @@ class BulkDelivery:
         return next(
             (error for error, _ in (part.failures() for part in self._parts) if error is not None), None
         )
+
+
+def submission_of(delivery: Delivery) -> Submission:
+    """The submission that has the record of ``delivery``."""
+    return delivery._submission
 
 
 def bulk_text(count: int, failed: int, *, is_done: bool) -> str:

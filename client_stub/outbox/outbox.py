@@ -22,7 +22,7 @@ from client_stub.errors import (
     ProducerClosed,
 )
 from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore
-from client_stub.outbox.capacity_wait import CapacityWait
+from client_stub.outbox.capacity_wait import FULL, CapacityWait, Full
 from client_stub.outbox.failures import Failures, OnError
 from client_stub.outbox.packers import Packers
 from client_stub.outbox.submission import WANT_INDEXES, BulkPart, Submission
@@ -99,18 +99,20 @@ class Outbox(OutboxCore):
         size: int,
         on_delivery: OnDelivery | None,
         timestamp_ms: int | None,
-    ) -> Delivery:
+        waits: bool = True,
+    ) -> Delivery | Full:
         """Put a checked record of at most ``size`` bytes into the stream's open submission.
 
-        Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error with which the daemon refused the
-        topic.
+        Without room it waits or, unless ``waits``, returns FULL. Raises BufferExhausted and DaemonUnreachable after
+        that wait, ProducerClosed, or the error with which the daemon refused the topic.
         """
         if size > self.size_limits.payload_bytes_max:
             size = packed_size(record)
         while True:
             submission = stream.open
             if submission is None or submission.room < size:
-                self.roll(stream, size)
+                if not self.roll(stream, size, waits=waits):
+                    return FULL
                 continue
             index = submission.append(record, size, on_delivery, timestamp_ms)
             if index >= 0:
@@ -129,12 +131,18 @@ class Outbox(OutboxCore):
         return part if submission.append_plain(rows, on_delivery, part) > 0 else None
 
     def add_rows(
-        self, stream: OpenStream, rows: list[Any], start: int, on_delivery: OnDelivery | None
-    ) -> BulkPart:
+        self,
+        stream: OpenStream,
+        rows: list[Any],
+        start: int,
+        on_delivery: OnDelivery | None,
+        *,
+        waits: bool = True,
+    ) -> BulkPart | Full:
         """Append checked records from ``rows[start]`` on to one submission, as many as it has room for.
 
-        The submission may already hold records of other calls, so many small calls share a submission. Raises as
-        ``add``; then nothing of this call was queued.
+        The submission may already hold records of other calls, so many small calls share a submission. Waits and
+        raises as ``add``; after an error or FULL nothing of this call was queued.
         """
         part = BulkPart()
         while True:
@@ -147,7 +155,8 @@ class Outbox(OutboxCore):
             size = packed_bound(rows[start])
             # Never more room than one message has: other records would fill it.
             fits = size <= self.size_limits.payload_bytes_max
-            self.roll(stream, size if fits else packed_size(rows[start]))
+            if not self.roll(stream, size if fits else packed_size(rows[start]), waits=waits):
+                return FULL
 
     def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
@@ -163,9 +172,9 @@ class Outbox(OutboxCore):
             self.check_usable(stream)
         return part
 
-    def roll(self, stream: OpenStream, size: int) -> None:
+    def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> bool:
         """Open a submission with room for ``size`` bytes, unless another caller does so first. It first waits for room
-        in the buffer, and raises as ``wait_for_room``.
+        in the buffer, and raises as ``wait_for_room``; unless ``waits``, it returns False in place of waiting.
         """
         if not (
             self.attached_once
@@ -174,10 +183,13 @@ class Outbox(OutboxCore):
             and stream.refusal is None
             and self.closed_bytes - self._released_bytes < self.buffer_bytes
         ):
-            self.wait_for_room(stream)
+            if waits:
+                self.wait_for_room(stream)
+            elif not self.takes_now(stream):
+                return False
         opened = stream.open
         if opened is not None and opened.room >= size:
-            return
+            return True
         packer = self._packers.take()
         # A larger record is sent in a submission of its own.
         made = Submission(
@@ -186,6 +198,7 @@ class Outbox(OutboxCore):
         made.flags = WANT_INDEXES | self.placing
         if not self.publish(stream, opened, made):
             self._packers.put_back(packer)
+        return True
 
     # --- callers: waiting -----------------------------------------------------------------------------
 
@@ -220,6 +233,15 @@ class Outbox(OutboxCore):
                 connect_timeout_ms=self.connect_timeout_ms,
             )
 
+    def takes_now(self, stream: OpenStream) -> bool:
+        """Whether a new submission finds room without a wait. Raises the error of a call that would never find it."""
+        self.check_usable(stream)
+        return self.attached_once and self.has_room
+
+    def knows_limits(self, stream: OpenStream) -> bool:
+        """Whether a check of a size would not wait for the daemon's first WELCOME. Raises as ``takes_now``."""
+        return self.size_limits.request_bytes_max is not None or self.takes_now(stream)
+
     def may_take(self, topic: str) -> bool:
         """False: a record of ``topic`` would have to wait now. True: a send finds room or raises its error."""
         stream = self.streams.get(topic)
@@ -241,7 +263,10 @@ class Outbox(OutboxCore):
     # --- callers: the rest ----------------------------------------------------------------------------
 
     def open_stream(self, topic: str) -> OpenStream:
-        return self.streams.setdefault(topic, OpenStream(topic, self))
+        # Made first: a fork by a signal handler between the look-up of ``streams`` and its change would leave a stream
+        # of the parent in the child.
+        made = OpenStream(topic, self)
+        return self.streams.setdefault(topic, made)
 
     def request_flush(self) -> list[Submission]:
         """As ``expedite``. Returns all submissions that are undecided now, oldest first."""

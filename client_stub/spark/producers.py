@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from client_stub.producer import Producer
+from client_stub.inner_producer import InnerProducer
 from client_stub.spark.autostart import ensure_daemon
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class ProducerCache:
     """
 
     def __init__(self) -> None:
-        self._producers: OrderedDict[tuple[int, str, float, str], Producer] = OrderedDict()
+        self._producers: OrderedDict[tuple[int, str, float, str], InnerProducer] = OrderedDict()
 
-    def producer_for(self, options: Options) -> Producer:
+    def producer_for(self, options: Options) -> InnerProducer:
         """Raises DaemonNotStarted. With sidecar.autostart the daemon is looked for at each task: one that had no client
         for long has ended.
         """
@@ -38,8 +38,8 @@ class ProducerCache:
             producer.close(0)
             producer = None
         if producer is None:
-            producer = Producer(run_dir, client_name="spark", max_block_ms=options.max_block_ms)
-            producer._asked = options.asked
+            producer = InnerProducer(run_dir, client_name="spark", max_block_ms=options.max_block_ms)
+            producer.engine.ask_for(options.asked)
         self._producers[place] = producer
         while len(self._producers) > PRODUCERS_KEPT_MAX:
             self._producers.popitem(last=False)[1].close(0)

@@ -24,7 +24,7 @@ from sidecar.deadletter.replay import NO_OUTCOME, NOT_SENT, Replay, ReplayRunnin
 from sidecar.deadletter.spool_files import AnothersLetters
 
 if TYPE_CHECKING:
-    from client_stub import Producer
+    from client_stub.inner_producer import InnerProducer
 
 REASONS_SHOWN = 3
 
@@ -162,16 +162,16 @@ class _Producers:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._path = str(run_dir.path)
-        self._made: dict[str | None, Producer] = {}
+        self._made: dict[str | None, InnerProducer] = {}
 
-    def of(self, letter: Letter) -> Producer:
-        from client_stub import Producer
+    def of(self, letter: Letter) -> InnerProducer:
+        from client_stub.inner_producer import InnerProducer
 
         name = letter.partitioner if letter.partition is None else None
         if name not in self._made:
-            self._made[name] = Producer(run_dir=self._path, client_name="kafka-sidecar replay")
+            self._made[name] = InnerProducer(run_dir=self._path, client_name="kafka-sidecar replay")
             if name is not None:
-                self._made[name]._place_by(name)
+                self._made[name].engine.place_by(name)
         return self._made[name]
 
     def flush(self, timeout_s: float) -> None:

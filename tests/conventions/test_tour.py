@@ -199,7 +199,7 @@ def test_the_test_can_fail(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "`CheckedSend` (`client_stub/engine/producer_core.py`)",
+        "`Engine.send` (`client_stub/engine/engine.py`)",
         "`Producer.send` (`client_stub/native/_native_submission.pxi`)",
         "`Chain.append` (`sidecar/kernel/chain.pxi`)",
         "`BatchFates.completed`, `linger.ms`, `kafka-sidecar replay`, `sidecar/worker/`",

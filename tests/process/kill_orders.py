@@ -85,7 +85,7 @@ class FewPlaces:
     def __init__(self, run_dir: Path, topic: str) -> None:
         self._producer = Producer(run_dir=str(run_dir), client_name="few places", **PATIENT)
         self._producer.send(topic, RecordId("first", 0).encode()).result()
-        session = self._producer._outbox.io["thread"]._session
+        session = self._producer._engine.outbox.io["thread"]._session
         recovery = session._recovery
         resume_all = recovery.resume
 

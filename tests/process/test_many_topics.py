@@ -57,7 +57,7 @@ def test_more_topics_than_streams_while_workers_die(broker: FakeBroker) -> None:
         stats = producer.stats()
         assert stats.delivered == stats.sent == ROUNDS * TOPICS
         assert stats.connections > ROUNDS
-        assert len(producer._outbox.io["thread"]._session.streams.windows) == STREAMS_MAX
+        assert len(producer._engine.outbox.io["thread"]._session.streams.windows) == STREAMS_MAX
         assert "Traceback" not in daemon.log_path.read_text()
     expected = [b"%d" % turn for turn in range(ROUNDS)]
     for number in range(TOPICS):

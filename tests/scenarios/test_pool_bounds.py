@@ -63,7 +63,9 @@ def test_bp_03_larger_than_the_pool(harness: Harness) -> None:
                 errors.RecordTooLarge, match=rf"larger than {RECORD_BYTES_MAX}.*max\.request\.size"
             ):
                 sender.producer.send(topic, bytes(size))
-        assert time.monotonic() - began < sender.producer._max_block_ms / 1_000 / 2, "nobody waited for room"
+        assert time.monotonic() - began < sender.producer._engine.max_block_ms / 1_000 / 2, (
+            "nobody waited for room"
+        )
         assert pages_taken(harness.daemon) == before
         held.remove()
         assert sender.offsets() == [0, 1]
@@ -195,7 +197,7 @@ def test_bp_03_the_segment_cannot_grow(kafka: FakeBroker, start_daemon: StartDae
         ):
             while True:
                 ballast.write(bytes(PAGE_BYTES))
-        late.producer._outbox.connect_timeout_ms = MAX_BLOCK_MS
+        late.producer._engine.outbox.connect_timeout_ms = MAX_BLOCK_MS
         with pytest.raises(
             errors.DaemonUnreachable, match=r"no room for another client: .* cannot be allocated"
         ):
@@ -203,7 +205,7 @@ def test_bp_03_the_segment_cannot_grow(kafka: FakeBroker, start_daemon: StartDae
         first.send(size=100_000)
         assert all(outcome.error is None for outcome in first.outcomes())
         (inside / "ballast").unlink()
-        late.producer._outbox.connect_timeout_ms = 20_000
+        late.producer._engine.outbox.connect_timeout_ms = 20_000
         late.send()
         assert late.offsets() == [2]
         accounts_balance(daemon)

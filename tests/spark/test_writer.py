@@ -94,7 +94,10 @@ def test_what_one_task_left_behind_is_no_other_tasks_failure(
 
 def test_the_second_query_of_a_process_has_its_own_max_block_ms(run_dir: Path, cache: ProducerCache) -> None:
     made = {limit: cache.producer_for(Options("t", str(run_dir), 8, limit)) for limit in (100.0, 200.0)}
-    assert {limit: producer._outbox.max_block_ms for limit, producer in made.items()} == {100: 100, 200: 200}
+    assert {limit: producer._engine.outbox.max_block_ms for limit, producer in made.items()} == {
+        100: 100,
+        200: 200,
+    }
     assert cache.producer_for(Options("other", str(run_dir), 1, 100.0)) is made[100.0]
 
 

@@ -13,9 +13,9 @@ import msgpack
 import pytest
 
 from client_stub import AsyncProducer, errors
+from client_stub.engine.engine import Engine
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
-from client_stub.producer import Producer
 
 SUBMISSION_BYTES = 600
 BUFFER_BYTES = 1_500
@@ -67,9 +67,9 @@ class Harness:
     """An AsyncProducer that is attached, with small submissions and a small buffer; nothing is taken unless told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, run_dir: Path, **settings: Any) -> None:
-        monkeypatch.setattr(Producer, "_start", lambda producer, outbox: None)
+        monkeypatch.setattr(Engine, "_start", lambda engine, outbox: None)
         self.producer = AsyncProducer(run_dir, **settings)
-        self.outbox: Outbox = self.producer._producer._outbox
+        self.outbox: Outbox = self.producer._engine.outbox
         self.outbox.buffer_bytes = BUFFER_BYTES
         self.outbox.submission_bytes = SUBMISSION_BYTES
         self.outbox.attached_once = True

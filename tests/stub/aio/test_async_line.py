@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from client_stub import errors
-from client_stub.aio.loop_line import SERVED_AT_ONCE
+from client_stub.aio.loop_queue import SERVED_AT_ONCE
 from client_stub.engine.rows_call import ROWS_CHECKED_AT_ONCE
 from tests.stub.aio.async_harness import BUFFER_BYTES, Harness, JumpingLoop, run, settle
 
@@ -359,7 +359,7 @@ def test_a_cancelled_send_leaves_nothing_behind(make_harness: MakeHarness) -> No
 
     async def main() -> None:
         await fill(harness)
-        line = harness.producer._line_of(asyncio.get_running_loop())
+        line = harness.producer._queue_of(asyncio.get_running_loop())
         for _ in range(500):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
@@ -472,7 +472,7 @@ def test_what_was_decided_before_a_wait_ends_is_done_behind_it(
     harness = make_harness()
 
     async def main() -> None:
-        line = harness.producer._line_of(asyncio.get_running_loop())
+        line = harness.producer._queue_of(asyncio.get_running_loop())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         error = errors.RecordTooLarge("too large")
         looks = itertools.count()

@@ -93,7 +93,7 @@ def run_on(kind: str, main: Coroutine[Any, Any, None]) -> None:
 
 
 async def until_full(producer: AsyncProducer) -> None:
-    outbox = producer._producer._outbox
+    outbox = producer._engine.outbox
     async with asyncio.timeout(20):
         while outbox.has_room or not outbox.attached_once:  # noqa: ASYNC110 (nobody tells of a seal)
             await asyncio.sleep(0.001)
@@ -233,7 +233,7 @@ def test_many_loops_may_send_first_at_once(run_dir: Path) -> None:
     def come(count: int) -> list[Loop]:
         loops = [Loop() for _ in range(count)]
         for each in loops:
-            producer._line_of(each)  # type: ignore[arg-type]
+            producer._queue_of(each)  # type: ignore[arg-type]
         return loops
 
     kept = come(200)
@@ -245,7 +245,7 @@ def test_many_loops_may_send_first_at_once(run_dir: Path) -> None:
                 each.result(20)
     finally:
         sys.setswitchinterval(interval_s)
-    assert {ref() for ref in producer._lines.keyrefs()} >= set(kept)
+    assert {ref() for ref in producer._queues.keyrefs()} >= set(kept)
     run_on("asyncio", producer.close())
 
 
@@ -326,5 +326,5 @@ def test_a_closed_loop_leaves_no_descriptor_and_no_thread(daemon: FakeDaemon) ->
         run_on("asyncio", main())
     gc.collect()
     assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == held
-    assert producer._producer._outbox.waiters.listeners == {}
+    assert producer._engine.outbox.waiters.listeners == {}
     run_on("asyncio", producer.close())

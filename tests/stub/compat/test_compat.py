@@ -41,7 +41,7 @@ def test_a_full_buffer_is_a_buffer_error_at_once(daemon: FakeDaemon) -> None:
             producer.produce("t", bytes(1_000_000))
     assert len(producer) >= 8
     assert producer.poll(0) == 0 and producer.flush(0.05) == len(producer)
-    producer._producer.close(0)
+    producer._engine.close(0)
 
 
 class Integer:
@@ -552,7 +552,7 @@ def test_an_upgrade_that_was_taken_back_holds_the_records_until_it_comes_again(d
     new, daemon.limits = daemon.limits, {"max_request_size": 1 << 20}
     daemon.kill_worker()
     producer.produce("t", b"1", b"k")
-    eventually(lambda: "does not know the partitioner" in producer._producer.stats().why_away)
+    eventually(lambda: "does not know the partitioner" in producer._engine.stats().why_away)
     daemon.limits = new
     assert producer.flush(WAIT_S) == 0
     assert [each.records[0][1] for each in daemon.received] == [b"0", b"1"]
@@ -675,15 +675,16 @@ def test_a_long_client_id_is_shortened_with_a_word(
 ) -> None:
     """Kafka takes names of any length, so a program that has one must not end by it."""
     long = "ä" * 40
-    for producer in (
-        confluent.Producer({"client.id": long, "sidecar.run_dir": str(daemon.run_dir)}),
-        kafka_python.KafkaProducer(client_id=long, sidecar_run_dir=str(daemon.run_dir)),
+    for engine in (
+        confluent.Producer({"client.id": long, "sidecar.run_dir": str(daemon.run_dir)})._engine,
+        kafka_python.KafkaProducer(client_id=long, sidecar_run_dir=str(daemon.run_dir))._producer.engine,
     ):
-        assert producer._producer._name == "ä" * 32
+        assert engine.client_name == "ä" * 32
     assert [record.getMessage() for record in caplog.records] == [
         f"The client.id has more than 64 bytes, so this client is {'ä' * 32} here."
     ] * 2
-    assert confluent.Producer({"client.id": 7, "sidecar.run_dir": str(daemon.run_dir)})._producer._name == "7"
+    producer = confluent.Producer({"client.id": 7, "sidecar.run_dir": str(daemon.run_dir)})
+    assert producer._engine.client_name == "7"
 
 
 def test_a_future_says_whether_another_try_may_succeed(daemon: FakeDaemon) -> None:

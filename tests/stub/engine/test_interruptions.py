@@ -200,7 +200,7 @@ def test_an_exception_while_send_waits_for_room_leaves_nobody_behind(
     daemon.accept = lambda client, submit: False
     producer.send("t", b"holds")
     eventually(lambda: len(daemon.received) == 2)
-    outbox = producer._outbox
+    outbox = producer._engine.outbox
     outbox.buffer_bytes, outbox.max_block_ms = 1, 3
     for number in range(1, OPCODES_MAX):
         try:

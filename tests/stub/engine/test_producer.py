@@ -179,7 +179,7 @@ def test_send_waits_for_room_and_then_says_what_is_full(run_dir: Path) -> None:
         ):
             for _ in range(100):
                 producer.send("t", bytes(1_000_000))
-        queued = producer._outbox.buffered_bytes
+        queued = producer._engine.outbox.buffered_bytes
         assert queued <= 10 << 20
     finally:
         producer.close(0)
@@ -193,7 +193,7 @@ def test_credit_bounds_what_is_under_way(producer: Producer, daemon: FakeDaemon)
         producer.send("t", bytes(100_000))
         if number < 2:
             eventually(lambda: len(daemon.received) > number)  # noqa: B023 (called at once)
-    producer._outbox.wake(always=True)
+    producer._engine.outbox.wake(always=True)
     daemon.do(lambda: None)
     assert sum(len(submit.payload) for submit in daemon.received) <= 300_000
     daemon.accept = lambda client, submit: True

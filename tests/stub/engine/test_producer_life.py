@@ -45,7 +45,7 @@ def test_a_daemon_that_starts_meanwhile_is_found(run_dir: Path) -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(producer.send("t", b"v").result(10)))
     thread.start()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     daemon = FakeDaemon(run_dir)
     thread.join(10)
     assert results[0].offset == 0
@@ -93,7 +93,7 @@ def test_whose_record_fails_of_a_refusal_sees_that_the_producer_takes_no_more(
     takes_records = producer.takes_records
     may_pass.set()
     assert not takes_records
-    eventually(lambda: not producer._io.is_refused or producer._outbox.fatal)  # type: ignore[union-attr]
+    eventually(lambda: not producer._engine.io.is_refused or producer._engine.outbox.fatal)  # type: ignore[union-attr]
     assert not producer.takes_records
     producer.close(0)
 
@@ -117,7 +117,7 @@ def test_close_meets_an_io_thread_that_has_just_ended(daemon: FakeDaemon) -> Non
     close() wrote to a descriptor that was closed, or somebody else's by then."""
     producer = Producer(run_dir=str(daemon.run_dir))
     producer.send("t", b"x").result(timeout=10)
-    io = producer._io
+    io = producer._engine.io
     assert io is not None
     io.abandon()
     io.join(10)
@@ -129,16 +129,16 @@ def test_a_first_send_that_meets_a_close_leaves_no_thread_behind(
 ) -> None:
     """It has found the producer open, and another thread closes it before there is an io thread to end."""
     producer = Producer(daemon.run_dir)
-    start = producer._start
+    start = producer._engine._start
 
     def close_and_start(outbox: Outbox) -> None:
         producer.close()
         start(outbox)
 
-    monkeypatch.setattr(producer, "_start", close_and_start)
+    monkeypatch.setattr(producer._engine, "_start", close_and_start)
     with pytest.raises(errors.ProducerClosed):
         producer.send("t", b"1")
-    io = producer._io
+    io = producer._engine.io
     assert io is not None
     eventually(lambda: io.has_ended)
 
@@ -174,7 +174,7 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
     threads = [threading.Thread(target=send_many, args=(topic,)) for topic in ("a", "b")]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(producer._outbox.waiters._locks) == 2)
+    eventually(lambda: len(producer._engine.outbox.waiters._locks) == 2)
     daemon.refuse_hello = ("MALFORMED_FRAME", "it cannot be read")
     daemon.kill_worker()
     for thread in threads:
@@ -186,7 +186,7 @@ def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
         assert error.queued is not None
         assert str(error).count("of this call are queued") == 1
         assert f"(The first {error.queued.count} records of this call" in str(error)
-    assert "of this call" not in str(producer._outbox.fatal)
+    assert "of this call" not in str(producer._engine.outbox.fatal)
 
 
 def test_a_bug_in_the_io_thread_leaves_no_caller_waiting(

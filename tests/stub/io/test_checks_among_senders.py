@@ -30,7 +30,7 @@ PACKAGE: Final = str(Path(client_stub.__file__).parent)
 
 
 def slow_topics(producer: Producer) -> None:
-    looker = SlowTopics(producer._outbox, lambda *_: pytest.fail("no record has waited that long"))
+    looker = SlowTopics(producer._engine.outbox, lambda *_: pytest.fail("no record has waited that long"))
     looker._slow(time.monotonic() * 1e3 - SLOW_MS)
 
 
@@ -43,15 +43,15 @@ def takes_records(producer: Producer) -> None:
 
 
 def flush_times_out(producer: Producer) -> None:
-    FlushWait(producer._outbox).timeout_error(0.0)
+    FlushWait(producer._engine.outbox).timeout_error(0.0)
 
 
 def flush_is_over(producer: Producer) -> None:
-    assert not FlushWait(producer._outbox, "accepted").is_over()
+    assert not FlushWait(producer._engine.outbox, "accepted").is_over()
 
 
 def line_about_the_left(producer: Producer) -> None:
-    outbox = producer._outbox
+    outbox = producer._engine.outbox
     outbox.failures.log_left(list(outbox.pending), outbox.waiters.reasons, "in a test")
 
 
@@ -89,12 +89,12 @@ class Senders:
 )
 def test_a_check_survives_concurrent_senders(short_dir: Path, look: Callable[[Producer], None]) -> None:
     with Producer(short_dir, max_block_ms=0) as producer:
-        senders = Senders(producer._outbox)
+        senders = Senders(producer._engine.outbox)
         before = sys.gettrace()
         sys.settrace(senders.trace)
         try:
             look(producer)
         finally:
             sys.settrace(before)
-            producer._outbox.pending.clear()
+            producer._engine.outbox.pending.clear()
     assert senders.turns > 20

@@ -165,15 +165,15 @@ def test_a_thread_that_outlives_the_work_of_a_child_goes_on_sending(daemon: Fake
 class Living:
     """A producer that has nothing to wait for."""
 
-    _was_interrupted = False
+    was_interrupted = False
 
     def flush(self, timeout: float | None = None) -> int:
         raise AssertionError("this is no child of multiprocessing")
 
-    def _close(self, timeout: float | None, behind: str = "") -> None:
+    def close(self, timeout: float | None, behind: str = "") -> None:
         pass
 
-    def _forked_child(self) -> None:
+    def forked_child(self) -> None:
         pass
 
 
@@ -195,7 +195,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
     timeouts: list[float | None] = []
 
     class Slow(Living):
-        def _close(self, timeout: float | None, behind: str = "") -> None:
+        def close(self, timeout: float | None, behind: str = "") -> None:
             nonlocal now_s
             timeouts.append(timeout)
             now_s += 7.0
@@ -273,7 +273,7 @@ def test_undelivered_records_of_a_dropped_producer_are_reported_once(
     producer = Producer(daemon.run_dir)
     producer.send("t", b"1", on_delivery=on_delivery)
     producer.flush(WAIT_S, until="accepted")
-    io = producer._io
+    io = producer._engine.io
     assert io is not None
     join, interruptions = io.join, [KeyboardInterrupt()]
 
@@ -315,7 +315,7 @@ def test_a_close_that_ctrl_c_breaks_off_at_its_end_harms_no_producer_of_a_later_
     for each in producers:
         each.send("t", b"parent").result(WAIT_S)
     closing, others = producers[0], producers[1:]
-    io = closing._io
+    io = closing._engine.io
     assert io is not None
     join = io.join
 

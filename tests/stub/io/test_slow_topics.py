@@ -160,7 +160,7 @@ def test_the_line_about_records_that_are_left_repeats_the_cause(
     producer = Producer(daemon.run_dir)
     producer.send("ordres", b"1")
     eventually(lambda: lines(caplog))
-    producer._close(0, "behind KeyError")
+    producer._engine.close(0, "behind KeyError")
     assert lines(caplog)[1].endswith(
         "the daemon has accepted it, and delivers it once that can be: topic ordres is not in Kafka's metadata yet."
     )
@@ -176,7 +176,7 @@ def test_the_line_about_records_that_are_left_asks_the_daemon_at_once(
     for _ in range(2):
         producer.send("ordres", b"1")
     producer.flush(10, until="accepted")
-    producer._close(0, "behind KeyError")
+    producer._engine.close(0, "behind KeyError")
     (line,) = lines(caplog)
     assert line.endswith(
         "the daemon has accepted them, and delivers them once that can be: topic ordres is not in Kafka's metadata yet."
@@ -191,8 +191,8 @@ def test_the_line_about_records_that_are_left_does_not_ask_a_daemon_that_is_away
     producer.send("t", b"1")
     producer.flush(10, until="accepted")
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
-    producer._close(0, "behind KeyError")
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
+    producer._engine.close(0, "behind KeyError")
     assert any("the daemon has accepted it and delivers it." in line for line in lines(caplog))
 
 
@@ -262,7 +262,7 @@ def test_while_kafka_is_slow_the_daemon_is_not_asked_over_and_over(
     )
     producer.send("a", b"1")
     eventually(lambda: asked)
-    io = producer._io
+    io = producer._engine.io
     assert io is not None
     slow = io._slow_topics
     eventually(lambda: slow._question is None)
@@ -319,7 +319,7 @@ def test_a_child_forked_amid_the_question_gives_up_its_copy(
     daemon._tell_topics = lambda routing_id, names: asked.append(1)  # type: ignore[method-assign]  # no answer
     producer.send("ordres", b"1")
     eventually(lambda: asked)
-    io = producer._io
+    io = producer._engine.io
     assert io is not None and io._slow_topics._question is not None
     transport = io._slow_topics._question.lookup._transport
     assert transport is not None

@@ -70,7 +70,7 @@ def test_the_producer_outlives_it(run_dir: Path) -> None:
     with Producer(run_dir, "early", connect_timeout_ms=20_000) as producer:
         sent = threading.Thread(target=lambda: producer.send("topic", b"value"))
         sent.start()
-        eventually(lambda: "nobody listens" in producer._outbox.waiters.reasons.last_word)
+        eventually(lambda: "nobody listens" in producer._engine.outbox.waiters.reasons.last_word)
         daemon = FakeDaemon(run_dir)
         try:
             sent.join(20)
@@ -105,7 +105,7 @@ from client_stub import Producer; from client_stub.io import host_lookup
 
 producer = Producer(sys.argv[1])
 producer.send("t", b"1").result(10)
-mine = producer._io._transport._links["worker"].fd
+mine = producer._engine.io._transport._links["worker"].fd
 taken = []
 while not taken or taken[-1] < mine:
     taken.append(os.open(os.devnull, os.O_RDONLY))
@@ -113,7 +113,7 @@ soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (mine, hard))  # all below are taken, and this one is not given again
 print("full", flush=True)
 while "Too many open files" not in producer.stats().why_away:
-    assert producer._outbox.fatal is None, producer._outbox.fatal
+    assert producer._engine.outbox.fatal is None, producer._engine.outbox.fatal
 late = producer.send("t", b"2")
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 assert late.result(10).offset == 1
@@ -143,7 +143,7 @@ slow_topics.SLOW_MS = slow_topics.LOOK_MS = 1.0
 producer = Producer(sys.argv[1])
 waiting = producer.send("t", b"1")
 producer.flush(10, until="accepted")
-slow = producer._io._slow_topics
+slow = producer._engine.io._slow_topics
 while slow.due_ms < time.monotonic() * 1e3 + 1_000:
     time.sleep(0.01)  # it has asked about the record, and was answered
 taken = [os.open(os.devnull, os.O_RDONLY)]
@@ -155,7 +155,7 @@ try:
 except TimeoutError as error:
     assert "the daemon has accepted it" in str(error), error
 while slow.due_ms < time.monotonic() * 1e3 + 1_000:
-    assert producer._outbox.fatal is None, producer._outbox.fatal
+    assert producer._engine.outbox.fatal is None, producer._engine.outbox.fatal
     time.sleep(0.01)
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print("asked", flush=True)

@@ -225,10 +225,10 @@ def test_the_room_of_a_submission_is_kept_by_senders_without_a_lock(
 ) -> None:
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     for _ in range(70_000):
         producer.send("t")
-    pending = producer._outbox.pending
+    pending = producer._engine.outbox.pending
     eventually(lambda: sum(submission.count for submission in list(pending)) == 70_000)
     assert len(pending) >= 2, "more when a busy machine takes long: a submission is closed after a second"
     assert max(submission.count for submission in pending) <= 65_535
@@ -239,11 +239,11 @@ def test_a_large_record_is_measured_though_there_is_room(run_dir: Path) -> None:
     producer = Producer(run_dir)
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     producer.send("t", b"opens a submission")
     with pytest.raises(errors.RecordTooLarge):
         producer.send("t", bytes(200_000))
-    pending = producer._outbox.pending
+    pending = producer._engine.outbox.pending
     eventually(lambda: sum(submission.count for submission in list(pending)) == 1)
     producer.close(0)
 

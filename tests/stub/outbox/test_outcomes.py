@@ -68,7 +68,7 @@ def test_callbacks_that_fail_are_a_few_lines_a_minute(
         lines = [line for line in caplog.messages if "callback failed" in line]
         assert len(lines) == minute * LINES_MAX
         assert [line.endswith("not logged for 60 s.") for line in lines[-2:]] == [False, True]
-        producer._outbox.waiters.callback_log._limit.next_ms = 0.0  # a minute is over
+        producer._engine.outbox.waiters.callback_log._limit.next_ms = 0.0  # a minute is over
 
 
 @pytest.mark.rule("A6")
@@ -221,7 +221,7 @@ def test_calls_that_share_a_submission_share_no_failure(producer: Producer, daem
 def test_flush_waits_until_errors_that_nobody_asks_for_are_noted(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outbox, reached, go = producer._outbox, threading.Event(), threading.Event()
+    outbox, reached, go = producer._engine.outbox, threading.Event(), threading.Event()
     real = outbox.settle
 
     def held(accepted: list[Submission], completed: list[Submission], *, is_news: bool) -> None:

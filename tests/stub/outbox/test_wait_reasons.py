@@ -58,7 +58,7 @@ def test_what_is_not_accepted_names_the_cause(producer: Producer, daemon: FakeDa
     ):
         producer.flush(0.05, until="accepted")
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "the buffer pool is full"]))
-    eventually(lambda: producer._outbox.waiters.reasons.hold_reasons)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.hold_reasons)
     for call in (
         lambda: producer.flush(0.01, until="accepted"),
         lambda: producer.flush(0.01),
@@ -76,7 +76,7 @@ def test_records_of_a_daemon_that_is_away_name_it(
     sent = producer.send("a", b"1")
     producer.flush(10, until="accepted")
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     for call in (lambda: producer.flush(0.01), lambda: sent.result(0.05)):
         with pytest.raises(TimeoutError, match="the daemon has accepted it, and is away "):
             call()
@@ -144,8 +144,8 @@ def test_a_flush_behind_sends_without_room_names_the_cause(daemon: FakeDaemon) -
         await asyncio.to_thread(
             daemon.do, lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"])
         )
-        producer._producer._outbox.buffer_bytes = 1
-        await asyncio.to_thread(eventually, lambda: producer._producer._outbox.waiters.reasons.hold_reasons)
+        producer._engine.outbox.buffer_bytes = 1
+        await asyncio.to_thread(eventually, lambda: producer._engine.outbox.waiters.reasons.hold_reasons)
         waiting = [asyncio.ensure_future(producer.send("a", bytes(600_000))) for _ in range(4)]
         await settle()
         with pytest.raises(

@@ -134,7 +134,7 @@ def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that
     assert isinstance(kept.exception(0), errors.DeliveryCancelled)
     producer = Producer(daemon.run_dir)
     producer.send("b", b"4", on_delivery=lambda *_: None)
-    producer._was_interrupted = True
+    producer._engine.was_interrupted = True
     process_end.at_exit()
     assert [record.getMessage() for record in caplog.records] == [
         "3 records for topic a and 1 other had no outcome when the producer was closed behind KeyboardInterrupt: "
@@ -157,12 +157,12 @@ def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(
         timeouts.append(timeout)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(producer._outbox.waiters, "wait_until", interrupt)
+    monkeypatch.setattr(producer._engine.outbox.waiters, "wait_until", interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     process_end.at_exit()
     assert timeouts == [None], "the process ends at once"
-    assert producer._io is None
+    assert producer._engine.io is None
 
 
 def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
@@ -177,7 +177,7 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     with pytest.raises(TimeoutError, match=accepted):
         delivery.result(0)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "the buffer pool is full"]))
-    eventually(lambda: producer._outbox.waiters.reasons.hold_reasons)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.hold_reasons)
     held = producer.send("a", b"2")
     with pytest.raises(TimeoutError, match=r"the daemon holds topic a \(the buffer pool is full\)"):
         held.result(0.05)
@@ -185,7 +185,7 @@ def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
     with pytest.raises(TimeoutError, match=r"yet: the daemon has not accepted it\."):
         producer.send("another topic, which nobody holds", b"3").result(0.05)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.RESUME, 1, 2]))
-    eventually(lambda: not producer._outbox.waiters.reasons.hold_reasons)
+    eventually(lambda: not producer._engine.outbox.waiters.reasons.hold_reasons)
 
 
 def test_sends_that_wait_for_room_say_once_why(
@@ -195,9 +195,9 @@ def test_sends_that_wait_for_room_say_once_why(
     producer.send("a", b"1").result(10)
     daemon.accept = lambda client, submit: False
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "topic a is over its share"]))
-    eventually(lambda: producer._outbox.waiters.reasons.hold_reasons)
-    producer._outbox.buffer_bytes = 1_000
-    producer._outbox.max_block_ms = 400
+    eventually(lambda: producer._engine.outbox.waiters.reasons.hold_reasons)
+    producer._engine.outbox.buffer_bytes = 1_000
+    producer._engine.outbox.max_block_ms = 400
     with pytest.raises(
         errors.BufferExhausted, match=r"bytes wait: the daemon holds topic a \(topic a is over its"
     ):
@@ -207,7 +207,7 @@ def test_sends_that_wait_for_room_say_once_why(
         producer.send("a", bytes(600_000))
     lines = [line for line in caplog.messages if "for room" in line]
     assert len(lines) == 1 and "the daemon holds topic a (topic a is over its share)" in lines[0]
-    monkeypatch.setattr(producer._outbox.capacity_wait._limit, "next_ms", 0.0)
+    monkeypatch.setattr(producer._engine.outbox.capacity_wait._limit, "next_ms", 0.0)
     with pytest.raises(errors.BufferExhausted):
         producer.send("a", bytes(600_000))
     assert len([line for line in caplog.messages if "for room" in line]) == 2, "again after its time"

@@ -165,7 +165,7 @@ def test_a_header_key_that_is_no_utf8_is_refused_before_anything_is_queued(
         ValueError, match=r"record 2: headers attribute: the key of a header is no UTF-8: b'\\xff"
     ):
         producer.send_arrow("t", table)
-    assert not producer._outbox.pending
+    assert not producer._engine.outbox.pending
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -311,7 +311,7 @@ def test_of_the_twin_of_confluent_kafka(daemon: FakeDaemon) -> None:
     for call, sentence in calls:
         with pytest.raises((TypeError, ValueError), match=sentence):
             call()
-    assert producer._producer.stats().sent == 1
+    assert producer._engine.stats().sent == 1
     producer.produce("orders", b"v", headers={"h": "text"}, on_delivery=lambda *_: seen.append(1))
     assert producer.flush(10) == 0 and seen == [1, 1]
     assert daemon.received[-1].records[-1][2] == [["h", b"text"]]

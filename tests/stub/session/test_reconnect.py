@@ -148,8 +148,8 @@ def test_records_of_a_forgotten_client_are_possibly_persisted(producer: Producer
     sent = producer.send("t", b"sent")
     eventually(lambda: len(daemon.received) == 2)
     daemon.do(lambda: daemon.tell(daemon.only_client, [Kind.HOLD, 1, 2, "full"]))
-    assert producer._io is not None
-    windows = producer._io._session.streams.windows
+    assert producer._engine.io is not None
+    windows = producer._engine.io._session.streams.windows
     eventually(lambda: [window.held for window in list(windows.values())] == [True])
     unsent = producer.send("t", b"unsent")
     daemon.accept, daemon.deliver = (lambda client, submit: True), daemon.deliver_all
@@ -202,7 +202,7 @@ def test_records_gather_in_few_submissions_while_the_daemon_is_away(
 ) -> None:
     producer.send("t", b"first").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     deliveries = [producer.send("t", b"%d" % n) for n in range(5_000)]
     successor = FakeDaemon(daemon.run_dir, worker_epoch=7)
     assert deliveries[-1].result(10).offset == 4_999
@@ -287,7 +287,7 @@ def test_close_0_logs_open_submissions_while_the_daemon_is_away(
 ) -> None:
     producer.send("t", b"1").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     told: list[Any] = []
     delivery = producer.send("t", b"2", on_delivery=lambda error, metadata: told.append(error))
     producer.close(0)
@@ -302,7 +302,7 @@ def test_a_producer_dropped_while_the_daemon_is_away_still_delivers(daemon: Fake
     producer = Producer(daemon.run_dir)
     producer.send("t", b"1").result(10)
     daemon.stop()
-    outbox = producer._outbox
+    outbox = producer._engine.outbox
     eventually(lambda: outbox.waiters.reasons.last_word)
     producer.send("t", b"2")
     del producer
@@ -320,7 +320,7 @@ def test_a_close_after_the_gathering_takes_effect_in_the_next_turn(
     producer = Producer(daemon.run_dir)
     producer.send("t", b"1").result(10)
     daemon.stop()
-    outbox, io = producer._outbox, producer._io
+    outbox, io = producer._engine.outbox, producer._engine.io
     assert io is not None
     eventually(lambda: outbox.waiters.reasons.last_word)
     producer.send("t", b"2")

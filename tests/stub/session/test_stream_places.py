@@ -57,7 +57,7 @@ def test_a_thousand_topics_leave_no_more_than_the_bounds_in_the_producer(
         if number % 10 == 0:
             producer.flush(PATIENCE_S)
     producer.flush(PATIENCE_S)
-    outbox = producer._outbox
+    outbox = producer._engine.outbox
     session = outbox.io["thread"]._session
     assert len(outbox.streams) <= STREAMS_KEPT_MAX + 1
     assert len(session.streams.windows) == len(session.streams.by_topic) == PLACES

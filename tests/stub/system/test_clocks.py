@@ -59,8 +59,8 @@ def test_for_room(daemon: FakeDaemon) -> None:
     daemon.accept = lambda client, submit: False
     producer = Producer(daemon.run_dir, max_block_ms=SHORT_MS)
     producer.send("a", b"1")
-    producer._outbox.buffer_bytes = 1
-    eventually(lambda: producer._outbox.closed_bytes)
+    producer._engine.outbox.buffer_bytes = 1
+    eventually(lambda: producer._engine.outbox.closed_bytes)
     with pytest.raises(BufferExhausted):
         producer.send("a", b"2")
     producer.close(0)
@@ -75,7 +75,7 @@ def test_for_an_outcome_beside_wakeups_and_signals(daemon: FakeDaemon) -> None:
 
     def wake() -> None:
         while not has_ended.wait(0.01):
-            producer._outbox.waiters.notify()
+            producer._engine.outbox.waiters.notify()
 
     former = signal.signal(signal.SIGALRM, lambda *_: None)
     # The test's own timeout may use this timer: it is put back.
@@ -100,7 +100,7 @@ def test_for_a_daemon_that_went_away(daemon: FakeDaemon) -> None:
     producer = Producer(daemon.run_dir, delivery_timeout_ms=SHORT_MS)
     producer.send("a", b"1").result(10)
     daemon.stop()
-    eventually(lambda: producer._outbox.waiters.reasons.last_word)
+    eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
     producer.send("a", b"2", on_delivery=lambda error, _: outcomes.append(error))
     eventually(lambda: outcomes, 20)
     assert isinstance(outcomes[0], DaemonLost)

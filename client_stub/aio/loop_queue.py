@@ -1,7 +1,7 @@
-"""LoopLine: the calls of one event loop that wait for room, and the results of its futures. It has no thread.
+"""LoopQueue: the calls of one event loop that wait for room, and the results of its futures. It has no thread.
 
 Calls of one topic enter the outbox in the order in which they were made; a call that waits keeps its place. The
-producer's io thread wakes the loop, once for all changes since the loop last looked. Everything else here runs on the
+producer's io thread wakes the loop, once for all changes since the loop last checked. Everything else here runs on the
 loop.
 """
 
@@ -14,49 +14,50 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
+from client_stub.aio.async_delivery import AsyncBulkDelivery
+from client_stub.errors import SidecarError
+from client_stub.outbox.bulk_call import BulkCall, Step
+from client_stub.outbox.capacity_wait import FULL, Full
 
 if TYPE_CHECKING:
-    from client_stub.producer import Producer
+    from client_stub.engine.engine import Engine
+    from client_stub.outbox.outbox import Outbox
     from client_stub.record_metadata import RecordMetadata
 
-UNFINISHED: Final = object()
-"""The result of a call that has done part of its work. It keeps its place and is called again soon."""
 SERVED_AT_ONCE: Final = 256
-"""How many calls are taken from the line before the loop runs anything else."""
+"""How many calls are taken from the queue before the loop runs anything else."""
 
 
 class _Waiter:
-    """One call in the line. ``enter()`` queues its records, or raises for lack of room."""
+    """One call in the queue. ``attempt()`` queues its records, or returns FULL; Step.MORE after a part of them."""
 
-    __slots__ = ("enter", "explain", "future", "number", "since", "topic")
+    __slots__ = ("attempt", "explain", "future", "number", "since", "topic")
 
     def __init__(
         self,
         number: int,
         topic: str,
-        enter: Callable[[], Any],
+        attempt: Callable[[], Any],
         explain: Callable[[SidecarError], SidecarError] | None,
         future: asyncio.Future[Any],
         since: float,
     ) -> None:
         self.number = number
         self.topic = topic
-        self.enter = enter
+        self.attempt = attempt
         self.explain = explain
         self.future = future
         self.since = since
         """The loop time when the call was made, or last queued something."""
 
 
-class LoopLine:
-    """The line of one loop. ``decided`` and ``wake`` may be called from any thread."""
+class LoopQueue:
+    """The queue of one loop. ``decided`` and ``wake`` may be called from any thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, producer: Producer, max_block_ms: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
         self.loop_of = weakref.ref(loop)
         """Weak, so that a closed loop is freed once nothing of it is left here."""
-        self._producer = producer
-        self._max_block_ms = max_block_ms
+        self._engine = engine
         self.topics: dict[str, OrderedDict[_Waiter, None]] = {}
         """The waiting calls by topic, in order. A topic without calls has no entry."""
         self._by_age: OrderedDict[_Waiter, None] = OrderedDict()
@@ -84,7 +85,7 @@ class LoopLine:
             self.wake()
 
     def wake(self) -> bool:
-        """Make the loop look for changes. Returns False when the loop is closed; everything that belonged to it is
+        """Make the loop check for changes. Returns False when the loop is closed; everything that belonged to it is
         then dropped.
         """
         loop = self.loop_of()
@@ -93,7 +94,7 @@ class LoopLine:
                 return True
             self._is_woken = True
             try:
-                loop.call_soon_threadsafe(self._look)
+                loop.call_soon_threadsafe(self._check)
                 return True
             except RuntimeError:
                 pass  # the loop was closed just now
@@ -114,45 +115,44 @@ class LoopLine:
 
     def must_wait(self, topic: str) -> bool:
         """True when a new call must wait for others: those of its topic, or those that are just being given room."""
-        outbox = self._producer._outbox
+        outbox = self._outbox
         if self.topics and outbox.has_room and outbox.attached_once:
-            # There is room again: serve the line now, so that a burst of calls does not join it behind the first.
+            # There is room again: serve the queue now, so that a burst of calls does not join it after the first.
             self._serve()
         if not self.topics:
             return False
         return topic in self.topics or outbox.has_room or not outbox.attached_once
 
-    async def enter(
-        self,
-        topic: str,
-        enter: Callable[[], Any],
-        explain: Callable[[SidecarError], SidecarError] | None = None,
-    ) -> Any:
-        """Call ``enter`` until it has found room and is done, and not before earlier calls of its topic. Returns its
-        result.
+    async def run(self, topic: str, call: BulkCall) -> AsyncBulkDelivery:
+        """Do all steps of ``call``, each when it finds room, and not before earlier calls of its topic.
 
-        Raises the errors of ``enter``. Errors for lack of room are raised only after max_block_ms without any, and are
-        passed through ``explain``. After cancellation ``enter`` is not called again.
+        Raises the errors of ``call``, and after max_block_ms without room that of a send without it. After
+        cancellation ``call`` does no more steps.
         """
-        if not self.must_wait(topic):
-            try:
-                result = enter()
-                if result is not UNFINISHED:
-                    return result
-            except (BufferExhausted, DaemonUnreachable):
-                pass
-        return await self.wait_and_enter(topic, enter, explain)
 
-    async def wait_and_enter(
+        def attempt() -> AsyncBulkDelivery | Step | Full:
+            done = call.step(waits=False)
+            return AsyncBulkDelivery(call.parts) if done is Step.DONE else done
+
+        if not self.must_wait(topic):
+            result = attempt()
+            if isinstance(result, AsyncBulkDelivery):
+                return result
+        delivery: AsyncBulkDelivery = await self.wait(topic, attempt, call.explain)
+        return delivery
+
+    async def wait(
         self,
         topic: str,
-        enter: Callable[[], Any],
+        attempt: Callable[[], Any],
         explain: Callable[[SidecarError], SidecarError] | None = None,
     ) -> Any:
-        """As ``enter``, when other calls come first or the first attempt found no room."""
+        """Call ``attempt`` in its turn until its result is neither FULL nor Step.MORE, and return that. Errors that end
+        the wait are passed through ``explain``.
+        """
         loop = asyncio.get_running_loop()
         self.last_number += 1
-        waiter = _Waiter(self.last_number, topic, enter, explain, loop.create_future(), loop.time())
+        waiter = _Waiter(self.last_number, topic, attempt, explain, loop.create_future(), loop.time())
         self.topics.setdefault(topic, OrderedDict())[waiter] = None
         self._by_age[waiter] = None
         if self._timer is None:
@@ -173,12 +173,12 @@ class LoopLine:
         """The error of a flush() that timed out before all calls found room."""
         count = len(self._by_age)
         topic = next(iter(self._by_age)).topic if self._by_age else ""
-        why = self._producer._outbox.waiters.reasons.why_not_taken(topic, for_capacity=True)
+        why = self._outbox.waiters.reasons.why_not_taken(topic, for_capacity=True)
         which = "1 send waits" if count == 1 else f"{count} sends wait"
         return TimeoutError(f"flush() timed out after {timeout} s: {which} for room{why}.")
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
-        """Wait until ``ready()``, which the io thread or this line makes true. Returns False after ``timeout``
+        """Wait until ``ready()``, which the io thread or this queue makes true. Returns False after ``timeout``
         seconds.
 
         Futures that were decided before ``ready()`` became true are done when this returns True.
@@ -201,23 +201,27 @@ class LoopLine:
 
     # --- on the loop: inside ------------------------------------------------------------------------
 
+    @property
+    def _outbox(self) -> Outbox:
+        return self._engine.outbox
+
     def _listen(self) -> None:
-        outbox = self._producer._outbox
+        outbox = self._outbox
         if self.wake not in outbox.waiters.listeners:
             outbox.waiters.listeners[self.wake] = None
             outbox.wake()
-            self._look_soon()  # for changes before the listener was added
+            self._check_soon()  # for changes before the listener was added
 
     def _unlisten(self) -> None:
         if not self.topics and not self._conditions:
-            self._producer._outbox.waiters.listeners.pop(self.wake, None)
+            self._outbox.waiters.listeners.pop(self.wake, None)
 
-    def _look_soon(self) -> None:
+    def _check_soon(self) -> None:
         if not self._is_woken:
             self._is_woken = True
-            asyncio.get_running_loop().call_soon(self._look)
+            asyncio.get_running_loop().call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._is_woken = False
         if self._decided:
             self._resolve()
@@ -239,17 +243,17 @@ class LoopLine:
                 assert metadata is not None
                 future.set_result(metadata)
         if decided:
-            self._look_soon()
+            self._check_soon()
 
     def _serve(self) -> None:
         """Let calls in while they find room, the oldest first. A topic without room does not hold up other topics."""
-        topics, may_take = self.topics, self._producer._outbox.may_take
+        topics, may_take = self.topics, self._outbox.may_take
         heads = [(next(iter(waiters)).number, topic) for topic, waiters in topics.items() if may_take(topic)]
         heapify(heads)
         served = 0
         while heads:
             if served == SERVED_AT_ONCE:
-                self._look_soon()
+                self._check_soon()
                 return
             topic = heads[0][1]
             waiter = next(iter(topics.get(topic, ())), None)
@@ -262,20 +266,20 @@ class LoopLine:
             served += is_in
 
     def _let_in(self, waiter: _Waiter) -> bool:
-        """Try a waiting call. Returns True when it has left the line."""
+        """Try a waiting call. Returns True when it has left the queue."""
         future = waiter.future
         if not future.done():
             try:
-                result = waiter.enter()
-            except (BufferExhausted, DaemonUnreachable):
-                return False
+                result = waiter.attempt()
             except Exception as error:
                 future.set_exception(_explained(waiter, error))
             else:
-                if result is UNFINISHED:
+                if result is FULL:
+                    return False
+                if result is Step.MORE:
                     waiter.since = asyncio.get_running_loop().time()
                     self._by_age.move_to_end(waiter)
-                    self._look_soon()
+                    self._check_soon()
                     return False
                 future.set_result(result)
         self._remove(waiter)
@@ -293,10 +297,10 @@ class LoopLine:
             self._timer.cancel()
             self._timer = None
         if self._conditions:
-            self._look_soon()
+            self._check_soon()
 
     def _limit_s(self) -> float:
-        outbox, limit_ms = self._producer._outbox, self._max_block_ms
+        outbox, limit_ms = self._outbox, self._engine.max_block_ms
         return (limit_ms if outbox.attached_once else min(limit_ms, outbox.connect_timeout_ms)) / 1e3
 
     def _expire(self) -> None:
@@ -310,7 +314,7 @@ class LoopLine:
                 self._timer = asyncio.get_running_loop().call_at(waiter.since + limit_s, self._expire)
                 return
             if not waiter.future.done():
-                outbox = self._producer._outbox
+                outbox = self._outbox
                 error = outbox.capacity_wait.error(
                     waiter.topic, limit_s * 1e3, was_attached=outbox.attached_once
                 )
