@@ -218,10 +218,10 @@ class AsyncProducer:
         try:
             queue = self._queue_of(asyncio.get_running_loop())
             await close(
-                self._engine, queue, ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}"
+                self._engine, queue, ERROR_CLOSE_S, f"after {kind.__name__ if kind else 'an exception'}"
             )
         except SidecarError:
-            log.exception("Records failed while the producer was closed behind another error.")
+            log.exception("Records failed while closing the producer after another error.")
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle(type(self).__name__)

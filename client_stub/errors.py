@@ -85,12 +85,10 @@ class ForkedProducer(SidecarError):
     default_name = "FORKED_PRODUCER"
 
 
-FORKED_TEXT: Final = (
-    "This delivery belongs to the parent process; a forked child sends with a client of its own."
-)
+FORKED_TEXT: Final = "This delivery belongs to the parent process; a forked child sends with its own client."
 
 
-ENDED_TEXT: Final = "The interpreter is being taken down: nothing can be sent or waited for any more."
+ENDED_TEXT: Final = "The interpreter is shutting down: nothing can be sent or waited for any more."
 
 
 class SerializationFailed(SidecarError):

@@ -221,9 +221,9 @@ class Producer(ProducerCore):
             return
         # After an exception do not wait for delivery.timeout.ms: see ERROR_CLOSE_S.
         try:
-            self._engine.close(ERROR_CLOSE_S, f"behind {kind.__name__ if kind else 'an exception'}")
+            self._engine.close(ERROR_CLOSE_S, f"after {kind.__name__ if kind else 'an exception'}")
         except SidecarError:
-            log.exception("Records failed while the producer was closed behind another error.")
+            log.exception("Records failed while closing the producer after another error.")
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle(type(self).__name__)

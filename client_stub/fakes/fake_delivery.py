@@ -98,7 +98,7 @@ class FakeDelivery:
             try:
                 self._on_delivery(error, metadata)
             except Exception:
-                log.exception("An on_delivery callback failed; the others go on.")
+                log.exception("An on_delivery callback failed; the others continue.")
         for callback in self._callbacks:
             _call_back(callback, self)
 
@@ -107,7 +107,7 @@ def _call_back(callback: Callable[[Any], object], delivery: FakeDelivery | FakeB
     try:
         callback(delivery)
     except Exception:
-        log.exception("A done callback failed; the others go on.")
+        log.exception("A done callback failed; the others continue.")
 
 
 @refuses_await

@@ -322,7 +322,7 @@ class FakeProducer:
         try:
             self._on_error(error, topic, 1)
         except Exception:
-            log.exception("An on_error callback failed; the producer goes on.")
+            log.exception("An on_error callback failed; the producer continues.")
 
     def __enter__(self) -> Self:
         return self

@@ -290,7 +290,7 @@ class IoThread:
             released, finished, _ = session.streams.take_progress()
             outbox.settle(released, finished, is_news=True)
         except Exception:
-            log.exception("The end of the producer's io thread failed, too.")
+            log.exception("Shutting down the producer's io thread failed as well.")
         # Records that the session has lost in the same bug fail here.
         left = list(outbox.pending)
         for submission in left:

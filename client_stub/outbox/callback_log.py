@@ -18,7 +18,7 @@ class CallbackLog:
     def __init__(self) -> None:
         self._limit = MinuteLimit(LINES_MAX)
 
-    def failed(self, what: str, goes_on: str = "the others go on") -> None:
+    def failed(self, what: str, goes_on: str = "the others continue") -> None:
         """Log the exception that is being handled, which ``what`` callback has raised."""
         if not self._limit.may_log(monotonic() * 1e3):
             return

@@ -79,7 +79,7 @@ class Failures:
         except BaseException:  # also SystemExit, which must not end the io thread
             if submission.outbox.forked:
                 raise
-            submission.waiters.callback_log.failed("An on_error", "the producer goes on")
+            submission.waiters.callback_log.failed("An on_error", "the producer continues")
 
     def tick(self, now_ms: float) -> float | None:
         """Log the due lines. Returns the time until the next call in ms; None if there is nothing to wait for."""

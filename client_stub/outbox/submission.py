@@ -311,7 +311,8 @@ class Submission(SubmissionCore):
         if repeated and base_offset >= 0 and error is None:
             # Offsets count along the completed records, so a partial repeat cannot be cut.
             log.warning(
-                "An outcome for topic %s repeats some of its records; they keep their first fate.", self.topic
+                "An outcome for topic %s repeats some of its records; they keep their first outcome.",
+                self.topic,
             )
         # From here on any thread finds the outcome.
         self._done_mask |= news

@@ -189,7 +189,7 @@ def _live_headers(column: Any, first_record: int) -> Any:
         wrong, why = compute().index(keys.is_null(), True).as_py(), "a header or its key is null"
     elif not _is_utf8(keys):
         wrong = next(index for index in range(len(keys)) if not _is_utf8(keys.slice(index, 1)))
-        why = f"the key of a header is no UTF-8: {keys[wrong].as_buffer().to_pybytes()!r:.80}"
+        why = f"the key of a header is not UTF-8: {keys[wrong].as_buffer().to_pybytes()!r:.80}"
     if wrong < 0:
         return column
     record = first_record + bisect_right(offsets.to_pylist(), begin + wrong) - 1

@@ -40,7 +40,7 @@ CALLS: Final = {
     "send_offsets_to_transaction": _TRANSACTIONS,
 }
 """A name that Producer does not have → the hint."""
-_PLACE: Final = "result(timeout) waits for the record and returns where it stands"
+_PLACE: Final = "result(timeout) waits for the record and returns its position"
 FUTURES: Final = {
     "get": "result(timeout) is its name here",
     "add_callback": "add_done_callback(callback) is its name here, and send() takes on_delivery",
@@ -57,7 +57,7 @@ FUTURES: Final = {
 _SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
 _CONFIGURATION_TEXT: Final = (
-    "bootstrap.servers and all other settings of Kafka stand in the configuration of the daemon, which all producers "
+    "bootstrap.servers and all other settings of Kafka are in the configuration of the daemon, which all producers "
     "of a host share. A producer needs none: Producer()."
 )
 _ARGUMENTS: Final = {
@@ -185,7 +185,5 @@ def no_pickle(kind: str) -> TypeError:
     a_kind = f"An {kind}" if kind.startswith("A") else f"A {kind}"
     whose = "belongs to its process and cannot be pickled or copied"
     if kind.endswith("Producer"):
-        return TypeError(
-            f"{a_kind} {whose}: make one where it is used. A forked child has a client of its own."
-        )
+        return TypeError(f"{a_kind} {whose}: make one where it is used. A forked child has its own client.")
     return TypeError(f"{a_kind} {whose}: pass on its result().")

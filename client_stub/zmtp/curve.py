@@ -98,7 +98,7 @@ class Curve(Mechanism):
 
     def open(self, frame: memoryview) -> tuple[int, memoryview]:
         if bytes(frame[:8]) != _MESSAGE or len(frame) < self.box_bytes:
-            raise ZmtpError("a frame that is no MESSAGE of CURVE")
+            raise ZmtpError("a frame that is not a MESSAGE of CURVE")
         nonce, box = bytes(frame[8:_HEAD_BYTES]), bytes(frame[_HEAD_BYTES:])
         plain = self._open(nonce, self._receives, box, self._shared)
         flags = plain[0]
@@ -265,7 +265,7 @@ def _shared(public: bytes, secret: bytes) -> bytes:
     try:
         return crypto_box_beforenm(public, secret)
     except (CryptoError, RuntimeError, ValueError):  # a point of low order, which is no valid key
-        raise ZmtpError("a key of CURVE that is none") from None
+        raise ZmtpError("an invalid key of CURVE") from None
 
 
 def _opened(box: bytes, nonce: bytes, shared: bytes, use: bytes) -> bytes:

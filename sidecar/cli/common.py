@@ -93,7 +93,7 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     """daemon.json of the running daemon of ``run_dir``. Ends with 69 and a sentence when there is none."""
     holder = holder_of(run_dir)
     if run_dir.path.exists() and not run_dir.path.is_dir():
-        fail(f"{run_dir.path} is a file, and no run dir: name its folder with --run-dir.", ExitStatus.USAGE)
+        fail(f"{run_dir.path} is a file, not a run dir: name its folder with --run-dir.", ExitStatus.USAGE)
     if holder is None:
         fail(
             f"No daemon runs on run dir {run_dir.path}: {_left_behind(run_dir)}start one with "
@@ -116,6 +116,6 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
     if process_state(int(info["pid"])) in {"T", "t"}:
         info["state"], info["takes_records"] = "stopped", False
         info["sentence"] = (
-            f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it go on."
+            f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it continue."
         )
     return info

@@ -13,7 +13,7 @@ from sidecar.config.settings import SETTINGS, TOPIC_KEYS
 _HEAD = """# Configuration
 
 Every setting of the daemon, with its default. The smallest configuration is one line:
-`kafka-sidecar run -X bootstrap.servers=host:9092`. Clients have a few settings of their own
+`kafka-sidecar run -X bootstrap.servers=host:9092`. Clients have a few settings themselves
 ([stub-api.md](stub-api.md)).
 
 A setting has its default, unless one of these names another value; the last one counts: the file of `-c FILE`, an
@@ -51,7 +51,7 @@ differ. **The first table of the file whose pattern matches a topic counts for i
 are as for all topics. On the command line: `-X 'topics."audit-*".acks=1'`; as a variable:
 `KAFKA_SIDECAR__TOPICS__audit-events__ACKS=1`. There the name keeps its case, as a client's does.
 
-Tables that only variables name come behind those of the file, and those of `-X` come last. Variables have no order:
+Tables that only variables name come after those of the file, and those of `-X` come last. Variables have no order:
 among them names come before globs, and two globs that may match the same topic are refused. A table that can
 never be the first for any topic causes a warning.
 

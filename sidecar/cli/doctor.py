@@ -246,7 +246,9 @@ def _run_dir(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
         return
     info = read_json(run_dir.files.daemon_json) or {}
     if process_state(holder) in {"T", "t"}:
-        yield Finding("FAIL", f"The daemon (pid {holder}) is stopped: `kill -CONT {holder}` lets it go on.")
+        yield Finding(
+            "FAIL", f"The daemon (pid {holder}) is stopped: `kill -CONT {holder}` lets it continue."
+        )
     elif info.get("takes_records"):
         yield Finding("ok", f"A daemon runs on run dir {run_dir.path} (pid {holder}) and takes records.")
     else:
@@ -283,7 +285,7 @@ def _over_tcp(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     keys = " or ".join(public_keys_of(key_file))
     yield Finding(
         "ok",
-        f"Clients over TCP: {listen} and the {workers} ports behind it; the daemon's public key is {keys}.",
+        f"Clients over TCP: {listen} and the {workers} ports after it; the daemon's public key is {keys}.",
     )
 
 

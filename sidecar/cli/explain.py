@@ -134,9 +134,9 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
         lines.append(waiting_line(each, names_worker=places[each["topic"], each.get("partition")] > 1))
     more = found.get("waiting_count", 0) - len(found["waiting"])
     if more > 0:
-        lines.append(f"and {more:,} more that wait for less long")
+        lines.append(f"and {more:,} more that have waited less")
     if found.get("unread_batches"):
-        lines.append(f"and {found['unread_batches']:,} batches that were not looked at")
+        lines.append(f"and {found['unread_batches']:,} batches that were not examined")
     has_asked_all = found.get("workers_asked") != 0 and not found["silent_workers"]
     if not found["waiting"] and found["is_known"] and has_asked_all:
         lines.append(f"Nothing of {name} waits." if name else "Nothing waits.")

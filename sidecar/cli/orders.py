@@ -45,7 +45,7 @@ def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
     for topic in topics:
         if known and topic not in known:
             click.echo(f"Nothing was sent to {printable(topic)} here lately: is its name right?", err=True)
-    click.echo(f"Paused: {', '.join(topics)}. `kafka-sidecar resume {' '.join(topics)}` lets them go on.")
+    click.echo(f"Paused: {', '.join(topics)}. `kafka-sidecar resume {' '.join(topics)}` lets them continue.")
 
 
 @click.command()
@@ -76,7 +76,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
     """Accept no more records, deliver all that are held, and stay: before maintenance, or to move clients away.
 
     Clients lose nothing: their records wait in their processes, and `send()` waits for room as it does behind a
-    full pool. `kafka-sidecar resume` lets them go on. Exit 0 once nothing is held, 75 when records are left at
+    full pool. `kafka-sidecar resume` lets them continue. Exit 0 once nothing is held, 75 when records are left at
     the end of the time; the daemon stays drained in both cases.
 
     \b
@@ -95,12 +95,12 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
         if now_s > deadline_s:
             fail(
                 f"{counted(held, 'record is', 'records are')} held after {timeout_s:g} s.{why} The daemon "
-                "takes no more and goes on delivering; `kafka-sidecar status` says why they wait, "
-                "`kafka-sidecar resume` lets clients go on.",
+                "takes no more and keeps delivering; `kafka-sidecar status` says why they wait, "
+                "`kafka-sidecar resume` lets clients continue.",
                 ExitStatus.TIMED_OUT,
             )
         time.sleep(LOOK_S)
-    click.echo("Drained: nothing is held, and clients wait. `kafka-sidecar resume` lets them go on.")
+    click.echo("Drained: nothing is held, and clients wait. `kafka-sidecar resume` lets them continue.")
 
 
 def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def parquet_rows(
     except BadInput:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        behind = f" behind row {number}" if number else ""
+        behind = f" after row {number}" if number else ""
         why = " ".join(str(error).split()).rstrip(".")
         raise BadInput(f"{name}: not a readable Parquet file{behind} ({why}).") from None
 
@@ -133,7 +133,7 @@ def _text(value: Any) -> Any:
     try:
         return value.as_py()
     except UnicodeDecodeError:
-        return Refused("has text that is no UTF-8")
+        return Refused("has text that is not UTF-8")
 
 
 def _timestamps(array: Any) -> list[Any]:

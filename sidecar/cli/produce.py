@@ -113,7 +113,7 @@ class _Outcomes:
     "--format", "form", type=click.Choice(FORMATS), help="[default: by the file's name, else lines]"
 )
 @click.option("--key", metavar="FIELD", help="Field or column whose text becomes the record's key.")
-@click.option("--key-separator", metavar="TEXT", help="Of lines: the key stands before the first TEXT.")
+@click.option("--key-separator", metavar="TEXT", help="For lines: the key precedes the first TEXT.")
 @click.option("--fixed-key", metavar="TEXT", help="The key of every record.")
 @click.option(
     "--header",
@@ -124,10 +124,10 @@ class _Outcomes:
 )
 @click.option("--partition", type=click.IntRange(0), help="[default: the daemon's partitioner decides]")
 @click.option(
-    "--timestamp", metavar="TIME", help="Of every record: ms since 1970, or ISO 8601. [default: now]"
+    "--timestamp", metavar="TIME", help="For every record: ms since 1970, or ISO 8601. [default: now]"
 )
 @click.option(
-    "--delimiter", metavar="TEXT", help=r"Of lines: what ends a value, such as ';' or '\0' or '\n\n'."
+    "--delimiter", metavar="TEXT", help=r"For lines: what ends a value, such as ';' or '\0' or '\n\n'."
 )
 @click.option(
     "--offsets", "are_shown", is_flag=True, help="Print topic, partition and offset of each record."
@@ -387,7 +387,7 @@ def _send(
             except BadInput as error:
                 bad = str(error)
             except OSError as error:
-                bad = f"{name} cannot be read behind record {outcomes.sent:,}: {error.strerror}."
+                bad = f"{name} cannot be read after record {outcomes.sent:,}: {error.strerror}."
             except (DaemonUnreachable, BufferExhausted, KeyboardInterrupt):
                 producer.close(INTERRUPTED_S)
                 raise

@@ -142,7 +142,7 @@ class _Number(str):
 
 
 def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 _decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_constant)
@@ -160,12 +160,12 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
         except ValueError as error:
             raise BadInput(f"{place}: not JSON ({error}).") from None
         except RecursionError:
-            raise BadInput(f"{place}: nested too deep to be looked at.") from None
+            raise BadInput(f"{place}: nested too deeply to be read.") from None
         if key is None:
             yield None, value
             continue
         if not isinstance(found, dict):
-            raise BadInput(f'{place}: no JSON object, so it has no field "{key}" for the key.')
+            raise BadInput(f'{place}: not a JSON object, so it has no field "{key}" for the key.')
         if (value.count(quoted) > 1 or b"\\" in value) and _stands_twice(key, value):
             raise BadInput(f'{place}: has the field "{key}" twice, so its key is not clear.')
         field = found.get(key)
@@ -264,11 +264,11 @@ def _why_not(content: Any, plain: Callable[[bytes | Refused], str]) -> str | Non
     except BadInput as refused:
         return str(refused)
     except UnicodeDecodeError:
-        return "has bytes that are no UTF-8 text; take --binary base64"
+        return "has bytes that are not UTF-8 text; take --binary base64"
     except UnicodeEncodeError:
         return "has half a character (a lone surrogate), which UTF-8 cannot express"
     except RecursionError:
-        return "is nested too deep"
+        return "is nested too deeply"
     except ValueError:
         shown = (
             f"is {content}"

@@ -111,8 +111,8 @@ def recover(
                 )
             if not remove and accept_log_folder(str(file)).exists():
                 fail(
-                    f"{file} has a log of accepted records beside it, and the next daemon with this pool.path "
-                    "delivers them: start that. To take them out of its hands: --remove.",
+                    f"{file} has a log of accepted records next to it, and the next daemon with this pool.path "
+                    "delivers them: start that. To recover them yourself: --remove.",
                     ExitStatus.USAGE,
                 )
             where = folder or _folder(run_dir)

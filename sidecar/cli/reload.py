@@ -52,7 +52,7 @@ def reload(run_dir: RunDir, check_version: bool, timeout_s: float) -> None:
         click.echo(f"Warning: {sentence}", err=True)
     if result["faults"]:
         fail(
-            "\n".join([*result["faults"], "The daemon goes on with its earlier configuration."]),
+            "\n".join([*result["faults"], "The daemon keeps its earlier configuration."]),
             ExitStatus.NEEDS_TAKEOVER if result["needs_takeover"] else ExitStatus.FAILED,
         )
     for change in result["changes"]:

@@ -132,9 +132,7 @@ def why_not_all(tally: Tally) -> str | None:
     failed, unreadable = tally.total("failed"), tally.total("unreadable") + tally.broken_lines
     if not failed and not unreadable:
         return None
-    return (
-        f"{counted(failed, 'letter')} failed again, and {unreadable:,} lines are no records that can be sent."
-    )
+    return f"{counted(failed, 'letter')} failed again, and {unreadable:,} lines are not records that can be sent."
 
 
 def counts(tally: Tally) -> dict[str, Any]:
@@ -238,7 +236,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
         if is_asked():
             done, found = work.tally.total("delivered"), work.tally.total("found")
             fail(
-                f"Stopped: {done:,} of the {found:,} letters read so far were delivered; run it again to go on."
+                f"Stopped: {done:,} of the {found:,} letters read so far were delivered; run it again to continue."
             )
     except DaemonUnreachable as error:
         producers.close(0)
@@ -288,10 +286,10 @@ def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
         lines.append(f"{maybe:,} of them may have been in their topics already (possibly persisted).")
     if tally.in_doubt:
         lines.append(
-            f"A replay before ended with {tally.in_doubt:,} letters under way: those may be there twice."
+            f"An earlier replay ended with {tally.in_doubt:,} letters in flight: those may be there twice."
         )
     if tally.doubles:
-        lines.append(f"{tally.doubles:,} stood there twice or were delivered before: not sent again.")
+        lines.append(f"{tally.doubles:,} were there twice or had been delivered: not sent again.")
     if tally.poison:
         lines.append(
             f"{tally.poison:,} killed their worker three times (POISON_SUBMISSION) and stay: look at them first; "
@@ -301,7 +299,7 @@ def describe(tally: Tally, folder: Path, *, is_dry: bool) -> str:
         lines.append(f"{tally.left_out:,} others were not chosen and stay.")
     if tally.total("unreadable") or tally.broken_lines:
         lines.append(
-            f"{tally.total('unreadable') + tally.broken_lines:,} lines are no records that can be sent; they stay."
+            f"{tally.total('unreadable') + tally.broken_lines:,} lines are not records that can be sent; they stay."
         )
     for topic, each in sorted(tally.topics.items()):
         for reason, count in each.reasons.most_common(REASONS_SHOWN):

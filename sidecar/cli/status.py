@@ -48,7 +48,7 @@ ALIVE_S = 3.0
     help="For health checks: exit 0 also while Kafka is away, and ask the daemon itself for a sign.",
 )
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C or the daemon's end.")
-@click.option("--by-state", is_flag=True, help="Exit with a status of its own for each state; see above.")
+@click.option("--by-state", is_flag=True, help="Exit with a different status for each state; see above.")
 def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: bool) -> None:
     """Show the daemon's state; exit 0 once it takes records.
 

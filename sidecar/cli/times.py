@@ -28,7 +28,7 @@ class Since(click.ParamType[int]):
         try:
             return int(datetime.fromisoformat(text).timestamp() * 1000)
         except ValueError:
-            self.fail(f"{text!r} is no time: write 90m, 2h or 1d (ago), or 2026-11-21T03:00.", param, ctx)
+            self.fail(f"{text!r} is not a time: write 90m, 2h or 1d (ago), or 2026-11-21T03:00.", param, ctx)
 
 
 def shown_time(wall_ms: int) -> str:

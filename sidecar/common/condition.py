@@ -12,7 +12,7 @@ TROUBLE_MS: Final = 5_000.0
 
 
 SPOOL_ADVICE: Final = (
-    "Make room there or mend its rights, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
+    "Make room there or fix its permissions, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
 )
 
 

@@ -15,7 +15,7 @@ from sidecar.common.errors import Refused
 
 PAUSED_TOPICS_MAX: Final = 200
 DRAINED_TEXT: Final = (
-    "the daemon takes no records (kafka-sidecar drain); kafka-sidecar resume lets clients go on"
+    "the daemon takes no records (kafka-sidecar drain); kafka-sidecar resume lets clients continue"
 )
 """Reason given to held streams during a drain."""
 

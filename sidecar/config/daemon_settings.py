@@ -75,7 +75,7 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         1,
         2,
         "Connections of one worker to one broker. A second one is used only while the first is full, or while a "
-        "backlog waits beside small batches. A broker takes one request of a connection after the other. 1: never.",
+        "backlog waits next to small batches. A broker takes one request of a connection after the other. 1: never.",
     ),
     integer(
         "daemon.request_buffers_bytes",
@@ -129,8 +129,8 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         "pool.path",
         ValueKind.TEXT,
         "",
-        'File of the shared segment; "": one of its own under /dev/shm. With pool.sync = accept the folder PATH.log is '
-        "beside it.",
+        'File of the shared segment; "": a new one under /dev/shm. With pool.sync = accept the folder PATH.log is '
+        "next to it.",
     ),
     Setting(
         "pool.prefault",

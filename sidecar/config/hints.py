@@ -43,7 +43,7 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 }
 """Another client's setting name → the name to use here."""
 _OTHERS: Final[Mapping[str, str]] = {
-    "enable.gapless.guarantee": "enable.idempotence gives order and no duplicates; after a lost record others go on",
+    "enable.gapless.guarantee": "enable.idempotence gives order and no duplicates; after a lost record others continue",
     "sticky.partitioning.linger.ms": "murmur2 changes the partition of keyless records each batch.size bytes",
     "queuing.strategy": _NOT_NEEDED,
     "queue.buffering.backpressure.threshold": _NOT_NEEDED,
@@ -106,7 +106,7 @@ def misspelt_variables(environment: Iterable[str], settings: Iterable[tuple[str,
         right[f"{_ONE_UNDERSCORE}{table.upper()}__{rest}"] = variable
         right.setdefault(f"{_ONE_UNDERSCORE}{rest}", variable)
     return [
-        f"{variable} sets nothing: settings have two underscores behind each part; write {right[variable]}."
+        f"{variable} sets nothing: settings have two underscores after each part; write {right[variable]}."
         for variable in sorted(environment)
         if variable in right and variable not in _OWN_VARIABLES
     ] + [

@@ -73,8 +73,8 @@ class _Gathered:
             value = self._expand(value, name, source)
         if row.secret and source == _COMMAND_LINE:
             self.warnings.append(
-                f"{row.name} stands on the command line, where others on this host can read it: put it into the file, "
-                f"or into a file of its own."
+                f"{row.name} is on the command line, where others on this host can read it: put it into the file, "
+                f"or into a separate file."
             )
         if value is not None:
             self.values[row.name] = value

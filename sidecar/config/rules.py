@@ -128,8 +128,8 @@ def _check_listen(values: dict[str, Value], faults: list[str]) -> None:
     listen, key_file = str(values["daemon.listen"] or ""), values["daemon.curve_key_file"]
     if listen and tcp_address(listen, _int(values, "daemon.workers")) is None:
         faults.append(
-            f'daemon.listen = "{listen}" must be tcp://host:port, such as tcp://0.0.0.0:9470, with a port for each '
-            "worker behind it."
+            f'daemon.listen = "{listen}" must be tcp://host:port, such as tcp://0.0.0.0:9470, with one port for each '
+            "worker after it."
         )
     if listen and not key_file:
         faults.append(

@@ -203,8 +203,9 @@ def _check_token_source(values: dict[str, Value], faults: list[str]) -> None:
             faults.append(f"sasl.mechanism = {AWS_MSK_IAM} needs `pip install 'kafka-sidecar[msk]'`.")
     elif provider and not entry_points(group=PROVIDER_GROUP, name=str(provider)):
         faults.append(
-            f'sasl.oauthbearer.token.provider = "{provider}" is no entry point of the group {PROVIDER_GROUP}: install '
-            "the package that has it beside the daemon."
+            f'sasl.oauthbearer.token.provider = "{provider}" is not an entry point of the group '
+            f"{PROVIDER_GROUP}: install "
+            "the package that has it next to the daemon."
         )
 
 

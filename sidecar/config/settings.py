@@ -189,7 +189,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "metadata.recovery.strategy",
         "rebootstrap",
         ("none", "rebootstrap"),
-        "When no known broker answers: start again from bootstrap.servers (KIP-899), or go on trying the known ones.",
+        "When no known broker answers: start again from bootstrap.servers (KIP-899), or keep trying the known ones.",
         any_case=True,
     ),
     integer(

@@ -65,7 +65,7 @@ TLS_SETTINGS: Final[tuple[Setting, ...]] = (
         "Whether brokers' certificates are checked at all. false: anybody on the way can read and change records.",
     ),
     # Our identity, for brokers that want a certificate
-    _path("ssl.certificate.location", "Our certificate in PEM, with the chain to its CA behind it."),
+    _path("ssl.certificate.location", "Our certificate in PEM, followed by the chain to its CA."),
     _pem("ssl.certificate.pem", "The same, as PEM text in place of a file."),
     _path("ssl.key.location", "The private key of our certificate, in PEM."),
     _pem("ssl.key.pem", "The same, as PEM text in place of a file.", secret=True),

@@ -259,7 +259,7 @@ class _Service:
                 listeners.close()
             if self.predecessor is None:
                 raise
-            raise RunDirError(f"{error} The daemon that runs goes on.") from None
+            raise RunDirError(f"{error} The running daemon continues.") from None
         return listeners
 
     async def _succeed(self, predecessor: Predecessor, cluster: Cluster) -> ControlEndpoint:
@@ -278,7 +278,7 @@ class _Service:
                     if not await standby.wait_warm():
                         raise RunDirError(
                             f"The workers of this version cannot be started ({last_line(standby.take_words())}). "
-                            "The daemon that runs goes on."
+                            "The running daemon continues."
                         )
         predecessor.check()
         Systemd().take_main_process()

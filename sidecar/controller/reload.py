@@ -149,7 +149,7 @@ class Reload:
     def _refuse(
         self, began_s: float, sentences: Sequence[str], *, needs_takeover: bool = False
     ) -> ReloadResult:
-        log.error("Reload refused, the earlier configuration goes on: %s", " ".join(sentences))
+        log.error("Reload refused, the earlier configuration stays in use: %s", " ".join(sentences))
         return ReloadResult(
             began_s,
             took_ms=(time.monotonic() - began_s) * 1000,

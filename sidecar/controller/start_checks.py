@@ -62,7 +62,8 @@ def check_dead_letters(path: str) -> None:
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise RunDirError(
-            f"dead_letters.path = {path} cannot be written by this user: change its rights, or choose another folder."
+            f"dead_letters.path = {path} cannot be written by this user: change its permissions, or "
+            "choose another folder."
         )
     closed = close_folder_to_others(folder)
     if closed:

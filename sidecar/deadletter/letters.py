@@ -268,7 +268,7 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     return value
 
 

@@ -268,7 +268,7 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
     if is_ours and version not in (0, layout.LAYOUT_VERSION) and version < 1 << 16:
         raise SalvageError(
             f"{path} has layout version {version}, and this kafka-sidecar reads version {layout.LAYOUT_VERSION}. "
-            f"Only the version that made it can deliver it: start it with -X pool.path={path} on a run dir of its own. "
+            f"Only the version that made it can deliver it: start it with -X pool.path={path} on its own run dir. "
             "Nothing was changed."
         )
     if Segment.is_unfinished(fd):

@@ -76,7 +76,7 @@ class BrokerWalk:
                 said = str(failed) or f"{_address(node)}: no answer within {TIMEOUT_MS / 1000:g} s ({name})."
                 if name not in {"name", "connection"} and await self._speaks_http(node):
                     said = (
-                        f"{_address(node)} speaks HTTP: it is no Kafka port, but perhaps this daemon's http.listen "
+                        f"{_address(node)} speaks HTTP: it is not a Kafka port, but perhaps this daemon's http.listen "
                         "or a proxy."
                     )
                 yield Finding(failure, said.replace("?.", "?").replace(f" (id {node.id})", ""))

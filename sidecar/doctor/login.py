@@ -56,7 +56,7 @@ def own_tls_finding(values: Mapping[str, Any]) -> Finding:
         return Finding("FAIL", fault)
     chain = read_material(values).chain
     if chain is None:
-        return Finding("ok", "The files of ssl.* can be used; there is no certificate of our own.")
+        return Finding("ok", "The files of ssl.* can be used; there is no client certificate.")
     mine, *_ = certificates_of(chain.text)
     days = (mine.not_after - datetime.now(UTC)).days
     return Finding(

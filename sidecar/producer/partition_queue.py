@@ -289,10 +289,10 @@ class PartitionQueue:
     def waiting_for(self) -> str:
         """Why a batch that was never sent is still here, as part of an error text."""
         if self.settings.is_paused:
-            return "not sent, as an operator has paused the topic (`kafka-sidecar resume` lets it go on)"
+            return "not sent, as an operator has paused the topic (`kafka-sidecar resume` lets it continue)"
         sequences = self.sequences
         if sequences is not None and (sequences.unresolved or sequences.renumber):
-            return "not sent, behind an earlier batch of the partition whose fate is not known yet"
+            return "not sent, behind an earlier batch of the partition whose outcome is not known yet"
         if self.wire_count:
             return "not sent, behind earlier batches of the partition"
         return "not sent, waiting for the partition's leader to take it"

@@ -209,7 +209,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "gauge",
         "batches",
         "Record batches in queues and in flight.",
-        "It grows for minutes while `batches_sent_total` stands still.",
+        "It grows for minutes while `batches_sent_total` does not move.",
     ),
     CounterRow(
         "broker_connections",
@@ -267,7 +267,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
         "counter",
         "errors",
         "Times the dead letter spool could not be written.",
-        "Any growth: disk, rights or bound of the spool; the log says which.",
+        "Any growth: disk, permissions or bound of the spool; the log says which.",
     ),
     CounterRow(
         "dead_letters_dropped_total",

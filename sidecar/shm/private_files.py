@@ -60,7 +60,7 @@ def check_private(fd: int, path: Path | str, owners: Collection[int] = ()) -> os
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_uid in {os.geteuid(), *owners} and found.st_nlink == 1:
         return found
-    kind = "" if stat.S_ISREG(found.st_mode) else "it is no regular file, "
+    kind = "" if stat.S_ISREG(found.st_mode) else "it is not a regular file, "
     names = "" if found.st_nlink == 1 else f"it has {found.st_nlink} names (hard links), "
     raise PermissionError(
         errno.EPERM,

@@ -173,7 +173,7 @@ STATE_ROWS: Final = (
         "batch_size_limit_bytes",
         "gauge",
         "bytes",
-        "`batch.size` for topics without a setting of their own. A full batch that has to wait grows beyond it.",
+        "`batch.size` for topics without their own setting. A full batch that has to wait grows beyond it.",
         (),
         lambda status: [((), float(status["batch_size"]))],
     ),
@@ -202,7 +202,7 @@ STATE_ROWS: Final = (
         "Steps of the wall clock by 2 s or more.",
         (),
         lambda status: [((), float(status["clock_steps"]))],
-        "Any growth: records without a timestamp of their own got the wrong one; look at the host's time service.",
+        "Any growth: records without their own timestamp got the wrong one; look at the host's time service.",
     ),
     StateRow(
         "controller_stalled_seconds_total",

@@ -222,7 +222,7 @@ class Explainer:
             WaitCause.METADATA: "the cluster's metadata has not come yet",
             WaitCause.BROKER: f"broker {broker} is {state or 'not known'}",
             WaitCause.UNANSWERED: f"they are in flight: broker {broker} has not answered yet",
-            WaitCause.PAUSED: "an operator has paused the topic, `kafka-sidecar resume` lets it go on",
+            WaitCause.PAUSED: "an operator has paused the topic, `kafka-sidecar resume` lets it continue",
             WaitCause.LINGER: f"linger.ms ({batch.queue.settings.linger_ms:g}) is not over",
         }.get(cause, str(cause))
 

@@ -104,7 +104,7 @@ class Turns:
         except Exception:
             # S1: a failed iteration is logged and counted, and the loop continues.
             self._counters.inc("sender_exceptions_total")
-            log.exception(f"An iteration of the sender failed. The worker goes on. {PLEASE_REPORT}")
+            log.exception(f"An iteration of the sender failed. The worker continues. {PLEASE_REPORT}")
             due_ms = now_ms + FAILED_TURN_PAUSE_MS
             self._failed += 1
             if self._failed == FAILED_TURNS_MAX:

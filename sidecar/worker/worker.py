@@ -183,7 +183,7 @@ class Worker:
         try:
             listening = listen_on(str(config["daemon.listen"]), 1 + self._start.worker_index)
         except OSError as error:
-            log.error("This worker's port behind daemon.listen is not open (%s); trying again.", error)
+            log.error("This worker's port after daemon.listen is not open (%s); trying again.", error)
             self._loop.call_later(LISTEN_AGAIN_S, self._open_tcp)
             return
         limits = self._rooms.stubs.limits

@@ -207,7 +207,7 @@ def test_a_file_is_no_run_dir(tmp_path: Path) -> None:
     shown = invoke("status", "--run-dir", str(path))
     assert (shown.exit_code, shown.stderr) == (
         ExitStatus.USAGE,
-        f"{path} is a file, and no run dir: name its folder with --run-dir.\n",
+        f"{path} is a file, not a run dir: name its folder with --run-dir.\n",
     )
 
 

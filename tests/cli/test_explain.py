@@ -59,8 +59,8 @@ def test_what_is_left_out_is_counted(name: str) -> None:
     lines = describe(found, name)
     assert len(lines) == WAITING_ROWS_MAX + CLIENT_ROWS_MAX + FAILURES_SHOWN + 4
     assert [line for line in lines if line.startswith("and ")] == [
-        "and 4,950 more that wait for less long",
-        "and 12,000 batches that were not looked at",
+        "and 4,950 more that have waited less",
+        "and 12,000 batches that were not examined",
         "and 1,001 more clients",
         "and 2 more kinds of failure: --json has them",
     ]
@@ -83,4 +83,4 @@ def test_a_last_report_is_bounded_too() -> None:
     ]
     found = last_report({"segment": "/nowhere", "holds": holds}, "c")
     assert (len(found["waiting"]), found["waiting_count"]) == (WAITING_ROWS_MAX, WAITING_ROWS_MAX + 1)
-    assert describe(found, "c")[-1] == "and 1 more that wait for less long"
+    assert describe(found, "c")[-1] == "and 1 more that have waited less"

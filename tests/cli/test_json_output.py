@@ -46,7 +46,7 @@ def test_no_daemon(tmp_path: Path, words: tuple[str, ...]) -> None:
         (("produce", "t", "--offsets"), "--offsets and --json exclude each other: stdout has one JSON object."),
         (("produce", "t", "--linger.ms=5"), "No such option '--linger.ms': linger.ms is a setting, given as "
          "`kafka-sidecar run -X linger.ms=5`."),
-        (("replay", "--since", "yesterday"), "Invalid value for '--since': 'yesterday' is no time: write 90m, 2h or "
+        (("replay", "--since", "yesterday"), "Invalid value for '--since': 'yesterday' is not a time: write 90m, 2h or "
          "1d (ago), or 2026-11-21T03:00."),
         (("recover", "--remove"), "--remove and --spool-only need a FILE: `recover` alone lists the files."),
         (("config", "check", "--nosuch"), "No such option '--nosuch'."),

@@ -114,9 +114,9 @@ def test_keys_of_all_types_are_their_text() -> None:
         (pa.array([0, 2**50], pa.timestamp("ms")), "is a time outside of the years 1 to 9999"),
         (pa.array([0, -(2**31)], pa.date32()), "is a date outside of the years 1 to 9999"),
         (pa.array([0, 86_400], pa.time32("s")), "is a time of day outside of 0 to 24 hours"),
-        (pa.array([b"a", b"\xff"]), "has bytes that are no UTF-8 text; take --binary base64"),
-        (pa.array([b"a", b"\xff"]).view(pa.string()), "has text that is no UTF-8"),
-        (pa.array([[b"a"], [b"\xff"]]), "has bytes that are no UTF-8 text; take --binary base64"),
+        (pa.array([b"a", b"\xff"]), "has bytes that are not UTF-8 text; take --binary base64"),
+        (pa.array([b"a", b"\xff"]).view(pa.string()), "has text that is not UTF-8"),
+        (pa.array([[b"a"], [b"\xff"]]), "has bytes that are not UTF-8 text; take --binary base64"),
         (
             pa.array([1.0, float("nan")], pa.float16()),
             "is nan, which JSON does not have; make it null, or text",
@@ -148,7 +148,7 @@ def test_a_file_that_breaks_off_says_behind_which_row() -> None:
     second = parquet.ParquetFile(io.BytesIO(content)).metadata.row_group(1).column(0).data_page_offset
     content[second : second + 8] = b"\xff" * 8
     got = []
-    with pytest.raises(BadInput, match=r"^file: not a readable Parquet file behind row 10 \("):
+    with pytest.raises(BadInput, match=r"^file: not a readable Parquet file after row 10 \("):
         got.extend(read_records(io.BytesIO(content), "file", "parquet", None))
 
 

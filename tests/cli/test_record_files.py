@@ -129,7 +129,7 @@ def test_bytes_of_parquet_are_text_or_base64_and_keys_are_themselves() -> None:
     assert read(parquet_of(pa.table({"b": [b"text"]})), "parquet", "b") == [(b"text", b'{"b":"text"}')]
     assert (
         refusal(file, "parquet")
-        == 'file, row 2: column "b" has bytes that are no UTF-8 text; take --binary base64.'
+        == 'file, row 2: column "b" has bytes that are not UTF-8 text; take --binary base64.'
     )
     found = list(read_records(io.BytesIO(file), "file", "parquet", "b", "base64"))
     assert found == [(b"text", b'{"b":"dGV4dA=="}'), (b"\xff\x00\x01", b'{"b":"/wAB"}')]
@@ -153,14 +153,15 @@ def test_what_json_cannot_say_is_refused_with_its_row(value: float) -> None:
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_a_line_with_a_constant_that_json_does_not_have_is_refused(word: str) -> None:
     assert (
-        refusal(f'{{"a": 1}}\n{{"a": [{word}]}}\n', "jsonl") == f"file, line 2: not JSON ({word} is no JSON)."
+        refusal(f'{{"a": 1}}\n{{"a": [{word}]}}\n', "jsonl")
+        == f"file, line 2: not JSON ({word} is not JSON)."
     )
 
 
 def test_a_deeply_nested_line_is_one_sentence_with_its_number() -> None:
     assert (
         refusal('{"a": 1}\n' + "[" * 100_000 + "]" * 100_000, "jsonl")
-        == "file, line 2: nested too deep to be looked at."
+        == "file, line 2: nested too deeply to be read."
     )
 
 

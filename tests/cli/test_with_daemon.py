@@ -327,7 +327,7 @@ def test_produce_without_a_stdin_says_so(daemon: SidecarDaemon) -> None:
     assert (closed.returncode, closed.stderr) == (2, "stdin is closed: name a file.\n")
     unreadable = daemon.command("produce", "smoke", "/proc/self/mem")
     assert unreadable.returncode == 1
-    assert "/proc/self/mem cannot be read behind record 0: Input/output error. Nothing" in unreadable.stderr
+    assert "/proc/self/mem cannot be read after record 0: Input/output error. Nothing" in unreadable.stderr
 
 
 def test_top_shows_totals(daemon: SidecarDaemon) -> None:

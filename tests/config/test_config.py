@@ -293,7 +293,7 @@ def test_a_variable_with_one_underscore_is_no_silence(variable: str, right: str)
         load_config(None, ["bootstrap.servers=a:1"], {variable: "3"})
     (sentence,) = raised.value.sentences
     assert (
-        sentence == f"{variable} sets nothing: settings have two underscores behind each part; write {right}."
+        sentence == f"{variable} sets nothing: settings have two underscores after each part; write {right}."
     )
 
 

@@ -328,7 +328,7 @@ def test_a_client_that_waits_for_a_paused_topic_is_told_so(caplog: pytest.LogCap
     hold = HoldRow("bulk", "share", "orders", NOW_MS - 6_000.0, 1)
     harness.paused.add("orders")
     harness.hear(0, holds=(hold,), topics=(ShareRow("orders", 1.0, 50, is_full=True),))
-    advice = "Topic orders is paused: `kafka-sidecar resume` lets it go on."
+    advice = "Topic orders is paused: `kafka-sidecar resume` lets it continue."
     (notice,) = harness.book.notices(50, harness.now_ms)
     assert notice == f"pool 50 %, topic orders at its share, client bulk waits for 6 s. {advice}"
     assert caplog.messages[-1].endswith(f"topic orders holds its share of the buffer pool. {advice}")
@@ -444,7 +444,7 @@ def test_letters_that_the_spool_does_not_take_are_a_notice_with_the_cause() -> N
     harness.hear(1, letters=(LettersRow(1, NOW_MS - 4_000.0, reason),))
     assert harness.book.notices(0, harness.now_ms) == [
         f"dead letters of 3 submissions wait for 9 s: {reason}. "
-        "Make room there or mend its rights, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
+        "Make room there or fix its permissions, raise dead_letters.max_bytes, or run `kafka-sidecar replay`."
     ]
     assert harness.book.is_eventful, "its age grows"
     assert harness.book.trouble(harness.now_ms) is None, "records are accepted and delivered"
@@ -551,7 +551,7 @@ def test_what_a_dead_worker_had_sent_is_not_refused_by_its_broker(caplog: pytest
     (notice,) = harness.book.notices(0, harness.now_ms)
     assert notice == (
         "oldest held record 6 s, orders-0, to be sent again to broker 1 after the death of the worker that had sent "
-        "it. Nothing need be done: they are sent again once the broker has said what it has of them."
+        "it. Nothing to do: they are sent again once the broker has said what it has of them."
     )
     assert "refuses" not in caplog.messages[-1]
 

@@ -131,7 +131,7 @@ def test_records_whose_time_was_over_have_the_advice_for_what_they_waited_for() 
     shown = {each["topic"]: each["advice"] for each in book.last()}
     assert shown == {
         "orders": "Too few replicas are in sync: look at the brokers and min.insync.replicas.",
-        "billing": "`kafka-sidecar resume` lets the topic go on.",
+        "billing": "`kafka-sidecar resume` lets the topic continue.",
         "web": "Look at the brokers, send less, or raise delivery.timeout.ms.",
     }
     book.add([row(code=LocalCode.EXPIRED)._replace(cause="no_leader")], 0, 0)

@@ -115,6 +115,6 @@ def test_a_drained_daemon_has_one_line_for_all_its_clients(caplog: pytest.LogCap
     holds = tuple(HoldRow(f"c{number}", "paused", "orders", NOW_MS - 6_000.0, 1) for number in range(3))
     harness.hear(0, holds=holds)
     harness.tick(1_000.0)
-    why = "an operator has drained the daemon. `kafka-sidecar resume` lets clients go on."
+    why = "an operator has drained the daemon. `kafka-sidecar resume` lets clients continue."
     assert caplog.messages == [f"Clients c0, c1 and c2 wait for 6 s: {why}"]
     assert harness.book.notices(0, harness.now_ms) == [f"clients c0, c1 and c2 wait for 7 s: {why}"]

@@ -53,7 +53,7 @@ def test_a_link_a_second_name_and_a_pipe_are_not_adopted(
     words = {
         "link": "symbolic link",
         "second name": "2 names",
-        "pipe": "no regular file",
+        "pipe": "not a regular file",
         "folder": "irectory",
     }
     with pytest.raises(RunDirError, match=words[kind]):

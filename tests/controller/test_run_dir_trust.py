@@ -348,7 +348,7 @@ def test_a_stranger_who_holds_the_lock_is_said_to_be_one(short_dir: Path) -> Non
     lock.touch(0o600)
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
-        with pytest.raises(RunDirError, match="a process that is no daemon holds its lock file"):
+        with pytest.raises(RunDirError, match="a process that is not a daemon holds its lock file"):
             RunDir(short_dir).acquire()
         assert RunDir(short_dir).holder() is None
     RunDir(short_dir).acquire()

@@ -245,7 +245,7 @@ def test_by_a_callable() -> None:
         with pytest.raises(TokenError, match=words) as caught:
             provider(name)
         assert "hidden" not in str(caught.value)
-    with pytest.raises(ConfigError, match="is no entry point"):
+    with pytest.raises(ConfigError, match="is not an entry point"):
         provider("absent")
 
 

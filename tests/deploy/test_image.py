@@ -201,7 +201,7 @@ def test_a_killed_container_loses_nothing(
     print(f"silence of {outcome.longest_silence_s} s")
     assert (outcome.sent, outcome.failed) == (12_000, 0)
     if mute_s:
-        assert "Going on with the segment" in daemon.log.read_text()
+        assert "Continuing with the segment" in daemon.log.read_text()
     assert engine.stop(daemon.container) == 0
 
 

@@ -91,7 +91,7 @@ def interrupt_replay(daemon: SidecarDaemon, folder: Path) -> None:
     out, err = running.communicate(timeout=60)
     if running.returncode:
         assert running.returncode == 1
-        assert "run it again to go on" in err, out + err
+        assert "run it again to continue" in err, out + err
     delivered, in_doubt = read_progress(folder)
     assert delivered
     assert in_doubt == 0

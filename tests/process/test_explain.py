@@ -186,7 +186,7 @@ def test_a_daemon_that_hangs(kafka: FakeBroker, start_daemon: StartDaemon) -> No
             os.kill(daemon.process.pid, signal.SIGCONT)
         assert shown.returncode == 75
         assert shown.stdout.startswith("The daemon does not answer.")
-        assert f"is stopped: `kill -CONT {daemon.process.pid}` lets it go on." in shown.stderr
+        assert f"is stopped: `kill -CONT {daemon.process.pid}` lets it continue." in shown.stderr
         assert "orders-0  unanswered" in shown.stdout and "in the journal now" in shown.stdout
         rule.remove()
         rule.release()

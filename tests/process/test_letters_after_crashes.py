@@ -79,7 +79,7 @@ def check_replay(daemon: SidecarDaemon, kafka: KafkaCluster, topic: str, letters
     daemon.start()
     done = daemon.command("replay")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "stood there twice" not in done.stdout
+    assert "were there twice" not in done.stdout
     wanted = sum((said(name) for name in names), Counter[bytes]())
     assert Counter(record.value for record in read_topic(kafka.bootstrap_servers, topic)) == wanted
     again = daemon.command("replay")

@@ -91,7 +91,7 @@ def test_all_or_nothing(start_daemon: StartDaemon, mock_broker: MockBroker, file
         refused = reload(daemon, file, text)
         assert refused.returncode == status
         assert sentence in refused.stderr
-        assert "goes on with its earlier configuration" in refused.stderr
+        assert "keeps its earlier configuration" in refused.stderr
     assert reloaded(daemon, file, "") == "Nothing has changed.\n"
     assert reloaded(daemon, file, "[kafka]\nlinger.ms = 7\n") == "linger.ms 5 → 7\n"
     file.unlink()

@@ -108,8 +108,8 @@ def test_what_was_delivered_before_the_time_was_out_is_not_sent_again(
         held.release()
         done = daemon.command("replay")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"A replay before ended with {COUNT} letters under way" in done.stdout
-        assert f"{COUNT} stood there twice or were delivered before" in done.stdout
+        assert f"An earlier replay ended with {COUNT} letters under way" in done.stdout
+        assert f"{COUNT} were there twice or had been delivered" in done.stdout
         assert spool_files(folder) == []
         assert daemon.stop() == 0, daemon.log_tail()
         found = {

@@ -90,7 +90,7 @@ def test_one_that_cannot_answer_is_killed(
         take_over(daemon)
         assert "it is killed" in daemon.log_path.read_text()
         for pid in stopped:
-            # Nothing of it runs again, whoever lets it go on.
+            # Nothing of it runs again, whoever lets it continue.
             assert process_state(pid) in {None, "Z"}
         load.wait_more()
         load.check()
@@ -108,7 +108,7 @@ def test_another_layout_is_refused(
         assert refused.wait(30) == ExitStatus.FAILED
     finally:
         daemon.process = old
-    assert "That daemon goes on" in daemon.log_tail()
+    assert "That daemon continues" in daemon.log_tail()
     assert "layout version" in daemon.log_tail()
     assert segment.exists()
     assert daemon.command("status").returncode == ExitStatus.OK

@@ -38,7 +38,7 @@ def refuse(daemon: SidecarDaemon, **settings: object) -> str:
     finally:
         daemon.process = old
     log = daemon.log_path.read_text()[lines:]
-    assert "goes on" in log
+    assert "continues" in log
     assert "Traceback" not in log
     assert "A successor takes over" not in log
     assert daemon.info()["pid"] == old.pid
@@ -64,7 +64,10 @@ CannotBeHad = Callable[[Path, str], dict[str, object]]
             lambda _, port: {"pool.sync": "accept", "pool.path": f"/dev/shm/ks-{port}.pool"},
             "pool.sync = accept needs a disk",
         ),
-        (lambda disk, _: {"pool.path": disk / "nothing" / "pool"}, "is no folder that this user may write"),
+        (
+            lambda disk, _: {"pool.path": disk / "nothing" / "pool"},
+            "is not a folder that this user may write",
+        ),
         (lambda _, __: {"buffer.memory": 1 << 50}, "buffer.memory = "),
         (
             lambda disk, _: {"http.tls.certificate": disk / "none.pem", "http.tls.key": disk / "none.key"},

@@ -135,7 +135,7 @@ def test_a_worker_whose_port_another_process_has_takes_it_once_it_is_free(
     try:
         daemon = start_daemon(mock_broker.bootstrap_servers, settings=access.settings, config=access.config)
         wait_until(
-            lambda: any("port behind daemon.listen is not open" in line for line in daemon.log_lines()),
+            lambda: any("port after daemon.listen is not open" in line for line in daemon.log_lines()),
             "the sentence",
         )
     finally:

@@ -177,7 +177,7 @@ def test_another_address_is_refused_and_both_are_shown(
     access.config.write_text(text.format(own, key_file))
     key = access.daemon.public.hex()
     assert f"  tcp       {own}, public key {key}\n" in daemon.command("status").stdout
-    assert f"Clients over TCP: {own} and the 2 ports behind it; the daemon's public key is {key}." in (
+    assert f"Clients over TCP: {own} and the 2 ports after it; the daemon's public key is {key}." in (
         daemon.command("doctor").stdout
     )
     with Producer(access.address, "billing") as producer:

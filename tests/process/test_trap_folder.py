@@ -120,7 +120,7 @@ def test_a_takeover_whose_workers_cannot_be_loaded_leaves_the_daemon_alone(
             check=False,
         )
         assert done.returncode == 1
-        assert "cramjam is broken" in done.stderr and "The daemon that runs goes on." in done.stderr
+        assert "cramjam is broken" in done.stderr and "The running daemon continues." in done.stderr
         with Producer(run_dir=daemon.run_dir) as producer:
             producer.send("t", value=b"v").result(timeout=20)
         assert daemon.info()["pid"] == pid

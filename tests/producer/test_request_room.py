@@ -179,7 +179,7 @@ def test_a_batch_larger_than_all_request_buffers_waits_for_no_more_than_its_turn
     core = Core(leaders=[1, 2, 3], **TWO_BUFFERS)
     sent = busy_brokers(core, record_bytes, own_lane=own_lane)
     assert "large" in sent
-    assert sent.count("small") > 10, "the others go on when it has had its turn"
+    assert sent.count("small") > 10, "the others continue when it has had its turn"
 
 
 def test_a_stalled_connection_is_closed_for_a_batch_larger_than_all_request_buffers() -> None:

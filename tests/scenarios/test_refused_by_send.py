@@ -1,4 +1,4 @@
-"""Refusals of send() itself: ER-04 on the fake broker. Nothing is queued, and the producer goes on."""
+"""Refusals of send() itself: ER-04 on the fake broker. Nothing is queued, and the producer continues."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_socket_left_behind_is_replaced_and_nothing_else_is(tmp_path: Path) ->
 
     run(test)
     path.write_text("mine")
-    with pytest.raises(RunDirError, match="is no socket of this user"):
+    with pytest.raises(RunDirError, match="is not a socket of this user"):
         HttpPort(settings(f"unix:{path}"), tmp_path).open()
     assert path.read_text() == "mine"
 

@@ -100,7 +100,9 @@ def _token_of(
     place: str, status: int, content_type: str, body: bytes, values: Mapping[str, Any]
 ) -> OAuthToken:
     if len(body) > TOKEN_ANSWER_BYTES_MAX:
-        raise TokenError(f"{place} answers with over {TOKEN_ANSWER_BYTES_MAX >> 10} KiB, which is no token.")
+        raise TokenError(
+            f"{place} answers with over {TOKEN_ANSWER_BYTES_MAX >> 10} KiB, which is not a token."
+        )
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):

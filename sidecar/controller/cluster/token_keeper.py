@@ -124,7 +124,7 @@ class TokenKeeper:
         try:
             self._on_token(message)
         except Exception:  # the next token must still be fetched
-            log.exception(f"A token could not be handed on. {PLEASE_REPORT}")
+            log.exception(f"A token could not be passed on. {PLEASE_REPORT}")
 
     async def _in_thread(self) -> OAuthToken:
         # A daemon thread: an endpoint that hangs must not delay the daemon's end.

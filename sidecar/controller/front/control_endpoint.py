@@ -340,8 +340,8 @@ def open_control(run_dir: RunDir) -> ControlEndpoint:
         return ControlEndpoint(run_dir.control_socket)
     except OSError as error:
         raise RunDirError(
-            f"The socket {run_dir.control_socket} cannot be made ({error.strerror}): make room on its disk, see the "
-            "rights of the folder, or choose another with --run-dir."
+            f"The socket {run_dir.control_socket} cannot be made ({error.strerror}): make room on its disk, check the "
+            "permissions of the folder, or choose another with --run-dir."
         ) from None
 
 

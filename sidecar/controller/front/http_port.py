@@ -83,7 +83,7 @@ def bind_path(path: str) -> socket.socket:
         if os.path.lexists(path):
             found = os.lstat(path)
             if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-                raise OSError(f"{path} is there already, and is no socket of this user")
+                raise OSError(f"{path} is there already, and is not a socket of this user")
             try:
                 sock.connect(path)
             except ConnectionRefusedError:

@@ -86,7 +86,7 @@ class Orders:
         what = "topic" if len(topics) == 1 else "topics"
         return [
             f"paused by an operator since {moment(min(topics.values()))}: {what} {named}. Records are accepted, "
-            "not sent, and fail after delivery.timeout.ms. `kafka-sidecar resume` lets them go on."
+            "not sent, and fail after delivery.timeout.ms. `kafka-sidecar resume` lets them continue."
         ]
 
     def shown(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _check_name(path: Path, fd: int) -> None:
     own = os.fstat(fd)
     if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino):
         raise RunDirError(
-            f"{path} was replaced while it was looked at: give pool.path a folder that only this user may write."
+            f"{path} was replaced while it was checked: give pool.path a folder that only this user may write."
         )
 
 
@@ -121,11 +121,11 @@ def _lock(fd: int, path: Path) -> None:
 def _put_away(
     path: Path, fd: int, error: SegmentError, *, is_recorded: bool, is_usual: bool, is_logged: bool
 ) -> None:
-    what = f"{path} is no segment that this version can read ({error})."
+    what = f"{path} is not a segment that this version can read ({error})."
     if is_recorded and not is_usual and not Segment.is_one(fd):
         log.error(
             "%s It may be any file, so it stays as it is. If it is a damaged segment, `kafka-sidecar recover %s` "
-            "delivers its records. Going on with a new segment.",
+            "delivers its records. Continuing with a new segment.",
             what,
             path,
         )
@@ -145,7 +145,7 @@ def _put_away(
         return
     log.error(
         "%s Its records are kept as %s and not delivered (`kafka-sidecar recover` lists and delivers them). "
-        "Going on with a new segment.",
+        "Continuing with a new segment.",
         what,
         aside,
     )

@@ -137,7 +137,8 @@ def check_folder(path: Path) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise RunDirError(
             f"The log of accepted records {path} belongs to uid {found.st_uid} with mode "
-            f"{stat.S_IMODE(found.st_mode):04o}: it is no folder of uid {os.geteuid()} that nobody else may write, so "
+            f"{stat.S_IMODE(found.st_mode):04o}: it is not a folder of uid {os.geteuid()} that nobody "
+            "else may write, so "
             "its records cannot be trusted. Move it away, or choose another pool.path."
         )
     close_folder_to_others(path)

@@ -112,7 +112,7 @@ class _Opening:
         )
         log.log(
             logging.WARNING if left else logging.INFO,
-            "Going on with the segment %s of the previous daemon: it holds %s.",
+            "Continuing with the segment %s of the previous daemon: it holds %s.",
             store.path,
             store.inherited,
         )

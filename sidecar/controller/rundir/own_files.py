@@ -40,7 +40,9 @@ def check_folder(path: Path) -> list[Path]:
         raise NotOurs(_sentence(path, at, found, "is somebody else's folder"))
     if found.st_mode & _WRITABLE_BY_OTHERS:
         raise NotOurs(
-            _sentence(path, at, found, "may be written by others", f"take that right away (chmod go-w {at})")
+            _sentence(
+                path, at, found, "may be written by others", f"remove that permission (chmod go-w {at})"
+            )
         )
     return loose
 
@@ -128,7 +130,7 @@ def check_file(fd: int, path: Path) -> None:
     found = os.fstat(fd)
     is_private = found.st_nlink == 1 and not found.st_mode & _WRITABLE_BY_OTHERS
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or not is_private:
-        kind = "is a file with" if stat.S_ISREG(found.st_mode) else "is no regular file, has"
+        kind = "is a file with" if stat.S_ISREG(found.st_mode) else "is not a regular file, has"
         names = "one name" if found.st_nlink == 1 else f"{found.st_nlink} names (hard links)"
         raise NotOurs(
             f"{path} {kind} {names}, belongs to uid {found.st_uid} and has mode {_mode(found)}: its contents cannot be "

@@ -36,7 +36,7 @@ def check_pool(config: SidecarConfig, segment: Path | None) -> None:
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         what = f"pool.path = {pool_path}" if pool_path else "The pool"
         raise RunDirError(
-            f"{what} cannot be made: {folder} is no folder that this user may write. Choose another pool.path."
+            f"{what} cannot be made: {folder} is not a folder that this user may write. Choose another pool.path."
         )
     page_bytes, memory_bytes = config.integer("pool.page_bytes"), config.integer("buffer.memory")
     _check_memory(folder, page_bytes, memory_bytes, config.integer("daemon.clients_max"), segment)
@@ -65,8 +65,9 @@ def _check_memory(
     room = disk.f_bavail * disk.f_frsize
     if needed > room:
         raise RunDirError(
-            f"buffer.memory = {memory_bytes} does not fit into {folder}, which has {room / 2**20:,.0f} MiB free beside "
-            "the pool of the daemon that runs: make room, or lower buffer.memory."
+            f"buffer.memory = {memory_bytes} does not fit into {folder}, which has "
+            f"{room / 2**20:,.0f} MiB free next to "
+            "the pool of the running daemon: make room, or lower buffer.memory."
         )
 
 
@@ -89,7 +90,7 @@ def topics_of(path: Path | None) -> set[str]:
             os.close(fd)
     except SegmentError as error:
         raise RunDirError(
-            f"This version cannot go on with the segment of the running daemon ({error}). That daemon goes on; stop it "
+            f"This version cannot use the segment of the running daemon ({error}). That daemon continues; stop it "
             "(SIGTERM delivers its records), then start this one."
         ) from None
     chains = linked_pages(segment).keys()

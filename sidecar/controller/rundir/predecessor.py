@@ -78,7 +78,7 @@ class Predecessor:
         if holder not in {None, self.pid}:
             raise RunDirError(
                 f"The daemon with pid {self.pid} has ended, and another one (pid {holder}) has started on run dir "
-                f"{self._run_dir.path}: it goes on. Look at `status`."
+                f"{self._run_dir.path}: it continues. See `status`."
             )
 
     async def end(self) -> None:
@@ -121,7 +121,7 @@ class Predecessor:
         except OSError as error:
             self.close()
             raise RunDirError(
-                f"{path} cannot be opened ({error.strerror}): see the disk and its rights."
+                f"{path} cannot be opened ({error.strerror}): check the disk and its permissions."
             ) from None
         try:
             fcntl.flock(self._takers_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

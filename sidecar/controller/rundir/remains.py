@@ -46,7 +46,8 @@ def clear_remains(run_dir: RunDir, *, keep_control: bool = False) -> list[str]:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise RunDirError(
-            f"Run dir {run_dir.path} cannot be cleared of what a dead daemon left ({error.strerror}): see its rights, "
+            f"Run dir {run_dir.path} cannot be cleared of what a dead daemon left ({error.strerror}): "
+            "check its permissions, "
             "or choose another with --run-dir."
         ) from None
     if stale:

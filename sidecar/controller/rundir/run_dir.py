@@ -176,7 +176,7 @@ class RunDir:
             self._is_loss_logged = True
             log.error(
                 "Run dir %s was removed under this daemon, as systemd-logind does with /run/user at the last logout. "
-                "Clients that are connected go on, and no other finds this daemon until it is there again: that needs "
+                "Connected clients continue, and no other finds this daemon until it is there again: that needs "
                 "the folder above it, and neither another daemon nor records of one in its place.",
                 self.path,
             )
@@ -306,14 +306,14 @@ class RunDir:
         pid = self.holder()
         if pid is None:
             return (
-                f"Run dir {self.path} cannot be used: a process that is no daemon holds its lock file {LOCK_FILE} "
+                f"Run dir {self.path} cannot be used: a process that is not a daemon holds its lock file {LOCK_FILE} "
                 f"(`fuser {self.path / LOCK_FILE}` names it); "
                 "end that process, or choose another run dir with --run-dir."
             )
         who = f"a daemon with pid {pid}" if pid > 0 else "another daemon"
         stopped = process_state(pid) in {"T", "t"}
-        state = f", which is stopped (`kill -CONT {pid}` lets it go on)" if stopped else ""
+        state = f", which is stopped (`kill -CONT {pid}` lets it continue)" if stopped else ""
         return (
             f"Run dir {self.path} is held by {who}{state}: "
-            f"stop that daemon, or give this one a run dir of its own with --run-dir."
+            f"stop that daemon, or give this one its own run dir with --run-dir."
         )

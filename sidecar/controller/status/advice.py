@@ -38,10 +38,10 @@ _WAIT_ADVICE: Final = {
     WaitCause.METADATA: "Another broker is asked when request.timeout.ms is over: look at the one that is silent.",
     WaitCause.PRODUCER_ID: "The brokers give no producer id: look at their logs, and at the daemon's rights.",
     WaitCause.LOST: "Look at that broker and at the network to it: what waits is sent again by itself.",
-    WaitCause.ADOPTED: "Nothing need be done: they are sent again once the broker has said what it has of them.",
+    WaitCause.ADOPTED: "Nothing to do: they are sent again once the broker has said what it has of them.",
     WaitCause.UNANSWERED: "Look at that broker's process and disk.",
-    WaitCause.LINGER: "Nothing need be done: linger.ms is not over.",
-    WaitCause.PAUSED: "`kafka-sidecar resume` lets the topic go on.",
+    WaitCause.LINGER: "Nothing to do: linger.ms is not over.",
+    WaitCause.PAUSED: "`kafka-sidecar resume` lets the topic continue.",
     WaitCause.QUEUED: "More is sent than the broker takes: look at its load, or send less.",
 }
 CURE: Final = "advertised.listeners"

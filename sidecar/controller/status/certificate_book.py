@@ -59,7 +59,7 @@ class CertificateBook:
 def _sentence(expiry: Expiry, wall_s: float) -> str:
     left_s = expiry.ends_s - wall_s
     if left_s <= 0:
-        return f"{expiry.what} has expired: renew it. Connections that are open go on, new ones are refused."
+        return f"{expiry.what} has expired: renew it. Open connections continue, new ones are refused."
     if left_s < 2 * 3_600:
         left = counted(math.ceil(left_s / 60), "minute")
     else:

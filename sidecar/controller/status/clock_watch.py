@@ -44,7 +44,7 @@ class ClockWatch:
             self._say(
                 now_ms,
                 f"The controller did not run for {late_ms / 1e3:.0f} s: the machine was stopped, or the "
-                "controller alone and the workers went on.",
+                "controller alone and the workers continued.",
             )
         if abs(step_ms) >= STEP_MS_MIN:
             self.steps += 1

@@ -42,8 +42,8 @@ _ADVICE: Final = {
     HoldCause.RING: "Look at that client: its process is stopped, or a callback blocks its io thread.",
     HoldCause.UNKNOWN_TOPIC: "Create the topic, or correct its name.",
     HoldCause.RATE: "Send less, or raise the rate of the client or topic and run `kafka-sidecar reload`.",
-    HoldCause.EXPRESS: "Nothing need be done: it continues when that backlog is sent.",
-    HoldCause.PAUSED: "`kafka-sidecar resume` lets clients go on.",
+    HoldCause.EXPRESS: "Nothing to do: it continues when that backlog is sent.",
+    HoldCause.PAUSED: "`kafka-sidecar resume` lets clients continue.",
     HoldCause.DISK: "Make room on it, or repair it.",
     HoldCause.ERROR: "The log has the error.",
 }
@@ -105,7 +105,7 @@ class HoldSentences:
         """A sentence on what to do about it."""
         cause = HoldCause(hold["reason"])
         if cause in _OF_THE_POOL and hold["topic"] in self._paused():
-            return f"Topic {hold['topic']} is paused: `kafka-sidecar resume` lets it go on."
+            return f"Topic {hold['topic']} is paused: `kafka-sidecar resume` lets it continue."
         return _ADVICE[cause]
 
     def why(self, hold: Hold) -> str:

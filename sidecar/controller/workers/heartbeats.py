@@ -76,7 +76,7 @@ class Heartbeats:
     def _log_undead(worker: WorkerProcess, silence: str) -> None:
         if worker.exit_code is None:
             log.error(
-                "Worker %d (pid %d) had been %s and does not die by SIGKILL (state %s): it waits in the kernel, mostly "
+                "Worker %d (pid %d) had been %s and does not die on SIGKILL (state %s): it waits in the kernel, mostly "
                 "for a disk. It is replaced once it is dead; look at the host's disks and its kernel log.",
                 worker.identity.index,
                 worker.pid,

@@ -285,7 +285,7 @@ class Supervisor:
         elif self._failed_starts >= FAILED_STARTS_MAX and not self.ready:
             self._on_fatal(
                 f"No worker can be started, {self._failed_starts} ended one after the other while they were loaded. "
-                f"{self.last_death} `kafka-sidecar doctor` looks at the installation."
+                f"{self.last_death} `kafka-sidecar doctor` checks the installation."
             )
         else:
             if worker.ready_ms is not None and self._loop.time() * 1000.0 - worker.ready_ms >= STEADY_MS:

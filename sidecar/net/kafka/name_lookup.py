@@ -54,7 +54,7 @@ def _resolve(host: str, port: int, flags: int = 0) -> list[AddressInfo]:
     try:
         return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags))
     except UnicodeError:
-        raise OSError(f"{host!r} is no name of a host") from None
+        raise OSError(f"{host!r} is not a host name") from None
 
 
 def _look_up(key: tuple[asyncio.AbstractEventLoop, str, int], future: asyncio.Future[_Found]) -> None:

@@ -185,7 +185,7 @@ class TlsTransport:
             except OSError as error:
                 self._failure = error
             if self._outgoing.pending > ANSWER_BYTES_MAX:
-                self._failure = ConnectionError("it asks for new keys of TLS without end")
+                self._failure = ConnectionError("it asks for new TLS keys endlessly")
         is_over = self._is_ended or self._failure is not None
         self.has_pending = count == len(buffer) or is_over
         if not count and self._failure is not None:

@@ -219,7 +219,7 @@ class Listener:
     def _turn_away(self, listening: socket.socket) -> None:
         """Handle a lack of file descriptors: close a connection that can be spared, or else the one that waits."""
         self._sparse_log.warning(
-            "descriptors", "No descriptor is left for another client: raise LimitNOFILE."
+            "descriptors", "No file descriptor is left for another client: raise LimitNOFILE."
         )
         if self._make_room():
             return

@@ -180,7 +180,7 @@ class TlsContexts:
         if not look.done():
             if not self._is_stuck:
                 log.warning(
-                    "The files of ssl.* cannot be looked at: a mount does not answer. Connections go on with what was "
+                    "The files of ssl.* cannot be checked: a mount does not answer. Connections continue with what was "
                     "read before."
                 )
             self._is_stuck = True
@@ -194,7 +194,7 @@ class TlsContexts:
             built = await in_daemon_thread(partial(self._build, values), "tls-files")
         except TlsFault as fault:
             if signature != self._signature and self._context is not None:
-                log.warning("%s Connections go on with what was read before.", fault)
+                log.warning("%s Connections continue with what was read before.", fault)
             self._fault = fault
         else:
             if self._context is not None and signature != self._signature:

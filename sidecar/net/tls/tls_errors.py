@@ -27,7 +27,7 @@ _REASONS: Final = {
     "NO_PROTOCOLS_AVAILABLE": "OpenSSL of this host has none of the TLS versions in ssl.enabled.protocols",
     "WRONG_VERSION_NUMBER": "it does not answer in TLS; is this a plaintext port (security.protocol)?",
     "HTTP_REQUEST": "it does not answer in TLS; is this a plaintext port (security.protocol)?",
-    "TLSV1_UNRECOGNIZED_NAME": "it does not know itself by this host name (SNI)",
+    "TLSV1_UNRECOGNIZED_NAME": "it does not serve this host name (SNI)",
     "TLSV1_ALERT_INSUFFICIENT_SECURITY": "it wants stronger ciphers (ssl.cipher.suites)",
 }
 _AMBIGUOUS: Final = {
@@ -81,7 +81,7 @@ def verification_phrase(
         shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
         only = f", only for {shown}" if shown else ""
         return (
-            f"{whose} is not for the name {host}{only}; mend the broker's advertised.listeners or its certificate, "
+            f"{whose} is not for the name {host}{only}; fix the broker's advertised.listeners or its certificate, "
             "or set ssl.endpoint.identification.algorithm to none"
         )
     if code in (_EXPIRED, _NOT_YET_VALID):

@@ -227,7 +227,7 @@ def _read_pkcs12(place: str, data: bytes, password: str | None, password_name: s
         chain, key = pem_of_pkcs12(data, password)
     except ValueError:
         hint = f"{password_name} does not open it" if password is not None else f"it needs {password_name}"
-        raise TlsFault(f"{place}: {hint}, or the file is no PKCS12.") from None
+        raise TlsFault(f"{place}: {hint}, or the file is not PKCS12.") from None
     return Pem(place, chain), None if key is None else Pem(place, key)
 
 

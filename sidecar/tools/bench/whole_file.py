@@ -12,7 +12,7 @@ from pathlib import Path
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a path of the same ending beside ``path``, and give the file there its name when the block has ended well.
 
-    What is no regular file, such as /dev/stdout, is written as it is.
+    What is not a regular file, such as /dev/stdout, is written as it is.
     """
     if path.exists() and not path.is_file():
         yield path

@@ -41,7 +41,7 @@ class Poison:
         self._counters = memory.counters
         for what, deaths in memory.deaths.items():
             log.warning(
-                "Slot %d: %s was in work when the worker died, for the %s time%s.",
+                "Slot %d: %s was being processed when the worker died, for the %s time%s.",
                 memory.index,
                 name_of(what),
                 {1: "first", 2: "second", 3: "third"}.get(deaths, f"{deaths}th"),
@@ -84,7 +84,8 @@ class Poison:
         if is_news:
             self._counters.inc("poison_submissions_total")
             log.error(
-                "A submission of %d records to topic %s (client row %d, stream %d, seq %d) was in work at %d deaths of "
+                "A submission of %d records to topic %s (client row %d, stream %d, seq %d) was being "
+                "processed at %d deaths of "
                 "this slot's worker: it fails with POISON_SUBMISSION and is not read again.",
                 entry.count,
                 topic,
@@ -146,4 +147,4 @@ class Poison:
         live |= {batch_word(each.serial) for each in descriptors}
         for what in self._found - live:
             self._suspects.forget(what)
-            log.info("%s, once set aside, has ended.", name_of(what))
+            log.info("%s, which was set aside, is settled.", name_of(what))

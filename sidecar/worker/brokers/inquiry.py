@@ -240,7 +240,7 @@ class Inquiry:
                     if row.stale_metadata:
                         self._host.send_control(NeedTopics(topics=(queue.topic,), refresh=True))
         except (LinkError, ProtocolError) as error:
-            log.info("%s was not asked what it has of batches without an answer: %s.", link.node, error)
+            log.info("%s could not be asked about unanswered batches: %s.", link.node, error)
         finally:
             self._asking.difference_update(queues)
             if self.unanswered.keys() & set(queues):
@@ -259,7 +259,7 @@ class Inquiry:
         if not self._said_no_right:
             self._said_no_right = True
             log.warning(
-                "A broker cannot be asked what it has of batches without an answer (%s): those sent within the last "
+                "DescribeProducers failed (%s): unanswered batches sent within the last "
                 "%d minutes, with records no older, are sent again.",
                 why,
                 FRESH_MS // 60_000,

@@ -137,7 +137,7 @@ class ClientWatch:
                 if not session.is_gone and session.unsettled_records:
                     self._sparse_log.info(
                         ("died", session.name),
-                        "Client %s has died with %s under way. The daemon goes on: what fails becomes a dead letter.",
+                        "Client %s has died with %s under way. The daemon continues: what fails becomes a dead letter.",
                         session.name,
                         counted(session.unsettled_records, "record"),
                     )

@@ -127,7 +127,7 @@ class Intake:
             and type(flags) is int
             and type(count) is int
         ):
-            raise MalformedFrame("stream, seq, base timestamp, flags or count is no whole number")
+            raise MalformedFrame("stream, seq, base timestamp, flags or count is not a whole number")
         if worker_epoch != self.worker_epoch:
             self._outboxes.send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
             return False
@@ -401,7 +401,7 @@ def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int,
         return f"payload format {format_!r} is not known"
     if not 0 <= base_timestamp_ms <= TIMESTAMP_MS_MAX:
         return f"base timestamp {base_timestamp_ms!r} is negative or over 63 bits"
-    return f"flags {flags!r} are no byte"
+    return f"flags {flags!r} are not a byte"
 
 
 def largest_submission(max_request_size: int, pool: BufferPool) -> int:

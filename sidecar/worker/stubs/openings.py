@@ -51,7 +51,7 @@ class StreamOpenings:
     def open(self, session: ClientSession, stream_id: int, topic: Any, now_ms: float) -> StreamState | None:
         """Open a stream whose first submission is here and valid. No state is made before that."""
         if not 0 < stream_id <= 0xFFFFFFFF:
-            raise MalformedFrame(f"stream {stream_id} is no number of a stream")
+            raise MalformedFrame(f"stream {stream_id} is not a stream number")
         if not isinstance(topic, str) or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX:
             self._refuse(session, stream_id, "INVALID_TOPIC", f"Topic name {topic!r} is not valid.")
             return None

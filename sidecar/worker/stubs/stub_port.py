@@ -53,7 +53,7 @@ _FLUSH: Final = int(SubmitFlag.FLUSH)
 _unpackb: Final = msgpack.unpackb
 _UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 ATTACH_FIELDS = 7
-_ATTACHED_TEXT: Final = "this connection has attached already; a client needs one of its own"
+_ATTACHED_TEXT: Final = "this connection has attached already; each client needs its own"
 POSITION_DELAY_MS = 2.0
 """Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
@@ -410,7 +410,7 @@ def _unpack(head: memoryview) -> list[Any]:
     except _UNPACK_ERRORS as error:
         raise MalformedFrame(f"{type(error).__name__}: {error}") from None
     if type(fields) is not list or not fields or type(fields[0]) is not int:
-        raise MalformedFrame("it is no array that begins with a kind")
+        raise MalformedFrame("it is not an array that begins with a kind")
     return fields
 
 

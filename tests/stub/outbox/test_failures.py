@@ -145,7 +145,7 @@ def test_on_error_takes_the_place_of_the_log(daemon: FakeDaemon, caplog: pytest.
         producer.send("a", b"y")
     assert seen == [("TOPIC_AUTHORIZATION_FAILED", "a", 1)] * 2
     messages = [record.getMessage() for record in caplog.records]
-    assert messages == ["An on_error callback failed; the producer goes on."] * 2
+    assert messages == ["An on_error callback failed; the producer continues."] * 2
 
 
 def test_flush_returns_how_many_failed_since_the_last_one(daemon: FakeDaemon) -> None:

@@ -110,12 +110,12 @@ def test_a_block_that_an_exception_leaves_waits_only_so_long(
         producer.flush(until="accepted")
         raise KeyError("the caller's own")
     assert [record.getMessage() for record in caplog.records] == [
-        "1 record for topic a had no outcome when the producer was closed behind KeyError: the daemon has accepted it "
+        "1 record for topic a had no outcome when the producer was closed after KeyError: the daemon has accepted it "
         "and delivers it."
     ]
     with pytest.raises(KeyError, match="own"):
         asyncio.run(on_a_loop())
-    assert len(caplog.records) == 2 and "closed behind KeyError" in caplog.records[1].getMessage()
+    assert len(caplog.records) == 2 and "closed after KeyError" in caplog.records[1].getMessage()
     assert len(told) == 1
 
 
@@ -137,7 +137,7 @@ def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that
     producer._engine.was_interrupted = True
     process_end.at_exit()
     assert [record.getMessage() for record in caplog.records] == [
-        "3 records for topic a and 1 other had no outcome when the producer was closed behind KeyboardInterrupt: "
+        "3 records for topic a and 1 other had no outcome when the producer was closed after KeyboardInterrupt: "
         "the others may be lost; the daemon has accepted 2 and delivers those.",
         "1 record for topic b had no outcome when the producer was closed at the end of the process: the daemon "
         "has not accepted it, and it may be lost.",

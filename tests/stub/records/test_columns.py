@@ -162,7 +162,7 @@ def test_a_header_key_that_is_no_utf8_is_refused_before_anything_is_queued(
     column = pa.chunked_array([good, headers_from(keys, [1, 3], large=large)])
     table = pa.table({"value": pa.array([b"1", b"2", b"3"]), "headers": column})
     with pytest.raises(
-        ValueError, match=r"record 2: headers attribute: the key of a header is no UTF-8: b'\\xff"
+        ValueError, match=r"record 2: headers attribute: the key of a header is not UTF-8: b'\\xff"
     ):
         producer.send_arrow("t", table)
     assert not producer._engine.outbox.pending
