@@ -38,6 +38,7 @@ from client_stub.records.habits import no_pickle, unknown_field, with_hints
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers, full_record
 from client_stub.records.serializers import Serializer, serializers_of
+from client_stub.session.tracing import Trace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -77,6 +78,7 @@ class AsyncProducer:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
+        trace: Trace | None = None,
         **others: Never,
     ) -> None:
         # Kept here, as in Producer: a send that waits is tried again, and must be serialized only once.
@@ -90,6 +92,7 @@ class AsyncProducer:
             delivery_timeout_ms=delivery_timeout_ms,
             on_error=on_error,
             curve_key_file=curve_key_file,
+            trace=trace,
             front="AsyncProducer",
             **others,
         )

@@ -30,6 +30,7 @@ from client_stub.outbox.stats import ProducerStats
 from client_stub.records.arguments import check_on_delivery, list_of_rows
 from client_stub.records.habits import no_pickle, unknown_field, with_hints
 from client_stub.records.serializers import Serializer, Serializers, serializers_of
+from client_stub.session.tracing import Trace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -59,6 +60,8 @@ class Producer(ProducerCore):
       on as Kafka's null without a call
     - curve_key_file: this client's keys for ``tcp://`` (docs/security.md); None: the file named by
       KAFKA_SIDECAR_CURVE_KEY_FILE
+    - trace(moment, info): called in the io thread for the moments of records and of the connection
+      (docs/stub-api.md)
 
     acks, linger.ms, compression and all other settings of Kafka are the daemon's.
 
@@ -81,6 +84,7 @@ class Producer(ProducerCore):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
+        trace: Trace | None = None,
         **others: Never,
     ) -> None:
         self._engine = self._engine_kind(
@@ -92,6 +96,7 @@ class Producer(ProducerCore):
             delivery_timeout_ms=delivery_timeout_ms,
             on_error=on_error,
             curve_key_file=curve_key_file,
+            trace=trace,
             **others,
         )
         self._serializers = serializers_of(key_serializer, value_serializer)

@@ -44,6 +44,7 @@ from client_stub.records.packer import LARGE_BYTES, PLAIN_OVERHEAD_BYTES, Header
 from client_stub.records.record_fields import full_record
 from client_stub.session.client_identity import NOTHING, ClientIdentity
 from client_stub.session.session import Session
+from client_stub.session.tracing import Trace, TracedSession, Tracer
 from client_stub.system.missing_resources import check_interpreter, start_failed
 from client_stub.system.originals import get_ident, monotonic
 
@@ -75,6 +76,7 @@ class Engine(EngineCore):
         delivery_timeout_ms: float = DELIVERY_TIMEOUT_MS,
         on_error: OnError | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
+        trace: Trace | None = None,
         front: str = "Producer",
         **others: Never,
     ) -> None:
@@ -91,12 +93,15 @@ class Engine(EngineCore):
             check_token(token)
         if on_error is not None:
             check_callable("on_error", on_error, "on_error(error, topic, count)")
+        if trace is not None:
+            check_callable("trace", trace, "trace(moment, info)")
         check_run_dir(run_dir)
         self.path = control_path(run_dir)
         self._curve_keys = keys_for(self.path, curve_key_file)
         self.client_name = client_name or script_name()
         self._token = token
         self._on_error = on_error
+        self._trace = trace
         self._asked: Mapping[str, str] = NOTHING
         self._placing = 0
         self.was_interrupted = False
@@ -333,7 +338,8 @@ class Engine(EngineCore):
             hello_flags=hello_flags(self.path),
             asked=self._asked,
         )
-        session = Session(identity, delivery_timeout_ms=self._delivery_timeout_ms, placing=self._placing)
+        make_session = Session if self._trace is None else partial(TracedSession, Tracer(self._trace))
+        session = make_session(identity, delivery_timeout_ms=self._delivery_timeout_ms, placing=self._placing)
         return IoThread(outbox, session, self._curve_keys)
 
     def _new_outbox(self) -> Outbox:

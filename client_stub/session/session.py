@@ -52,14 +52,18 @@ ACK_BYTES_MAX: Final = 32 << 10
 class Session:
     """One client at its workers. The io thread owns it; not thread-safe."""
 
+    _attachment_type: type[Attachment] = Attachment
+    _streams_type: type[Streams] = Streams
+    """``TracedSession`` has its own of both."""
+
     def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float, placing: int = 0) -> None:
         """``placing``: the bits of ``Outbox.placing``."""
-        self.attachment = Attachment(
+        self.attachment = self._attachment_type(
             identity,
             delivery_timeout_ms=delivery_timeout_ms,
             partitioner=placing >> PARTITIONER_SHIFT & PARTITIONER_MASK,
         )
-        self.streams = Streams()
+        self.streams = self._streams_type()
         self._recovery = Recovery(self.streams)
         self.due_ms = self.attachment.due_ms
         """When ``tick`` or ``ping_due`` may have something to do; inf: only when something happens. While no worker is

@@ -53,6 +53,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.system.log",
         "client_stub.system.minute_limit",
         "client_stub.native.hot",
+        "client_stub.outbox.callback_log",
         "client_stub.outbox.submission",
         "client_stub.outbox.wait_reasons",
         "client_stub.zmtp.frames",

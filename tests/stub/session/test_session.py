@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -149,12 +150,17 @@ class Run:
     """A session and a model worker, joined by a wire that a seeded hand cuts."""
 
     def __init__(
-        self, seed: int, *, topics: tuple[str, ...] = TOPICS, streams_max: int | None = None
+        self,
+        seed: int,
+        *,
+        topics: tuple[str, ...] = TOPICS,
+        streams_max: int | None = None,
+        make_session: Callable[..., Session] = Session,
     ) -> None:
         self.rng = random.Random(seed)
         self.topics = topics
         self.worker = ModelWorker(self.rng, streams_max)
-        self.session = Session(
+        self.session = make_session(
             ClientIdentity(name="x", pid=1, fork_generation=0, token=None), delivery_timeout_ms=1e9
         )
         self.outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
@@ -396,8 +402,8 @@ def test_the_backoff_grows_while_no_daemon_answers() -> None:
 class Harness:
     """A session attached to a worker that the test plays by hand."""
 
-    def __init__(self) -> None:
-        self.run = Run(1)
+    def __init__(self, make_session: Callable[..., Session] = Session) -> None:
+        self.run = Run(1, make_session=make_session)
         self.run.act()
         self.session = self.run.session
         assert self.session.attachment.state is State.ATTACHED
