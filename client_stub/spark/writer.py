@@ -40,8 +40,8 @@ class _Part(NamedTuple):
 
     topic: str
     records: Any
-    chosen: Any
-    """Which rows of the batch these are, as an Arrow array of booleans; None for all."""
+    rows: Any
+    """The numbers of these rows in the batch, as an Arrow array; None for all."""
 
 
 def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options) -> TaskWritten:
@@ -108,9 +108,19 @@ def _by_topic(
     if topics.null_count:
         row = rows_before + pc.index(pc.is_null(topics), True).as_py()
         raise ValueError(f"null topic in row {row} of task {_task()} and no topic option is set.")
-    for name in pc.unique(topics):
-        mask = pc.equal(topics, name)
-        yield _Part(str(name), records.filter(mask), mask)
+    encoded = topics.dictionary_encode()
+    if len(encoded.dictionary) == 1:
+        yield _Part(str(encoded.dictionary[0]), records, None)
+        return
+    # One stable sort for all topics: rows of one topic keep their order. Codes count up as topics first appear, and so
+    # do their counts.
+    order = pc.array_sort_indices(encoded.indices)
+    in_order = records.take(order)
+    start = 0
+    for name, count in zip(encoded.dictionary, pc.value_counts(encoded.indices).field("counts"), strict=True):
+        size = count.as_py()
+        yield _Part(str(name), in_order.slice(start, size), order.slice(start, size))
+        start += size
 
 
 def _send(producer: Producer, part: _Part, rows_before: int) -> BulkDelivery:
@@ -121,10 +131,8 @@ def _send(producer: Producer, part: _Part, rows_before: int) -> BulkDelivery:
         if found is None:
             raise
         record = int(found[1])
-        if part.chosen is not None:
-            import pyarrow.compute as pc
-
-            record = pc.indices_nonzero(part.chosen)[record].as_py()
+        if part.rows is not None:
+            record = part.rows[record].as_py()
         raise ValueError(
             f"row {rows_before + record} of task {_task()}, for topic {part.topic}: {str(error)[found.end() :]}"
         ) from error

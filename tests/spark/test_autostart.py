@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from sidecar.tools.testing.reading import end_offsets
 from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ASK = "import sys; from pathlib import Path; from client_stub.spark.autostart import ensure_daemon; "
 ASK += (
@@ -199,6 +202,17 @@ def test_a_job_needs_no_service(spark: SparkSession, mock_broker: MockBroker) ->
     frame.write.format("kafka_sidecar").mode("append").options(**options).save()
     assert sum(end_offsets(mock_broker.bootstrap_servers, "smoke").values()) - before == 20_000
     assert len(daemons(Path(os.environ[autostart.HOME_VARIABLE]))) == 1
+
+
+def test_the_program_of_the_page_runs(spark: SparkSession, mock_broker: MockBroker) -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    (program,) = re.findall(
+        r"^```python\n((?:(?!```).)*sidecar\.autostart.*?)^```", page, re.DOTALL | re.MULTILINE
+    )
+    program = program.replace("kafka-1:9092", mock_broker.bootstrap_servers).replace('"orders"', '"smoke"')
+    before = sum(end_offsets(mock_broker.bootstrap_servers, "smoke").values())
+    exec(compile(program, "docs/spark.md", "exec"), {"df": spark.range(3).selectExpr("'v' value")})
+    assert sum(end_offsets(mock_broker.bootstrap_servers, "smoke").values()) - before == 3
 
 
 @pytest.mark.parametrize(

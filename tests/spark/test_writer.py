@@ -111,3 +111,24 @@ def test_a_process_keeps_few_producers_and_closes_the_longest_unused(
     assert [place[2] for place in cache._producers] == [
         10_003 + number for number in range(PRODUCERS_KEPT_MAX)
     ]
+
+
+def test_rows_of_a_topic_column_keep_their_order_in_each_topic() -> None:
+    """One sort for all topics of a batch, however many there are."""
+    names = [f"t{number * 7919 % 50}" for number in range(2_000)]
+    batch = pa.record_batch(
+        {"topic": pa.array(names), "value": pa.array([str(i).encode() for i in range(2_000)])}
+    )
+    parts = list(writer._by_topic(batch, Columns(value=1, topic=0), None, 0))
+    assert len(parts) == 50
+    for part in parts:
+        rows = [number for number, name in enumerate(names) if name == part.topic]
+        assert [int(value) for value in part.records["value"].to_pylist()] == rows
+        assert part.rows.to_pylist() == rows, "which an error names"
+
+
+def test_a_batch_of_one_topic_is_not_copied() -> None:
+    batch = pa.record_batch({"topic": pa.array(["t", "t"]), "value": pa.array([b"1", b"2"])})
+    (part,) = writer._by_topic(batch, Columns(value=1, topic=0), None, 0)
+    assert (part.topic, part.rows) == ("t", None)
+    assert part.records["value"].chunk(0).buffers()[2].address == batch["value"].buffers()[2].address
