@@ -65,6 +65,7 @@ def test_cpu_is_that_of_the_process_and_its_first_thread() -> None:
     assert main_thread_cpu_seconds(os.getpid()) - first > 0
 
 
+@pytest.mark.slow
 def test_a_curve_is_a_row_for_each_point_in_plain_numbers(tmp_path: Path) -> None:
     from sidecar.tools.bench.plots import plot_scale
 

@@ -143,6 +143,7 @@ def found(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_unit_test_depends_on_a_quiet_machine() -> None:
     paths = sorted((ROOT / "tests").rglob("*.py"))
     looked_at = [each for each in paths if each.relative_to(ROOT / "tests").parts[0] not in FOLDERS]

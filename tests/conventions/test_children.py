@@ -35,6 +35,7 @@ def names_python(source: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_python_is_started_by_one_function_alone() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): lines

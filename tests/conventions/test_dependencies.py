@@ -117,6 +117,7 @@ STARTED: Final = frozenset({"gunicorn", "ruff", "mypy", "coverage", "pytest-xdis
 TYPES: Final = re.compile(r"types-|.*-(?:types|stubs)$")
 
 
+@pytest.mark.slow
 def test_each_development_dependency_is_used() -> None:
     used = {name for names in imported().values() for name in names}
     for path in (*(ROOT / "tests").rglob("*.py"), *(ROOT / "deploy").rglob("*.py")):

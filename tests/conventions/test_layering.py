@@ -470,6 +470,7 @@ def test_every_room_has_rules() -> None:
     assert rooms <= {*OURS, *TOOLS}, "a new room needs a line in the table above"
 
 
+@pytest.mark.slow
 def test_every_open_door_is_taken() -> None:
     """Else the table would allow what no code needs, and the next arrow through it would be seen by nobody."""
     taken: set[tuple[str, str]] = set()

@@ -27,6 +27,7 @@ def taken_otherwise(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_place_is_taken_otherwise_by_an_older_python() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): places

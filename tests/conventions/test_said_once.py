@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
+import pytest
+
 from tests.conventions.unused import product_files
 
 TWINS: Final = ("client_stub/compat/",)
@@ -56,6 +58,7 @@ def _is_number(value: ast.expr) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_said_twice() -> None:
     found = repeated(product_files())
     twice = {name: paths for name, paths in found.items() if name not in APART}

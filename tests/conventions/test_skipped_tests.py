@@ -30,6 +30,7 @@ def other_reasons(source: str) -> list[str]:
     return [each for each in found if not each.startswith("needs ") and each not in NO_TOOL]
 
 
+@pytest.mark.slow
 def test_a_skip_says_what_it_needs() -> None:
     found = {
         str(path.relative_to(TESTS)): reasons

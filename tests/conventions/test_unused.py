@@ -78,6 +78,7 @@ def test_nothing_is_there_for_its_tests_only() -> None:
     check(unused(product_files()), KEPT)
 
 
+@pytest.mark.slow
 def test_nothing_in_the_tools_and_the_tests_is_there_for_nobody() -> None:
     check(unused_beside_the_product(), KEPT_BESIDE)
 

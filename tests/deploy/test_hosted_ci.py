@@ -65,6 +65,7 @@ def commands_of(target: str, stamps: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_targets_without_java_ask_for_none_and_the_others_ask_first(tmp_path: Path) -> None:
     check = re.compile(r"check_host\.py( --without-java)?$")
     for target in ("demo", "demo-mock", "bench", "quick", "test", "check-host"):

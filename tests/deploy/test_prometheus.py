@@ -149,6 +149,7 @@ def test_the_rules_are_loaded() -> None:
     assert "../prometheus/rules.yml:/etc/prometheus/rules.yml:ro" in compose
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_tests() -> None:
     promtool(["check", "config", PROMETHEUS / "prometheus.yml"])

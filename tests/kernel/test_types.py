@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sidecar.kernel
 from sidecar.kernel import _kernel
 from tests.kernel.oracle import reference
@@ -29,6 +31,7 @@ def test_both_have_the_whole_api() -> None:
         assert not missing, (name, missing)
 
 
+@pytest.mark.slow
 def test_the_stub_is_the_module(tmp_path: Path) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text(ALLOWED + "sidecar.kernel._kernel.__test__\n")

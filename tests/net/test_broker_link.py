@@ -131,13 +131,12 @@ def test_sending_and_closing_from_inside_on_taken(run: Run) -> None:
     """1. One sendmsg takes A whole and part of B. 2. A's owner sends C at once. B's bytes must not go twice."""
 
     async def test() -> None:
-        async with FakeBroker(receive_buffer_bytes=16 << 10) as broker:
+        async with FakeBroker(receive_buffer_bytes=64 << 10) as broker:
             noting = NotingLinks()
             link = await noting.connect(node_of(broker.port))
             rng = random.Random(3)
             messages = [
-                b"".join(produce(n, rng.randbytes(size)))
-                for n, size in enumerate([12 << 20, 50, 8 << 20, 70])
+                b"".join(produce(n, rng.randbytes(size))) for n, size in enumerate([5 << 20, 50, 1 << 20, 70])
             ]
             later = [b"".join(produce(n + 4, rng.randbytes(40_000))) for n in range(4)]
             sent = list(messages)

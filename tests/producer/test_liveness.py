@@ -137,6 +137,7 @@ class Model:
                 break
 
 
+@pytest.mark.slow
 @pytest.mark.rule("S1")
 def test_no_state_of_a_small_table_leaves_a_broker_with_work_and_nothing_in_flight() -> None:
     happened: Counter[str] = Counter()

@@ -215,6 +215,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_thousand_idle_connections_leave_the_probe_its_answer(tmp_path: Path) -> None:
     """They come back as fast as they are closed. The goal is a second; a busy machine gets more here, by the median."""
 

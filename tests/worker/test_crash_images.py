@@ -52,6 +52,7 @@ def act(harness: CrashHarness, script: list[tuple[object, ...]], first: int) -> 
     return number
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(actions, max_size=40), min_size=1, max_size=3), st.integers(0, 1 << 32))
 @settings(max_examples=120, deadline=None)
 def test_any_cut(boots: list[list[tuple[object, ...]]], seed: int) -> None:

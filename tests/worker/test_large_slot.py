@@ -27,6 +27,7 @@ def adopt(submissions: int, state: str, *how: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("accepted",)], ids=["adopted", "accepted"])
 @pytest.mark.parametrize("state", ["placed", "waiting"])
 def test_a_waiting_submission_costs_little_private_memory(state: str, how: tuple[str, ...]) -> None:
@@ -37,6 +38,7 @@ def test_a_waiting_submission_costs_little_private_memory(state: str, how: tuple
     assert found["bytes"] <= ENTRY_INDEX_BYTES + RECORD_INDEX_BYTES + 4_000_000 / SUBMISSIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["placed", "waiting"])
 def test_an_adoption_runs_no_python_for_each_submission(state: str) -> None:
     few, many = adopt(1_000, state), adopt(SUBMISSIONS, state)

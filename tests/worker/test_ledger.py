@@ -130,6 +130,7 @@ def test_the_balance_holds_at_every_look(segment: Segment, is_acking: bool) -> N
     assert bool(broker.spool) == (not is_acking)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_acking", [True, False])
 def test_a_worker_that_dies_anywhere(
     monkeypatch: pytest.MonkeyPatch, segment: Segment, is_acking: bool

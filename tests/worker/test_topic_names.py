@@ -436,7 +436,7 @@ def test_a_death_at_any_store_of_it_leaves_a_table_that_can_be_read(
     assert {each.topic: each.chain_id for each in ChainTable(harness.segment, 0).names()} == after
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_whoever_comes_and_goes_names_and_streams_agree(port_harness: PortHarness, seed: int) -> None:
     chance = random.Random(seed)
     peers: list[Peer] = []

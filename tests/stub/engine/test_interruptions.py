@@ -161,6 +161,7 @@ def test_an_exception_at_any_byte_code_costs_at_most_its_own_record(
     pytest.fail("the scenario has more byte codes than OPCODES_MAX")
 
 
+@pytest.mark.slow
 def test_an_exception_at_any_byte_code_of_the_first_send_leaves_a_producer_that_works(
     daemon: FakeDaemon,
 ) -> None:
@@ -177,6 +178,7 @@ def test_an_exception_at_any_byte_code_of_the_first_send_leaves_a_producer_that_
     assert counts[b"first-%d" % number] == 1
 
 
+@pytest.mark.slow
 def test_an_exception_at_any_byte_code_of_close_leaves_the_rest_to_the_next_close(daemon: FakeDaemon) -> None:
     for number in range(1, OPCODES_MAX):
         producer = Producer(daemon.run_dir)
@@ -215,6 +217,7 @@ def test_an_exception_while_send_waits_for_room_leaves_nobody_behind(
     assert not outbox.waiters._locks
 
 
+@pytest.mark.slow
 def test_an_exception_at_any_byte_code_of_send_arrow_queues_whole_blocks_or_none(
     column_daemon: FakeDaemon,
 ) -> None:
