@@ -1,4 +1,4 @@
 """What stub and daemon agree on: messages, field orders, outcome bytes, error codes, the run directory.
 
-The only room of the stub, with ``zmtp``, that the daemon imports.
+With ``zmtp`` and ``native.hot`` it is all of the stub that the daemon imports.
 """
