@@ -47,5 +47,5 @@ def test_a_broker_elsewhere_has_its_own(file: Sized) -> None:
     assert not file.closed
 
 
-def test_what_is_available_is_read_from_the_kernel() -> None:
+def test_available_memory_is_read_from_the_kernel() -> None:
     assert MIB < used_memory._available_bytes() < 1 << 50

@@ -80,7 +80,7 @@ def test_a_callback_that_came_twice(judged: Judged, tmp_path: Path) -> None:
     journal.close()
 
 
-def test_what_may_be_is_not_wrong(judged: Judged) -> None:
+def test_uncertain_outcomes_are_not_judged_wrong(judged: Judged) -> None:
     """Possibly persisted may be there or not; an offset may be unknown."""
     told = {0: failed_word(possibly_persisted=True), 1: failed_word(possibly_persisted=True), 2: -1}
     told[2] = delivered_word(2, -1)

@@ -122,7 +122,7 @@ def test_the_limit_has_a_test(row: Row) -> None:
 
 
 @pytest.mark.parametrize("edge", edges(), ids=lambda edge: edge[0][:60])
-def test_what_holds_at_an_edge_has_a_test(edge: tuple[str, tuple[str, ...]]) -> None:
+def test_each_edge_has_a_test(edge: tuple[str, tuple[str, ...]]) -> None:
     holds, tests = edge
     assert tests, f"{holds!r} names no test"
     gone = set(tests) - names_of_tests()

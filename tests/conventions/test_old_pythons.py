@@ -52,7 +52,7 @@ def test_the_test_can_fail(source: str, count: int) -> None:
     assert len(taken_otherwise(source)) == count
 
 
-def test_another_release_of_this_python_is_told_from_others(tmp_path: Path) -> None:
+def test_another_release_of_this_python_is_recognised(tmp_path: Path) -> None:
     assert other_python(Path(sys.executable)) is None, "the same"
     assert other_python(tmp_path / "python3.11") is None, "none"
     stranger = tmp_path / "python3"

@@ -64,5 +64,5 @@ def test_nothing_is_taken_that_a_patch_replaces(path: Path) -> None:
         ("import time\ntime.time_ns()", []),
     ],
 )
-def test_what_counts(source: str, found: list[str]) -> None:
+def test_uses_of_originals_are_counted(source: str, found: list[str]) -> None:
     assert replaced(source) == found

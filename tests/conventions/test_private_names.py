@@ -68,6 +68,6 @@ def test_the_check_finds_what_it_is_for(text: str) -> None:
     assert len(faults(Path("client_stub/x.py"), text)) == 1
 
 
-def test_what_is_ones_own_may_be_read() -> None:
+def test_own_private_names_may_be_read() -> None:
     text = "class A:\n    def f(self, other): return self._a + KafkaError._FAIL\n\n    def g(cls): cls._a\n"
     assert not faults(Path("client_stub/x.py"), text)

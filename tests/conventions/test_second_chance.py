@@ -33,5 +33,5 @@ def test_more_than_a_few_stand() -> None:
     )
 
 
-def test_a_suite_that_did_not_end_stands() -> None:
+def test_a_suite_that_did_not_end_stays_failed() -> None:
     assert candidates(["suite process: not ended after 2160 s"]) == []

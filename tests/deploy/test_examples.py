@@ -71,7 +71,7 @@ def test_image_builds_from_files_that_exist() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_image_imports_what_it_has_built_and_not_the_sources_beside_it() -> None:
+def test_image_imports_what_it_has_built_and_not_the_sources_next_to_it() -> None:
     """The sources shadow the package in a build that runs `python -c` in their folder."""
     calls = [run for run in of("RUN") if any("import" in word for word in run)]
     assert calls and all("-I" in run for run in calls)

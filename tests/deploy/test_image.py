@@ -95,7 +95,7 @@ class Daemon:
         return Sender([*words, IMAGE, "/sender.py", "/run/kafka-sidecar", topic, str(rate), str(seconds)])
 
 
-def test_what_the_image_says_of_itself(engine: Containers) -> None:
+def test_labels_of_the_image(engine: Containers) -> None:
     image = engine.inspect(IMAGE)
     config = image["Config"]
     assert config["User"] == "10001:10001"

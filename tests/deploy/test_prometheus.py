@@ -128,7 +128,7 @@ def test_the_dashboard_is_what_the_table_says() -> None:
     assert all(re.search(rf"\b{row.name}(_bucket)?\b", shown) for row in METRICS)
 
 
-def test_panels_lie_beside_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     """As Grafana needs it: ids of their own, within the grid, nothing over another."""
     ids = [panel["id"] for panel in (*BOARD["panels"], *(each for each in graphs()))]
     open_panels = [panel for panel in BOARD["panels"] if panel["type"] != "row"]

@@ -113,7 +113,7 @@ def test_a_crash_of_the_host_loses_nothing(
 
 
 @pytest.mark.kafka
-def test_what_is_doubled_is_counted(
+def test_duplicates_are_counted(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, pool: Path
 ) -> None:
     """The host dies under load: everything accepted is there at least once, doubles are at most what was counted."""
@@ -146,7 +146,7 @@ def test_what_is_doubled_is_counted(
     assert restored < sent, "what had its end was known to have it"
 
 
-def test_a_killed_worker_goes_on_with_the_same_log(start_daemon: StartDaemon, pool: Path) -> None:
+def test_a_killed_worker_continues_with_the_same_log(start_daemon: StartDaemon, pool: Path) -> None:
     """Process death is not a crash of the host: the segment says everything, the log is begun anew from it."""
     daemon = start_daemon(NOWHERE, wait=False, settings=settings_of(pool, **{"daemon.workers": 1}))
     daemon.wait_published()

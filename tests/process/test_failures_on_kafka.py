@@ -83,7 +83,7 @@ def kafka() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_a_quota_and_a_broker_that_stands_still(kafka: KafkaCluster) -> None:
+def test_a_quota_and_a_stopped_broker(kafka: KafkaCluster) -> None:
     with contextlib.ExitStack() as closing, FakeBroker() as unused, PageReader() as reader:
         daemon = SidecarDaemon(kafka.bootstrap_servers, settings={"client.id": "metered", "linger.ms": 1})
         closing.callback(daemon.remove)

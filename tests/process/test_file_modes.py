@@ -16,7 +16,7 @@ FOR_THE_GROUP = {"daemon.json": 0o640, "control.sock": 0o660, "worker-*.sock": 0
 
 
 @pytest.mark.parametrize("umask", ["000", "007", "022", "077"])
-def test_whatever_the_umask_only_sockets_and_daemon_json_are_for_the_group(
+def test_only_sockets_and_daemon_json_are_for_the_group_under_any_umask(
     short_dir: Path, start_daemon: StartDaemon, umask: str
 ) -> None:
     run_dir, disk = short_dir / "run", short_dir / "disk"

@@ -86,7 +86,7 @@ def test_green_threads_send_wait_and_fork(
 
 
 @pytest.mark.parametrize("patch", ["gevent", "eventlet"])
-def test_asyncio_goes_on_in_a_patched_process(
+def test_asyncio_works_in_a_patched_process(
     broker: FakeBroker, daemon: SidecarDaemon, ledger: Ledger, patch: str
 ) -> None:
     program = f"""

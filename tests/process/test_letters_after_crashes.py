@@ -116,7 +116,7 @@ def test_letters_of_two_crashes_on_one_day_are_all_delivered_once(
     check_replay(daemon, kafka, topic, letters, "first", "second", "third")
 
 
-def test_what_is_recovered_after_two_crashes_is_all_delivered_once(
+def test_records_recovered_after_two_crashes_are_delivered_once(
     kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, place: Path
 ) -> None:
     """Twice the host crashes, and the segment that was made again is taken out of the next daemon's hands."""

@@ -68,7 +68,7 @@ def parts(daemon: SidecarDaemon, name: str) -> dict[str, float]:
     return found
 
 
-def test_counts_are_right_and_go_on(daemon: SidecarDaemon) -> None:
+def test_counts_are_right_and_continue_after_a_death(daemon: SidecarDaemon) -> None:
     send(daemon)
     check(daemon, RECORDS)
     wait_until(lambda: metric(daemon, "kafka_sidecar_bytes_sent_total") > 0, "the twice a second")

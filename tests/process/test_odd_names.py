@@ -86,5 +86,5 @@ def test_names_reach_neither_log_terminal_nor_page(daemon: SidecarDaemon) -> Non
     ("text", "shown"),
     [("plain é", "plain é"), ("a\nb\tc\x1b", "a\\nb\\tc\\x1b"), ("\u202e\x85", "\\u202e\\x85")],
 )
-def test_what_is_not_printable_is_escaped(text: str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown

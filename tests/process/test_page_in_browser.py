@@ -78,7 +78,7 @@ def test_it_shows_who_sends_what_and_what_failed(browser: Browser, daemon: Sidec
     assert not browser.complaints, "an exception, or something that its policy refuses"
 
 
-def test_what_failed_long_ago_is_folded_and_alarms_nobody(browser: Browser, daemon: SidecarDaemon) -> None:
+def test_old_failures_are_folded_without_alarm(browser: Browser, daemon: SidecarDaemon) -> None:
     """A green "Everything runs." stood above a red total of half an hour ago, and its rows pushed brokers and workers
     off the screen.
     """
@@ -188,7 +188,7 @@ def test_a_long_name_makes_no_page_wider_than_its_window(browser: Browser, daemo
             producer.flush(30)
 
 
-def test_it_goes_on_showing_when_the_daemon_is_gone_and_says_so(
+def test_the_page_stays_and_says_that_the_daemon_is_gone(
     browser: Browser, kafka: FakeBroker, start_daemon: StartDaemon
 ) -> None:
     daemon = start_daemon(kafka.bootstrap_servers)

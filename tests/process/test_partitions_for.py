@@ -158,7 +158,7 @@ def test_the_command_waits_for_its_topics(kafka: FakeBroker, run_dir: Path) -> N
     assert ask("--wait", "1").returncode == 2
 
 
-def test_while_kafka_is_away_nobody_is_told_that_the_topic_is_missing(start_daemon: StartDaemon) -> None:
+def test_no_topic_is_called_missing_while_kafka_is_away(start_daemon: StartDaemon) -> None:
     """result() said no more than that it is not in the metadata yet, though the daemon knew why."""
     with FakeBroker({"known": 1}) as kafka:
         daemon = start_daemon(kafka.bootstrap_servers)

@@ -92,7 +92,7 @@ def test_a_paused_topic_waits_through_every_death(kafka: FakeBroker, start_daemo
     assert metric(daemon, "kafka_sidecar_records_accepted_total") == fates
 
 
-def test_the_time_of_a_paused_record_goes_on(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+def test_the_time_of_a_paused_record_runs(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
     settings = {"linger.ms": 0, "request.timeout.ms": 500, "delivery.timeout.ms": 500}
     daemon = start_daemon(kafka.bootstrap_servers, settings=settings)
     done(daemon, "pause", "orders")
@@ -164,7 +164,7 @@ def test_a_drain_that_cannot_end_says_so(kafka: FakeBroker, start_daemon: StartD
         assert delivery.result(20).offset == 0
 
 
-def test_what_is_not_paused_cannot_be_resumed(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
+def test_only_paused_topics_can_be_resumed(kafka: FakeBroker, start_daemon: StartDaemon) -> None:
     daemon = start_daemon(kafka.bootstrap_servers)
     shown = daemon.command("resume", "orders")
     assert (shown.returncode, shown.stderr) == (ExitStatus.FAILED, "Topic orders is not paused.\n")

@@ -88,7 +88,7 @@ def letters(folder: Path) -> None:
     writer.close()
 
 
-def test_what_was_delivered_before_the_time_was_out_is_not_sent_again(
+def test_letters_delivered_before_the_timeout_are_not_sent_again(
     start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     """One topic's broker answers and the other's does not: the answered half leaves the spool, the rest stays."""

@@ -95,7 +95,7 @@ def test_six_floods_at_two_workers_leave_a_good_client_its_room(flooded: Sidecar
             producer.close(timeout=10)
 
 
-def test_a_bulk_load_beside_six_floods_goes_through_what_they_leave(flooded: SidecarDaemon) -> None:
+def test_a_bulk_load_gets_what_six_floods_leave(flooded: SidecarDaemon) -> None:
     """More than the rest of the pool at once: it waits for pages that move, never for those of the floods."""
     payload = [(None, b"v" * 1000)] * 20_000
     with Producer(run_dir=flooded.run_dir, client_name="bulk") as producer:

@@ -76,7 +76,7 @@ CannotBeHad = Callable[[Path, str], dict[str, object]]
     ],
     ids=["http", "tcp", "tmpfs", "folder", "room", "certificate"],
 )
-def test_what_cannot_be_had_leaves_the_daemon_alone(
+def test_a_takeover_without_its_resources_leaves_the_daemon_alone(
     mock_broker: MockBroker,
     start_daemon: StartDaemon,
     tmp_path: Path,

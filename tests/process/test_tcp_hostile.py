@@ -213,7 +213,7 @@ def test_a_client_that_never_reads_keeps_nobody_waiting(daemon: SidecarDaemon, a
 
 @pytest.mark.long
 @pytest.mark.parametrize("has_key", [True, False], ids=["with a key", "without a key"])
-def test_hostile_peers_at_random_beside_good_ones(
+def test_random_hostile_peers_do_not_disturb_good_ones(
     daemon: SidecarDaemon, broker: FakeBroker, access: Access, has_key: bool
 ) -> None:
     key_file = str(access.hostile_file if has_key else access.stranger_file)

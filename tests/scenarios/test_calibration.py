@@ -117,7 +117,7 @@ def er_04_refused_by_send(harness: JavaHarness) -> None:
 ROWS = [
     Row(test_idempotence.test_id_02_sequences_have_no_holes),
     *(Row(test_idempotence.test_id_03_lost_answers, {"lost": lost}) for lost in (1, 5)),
-    Row(test_idempotence.test_id_04_a_refused_first_holds_those_behind_it),
+    Row(test_idempotence.test_id_04_a_refused_first_batch_holds_later_ones),
     Row(
         id_04_the_very_first_is_refused,
         settings={"delivery.timeout.ms": 1_500, "request.timeout.ms": 1_400},
@@ -146,9 +146,9 @@ ROWS = [
     Row(test_deadlines.test_sn_07_slow_answers_are_possibly_persisted),
     Row(test_deadlines.test_id_09_later_batch_succeeds),
     Row(test_deadlines.test_id_09_refused_to_its_end),
-    Row(test_deadlines.test_id_09_in_doubt_with_nothing_behind_it),
+    Row(test_deadlines.test_id_09_in_doubt_with_nothing_after_it),
     Row(test_deadlines.test_id_09_a_batch_that_never_left),
-    Row(test_drain.test_ac_05_drain_goes_on_where_it_stopped),
+    Row(test_drain.test_ac_05_drain_continues_where_it_stopped),
     Row(test_drain.test_ac_05_a_partition_that_waits_is_skipped),
     # Java sends nothing more to a partition while a request with expired batches has no answer. That may be one it
     # sent again just before their time was over, and then the last record must outlive request.timeout.ms.

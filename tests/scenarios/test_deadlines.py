@@ -156,7 +156,7 @@ def refused_to_its_end(harness: Harness) -> bool:
     return persistence == NOT_PERSISTED
 
 
-def test_id_09_in_doubt_with_nothing_behind_it(harness: Harness) -> None:
+def test_id_09_in_doubt_with_nothing_after_it(harness: Harness) -> None:
     """ID-09: the only batch in flight expires in doubt: the next record goes under epoch + 1."""
     topic, sender = harness.primed()
     with sender:

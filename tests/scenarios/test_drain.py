@@ -54,7 +54,7 @@ def fill_while_held(harness: Harness, sender: Sender, rounds: int) -> None:
         rule.release()
 
 
-def test_ac_05_drain_goes_on_where_it_stopped(harness: Harness) -> None:
+def test_ac_05_drain_continues_where_it_stopped(harness: Harness) -> None:
     """AC-05: two partitions a broker, both always full: they take turns, and no broker waits for the other."""
     topic, sender = harness.primed(4)
     with sender:

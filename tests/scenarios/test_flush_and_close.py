@@ -72,7 +72,7 @@ def test_fc_03_flush_is_not_starved(harness: Harness) -> None:
         harness.balance(first, second, sender, other)
 
 
-def test_fc_03_a_flush_given_up_leaves_nothing_behind(harness: Harness) -> None:
+def test_fc_03_an_abandoned_flush_leaves_no_state(harness: Harness) -> None:
     """FC-03: flush runs out of patience and is called again; later records linger as before."""
     topic, first = flushed(harness)
     with harness.sender(topic) as sender:

@@ -56,7 +56,7 @@ def test_id_03_lost_answers(harness: Harness, lost: int) -> None:
     }
 
 
-def test_id_04_a_refused_first_holds_those_behind_it(harness: Harness) -> None:
+def test_id_04_a_refused_first_batch_holds_later_ones(harness: Harness) -> None:
     """ID-04: five in flight, the first LEADER_NOT_AVAILABLE, the others OUT_OF_ORDER for it: again one at a time, in
     order, the sixth behind them, no bump."""
     topic, sender = harness.primed()

@@ -72,7 +72,7 @@ def leave_out_partition_1(harness: Harness, sender: Sender) -> Rule:
 
 
 @pytest.mark.parametrize("is_led", [True, False], ids=["with its leader", "without leader"])
-def test_md_12_a_storage_error_that_stands(harness: Harness, is_led: bool) -> None:
+def test_md_12_a_lasting_storage_error(harness: Harness, is_led: bool) -> None:
     """MD-12: the error in a Produce answer, then in all metadata for three seconds. The backoff is kept, however much
     is sent. Where a leader is named sends go on, and no record fails in either case."""
     topic, sender = harness.primed(2)

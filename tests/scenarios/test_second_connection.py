@@ -77,7 +77,7 @@ def test_half_go_by_the_second_until_nothing_is_in_flight(harness: Harness) -> N
         harness.balance(sender)
 
 
-def test_what_was_on_its_way_by_the_second_goes_again_when_it_is_cut(harness: Harness) -> None:
+def test_requests_on_a_cut_second_connection_are_sent_again(harness: Harness) -> None:
     """Its answers are lost with it: nothing is doubled, and the order stands."""
     topic, sender = led_by_one(harness)
     with sender:

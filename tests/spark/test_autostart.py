@@ -226,7 +226,7 @@ def test_the_program_of_the_page_runs(spark: SparkSession, mock_broker: MockBrok
         ({"sidecar.autostrat": "true"}, "did you mean 'sidecar.autostart'"),
     ],
 )
-def test_a_wrong_setting_is_told_on_the_driver(
+def test_a_wrong_setting_is_refused_on_the_driver(
     spark: SparkSession, options: dict[str, str], sentence: str
 ) -> None:
     all_options = {

@@ -176,7 +176,7 @@ def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_pa
         (["'v' value"], {"topic": "t", "window": "many"}, "option window=many must be a whole number"),
     ],
 )  # fmt: skip
-def test_faults_are_told_before_any_task(
+def test_faults_are_raised_before_any_task(
     spark: SparkSession, daemon: FakeDaemon, columns: list[str], options: dict[str, str], text: str
 ) -> None:
     assert text in failure(spark.range(3).selectExpr(*columns), daemon.run_dir, **options)
@@ -215,7 +215,7 @@ def test_a_record_that_fails_fails_the_job(spark: SparkSession, daemon: FakeDaem
     assert "INVALID_PARTITION: partition 99 does not exist in topic t (6 partitions)." in text
 
 
-def test_a_missing_topic_is_told_before_any_task(spark: SparkSession, daemon: FakeDaemon) -> None:
+def test_a_missing_topic_is_an_error_before_any_task(spark: SparkSession, daemon: FakeDaemon) -> None:
     daemon.topic_refusals["nowhere"] = ("METADATA_TIMEOUT", "not there")
     frame = spark.range(3).selectExpr("'v' value")
     text = failure(frame, daemon.run_dir, topic="nowhere", max__block__ms="300")

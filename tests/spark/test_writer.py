@@ -72,9 +72,7 @@ def test_a_refused_topic_is_asked_for_again_by_the_next_task(daemon: FakeDaemon)
     assert write(daemon) == 2
 
 
-def test_what_one_task_left_behind_is_no_other_tasks_failure(
-    daemon: FakeDaemon, cache: ProducerCache
-) -> None:
+def test_records_left_by_one_task_fail_no_other_task(daemon: FakeDaemon, cache: ProducerCache) -> None:
     """A call that was broken off has records under way; that they fail, or take long, is that call's misfortune."""
     producer = cache.producer_for(Options("t", str(daemon.run_dir), 8, 10_000))
     producer.send_many("left", [(None, b"1")])
