@@ -394,7 +394,7 @@ def test_with_nothing_held_no_oldest_record_is_shown(caplog: pytest.LogCaptureFi
     harness = Harness()
     harness.hear(0, waits=(WaitRow("orders", 2, 1, NOW_MS - 8_000.0, "queued"),))
     (notice,) = harness.book.notices(0, harness.now_ms)
-    assert notice.startswith("oldest held record 8 s, orders-2, in line for broker 1.")
+    assert notice.startswith("oldest held record 8 s, orders-2, queued for broker 1.")
     assert harness.book.status(0, 5, harness.now_ms)["oldest_held"]["seconds"] == 8.0
     harness.held = 0
     assert harness.book.notices(0, harness.now_ms) == []

@@ -57,7 +57,7 @@ class WaitSentences:
             WaitCause.UNANSWERED: f"{broker} has not answered yet",
             WaitCause.LINGER: "linger.ms is not over",
             WaitCause.PAUSED: "paused by an operator",
-            WaitCause.QUEUED: f"in line for {broker}",
+            WaitCause.QUEUED: f"queued for {broker}",
         }[WaitCause(row.cause)]
 
 
