@@ -62,7 +62,7 @@ NOTHING_CHOSEN := $(if $(TEST_ARGS),5,0)
 .PHONY: help demo demo-mock quick test mutants test-image test-systemd audit sbom wheels deb rpm test-packages coverage bench lint check-host clean
 help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
-	@echo "make quick      linters, conventions and quick unit tests, within 90 s: the inner loop"
+	@echo "make quick      linters, conventions and quick unit tests; no Java, no Spark: the inner loop"
 	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
 	@echo "make mutants    plants faults, and says which tests see them (an hour or more)"
 	@echo "make test-image the container image, built and run under load (root, buildah, podman, crun, mmdebstrap)"
