@@ -96,7 +96,7 @@ def test_topics_that_a_full_table_refused_go_on_when_others_have_left(broker: Fa
             producer.flush(PATIENCE_S)
         last = producers[-1]
         sent = [last.send(f"of-{CLIENTS - 1}-{number}", b"v") for number in range(TOPICS_EACH)]
-        reasons = last._outbox.waiters.reasons.hold_reasons
+        reasons = last._engine.outbox.waiters.reasons.hold_reasons
         wait_until(lambda: any("is full" in why for why in list(reasons.values())), "the table to be full")
         assert last.takes_records
         for producer in producers[:-1]:
