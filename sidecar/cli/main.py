@@ -22,6 +22,7 @@ COMMANDS = {
     "top": "sidecar.cli.top:top",
     "explain": "sidecar.cli.explain:explain",
     "produce": "sidecar.cli.produce:produce",
+    "pipeline": "sidecar.cli.pipeline:pipeline",
     "topics": "sidecar.cli.topics:topics",
     "config": "sidecar.cli.config:config",
     "replay": "sidecar.cli.replay:replay",

@@ -38,7 +38,7 @@ def test_help_has_examples(words: tuple[str, ...]) -> None:
 def test_the_list_of_commands_is_not_cut() -> None:
     listed = invoke("--help").output.split("Commands:")[1]
     assert "..." not in listed
-    assert "produce  Send the records of FILE (or stdin) to TOPIC and wait until Kafka" in listed
+    assert "produce   Send the records of FILE (or stdin) to TOPIC and wait until Kafka" in listed
 
 
 @pytest.mark.parametrize("words", [("status",), ("topics",), ("produce", "t"), ("top",)])

@@ -23,6 +23,7 @@ ROOMS: Final = (
     ("client_stub/records/column", "arrow"),
     ("client_stub/zmtp/curve.py", "curve"),
     ("client_stub/spark", "spark"),
+    ("client_stub/pipeline", "spark"),
     ("pyspark_kafka_sidecar", "spark"),
     # Its fixture is there for who has pytest; the rest needs nothing.
     ("client_stub/testing.py", "dev"),

@@ -128,6 +128,16 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.producer",
         "client_stub.async_producer",
     ),
+    # A program on top of the stub; nothing of the stub knows it.
+    "client_stub.pipeline": (
+        "client_stub.pipeline",
+        "client_stub.contract.run_dir",
+        "client_stub.errors",
+        "client_stub.io.daemon_address",
+        "client_stub.producer",
+        "client_stub.records.packer",
+        "client_stub.spark",
+    ),
     "client_stub.testing": ("client_stub.fakes",),
     "client_stub": (
         "client_stub.record_metadata",
@@ -418,7 +428,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "client_stub/records/column_types.py",
         "client_stub/spark",
     ),
-    "pyspark": ("client_stub/spark",),
+    "pyspark": ("client_stub/spark", "client_stub/pipeline"),
 }
 """Within client_stub: the only files that may import these."""
 TIME_ONLY_IN = "sidecar/common/clock.py"

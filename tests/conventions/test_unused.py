@@ -22,7 +22,6 @@ KEPT: Final = {
     "_Thread._delete": "threading",
     "_Loader.get_code": "importlib",
     "_Loader.exec_module": "importlib",
-    "_AsItIs.escape": "scramp",
     "_TimerSpec._fields_": "ctypes",
     # Given to users.
     "fake_producer": "the stub's API: a pytest fixture",

@@ -9,6 +9,7 @@ side.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -123,6 +124,24 @@ def measure_spark(bed: Bed, results: Results) -> None:
         )
 
 
+def session(name: str, class_path: str) -> SparkSession:
+    """A local session of two tasks whose Python workers use this interpreter; ``class_path``: further jars."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName(name)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraClassPath", class_path)
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+
+
 def _rows(spark: SparkSession, rows: int) -> DataFrame:
     """16-byte keys, 100-byte values, kept in memory so that making them is not measured."""
     frame = spark.range(rows, numPartitions=PARTITIONS).selectExpr(
@@ -152,7 +171,6 @@ def _ways(bootstrap: str, run_dir: str, topic: str) -> dict[str, Callable[[DataF
 def main() -> int:
     bootstrap, run_dir, topic, rows, rounds, jars = sys.argv[1:]
     from client_stub.spark import register
-    from sidecar.tools.demo.spark_job import session
 
     spark = session("Kafka sinks side by side", class_path=f"{jars}/*")
     register(spark)

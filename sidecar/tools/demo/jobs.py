@@ -1,4 +1,4 @@
-"""Ways to get the flights into the topic: the Spark job, or send_many() from forked processes."""
+"""Ways to get the flights into the topic: the pipeline in Spark, or send_many() from forked processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +21,14 @@ from sidecar.tools.testing.child_processes import dying_with_parent
 SEND_MANY_ROWS = 2_000
 POLL_S = 0.2
 OUTPUT_LINES = 25
+SPARK_SETTINGS = (
+    "spark.ui.enabled=false",
+    "spark.driver.bindAddress=127.0.0.1",
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.memory=1g",
+    "spark.sql.session.timeZone=UTC",
+)
+"""Of a session on this machine alone, whatever its host name resolves to."""
 
 
 class JobFailed(RuntimeError):
@@ -30,18 +38,17 @@ class JobFailed(RuntimeError):
 class Job:
     """A program in its own session, which is watched and killed as a whole."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words: list[str], environment: Mapping[str, str] | None = None) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             dying_with_parent(python_command(*words)),
-            env=safe_environment(),
+            env={**safe_environment(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         self._start = time.monotonic()
-        self.seen_s: dict[str, float] = {}
 
     def watch(self, while_running: Callable[[], object]) -> float:
         """Call ``while_running`` until the program ends. Returns its duration in seconds. Raises JobFailed."""
@@ -50,10 +57,8 @@ class Job:
                 status = self._process.wait(POLL_S)
             except subprocess.TimeoutExpired:
                 while_running()
-                self._note_lines()
                 continue
             seconds = time.monotonic() - self._start
-            self._note_lines()
             if status != 0:
                 raise JobFailed(f"the job ended with {status}:\n{self._tail()}")
             return seconds
@@ -62,10 +67,6 @@ class Job:
         # pread, as the program writes through the same file offset, which must not be moved here.
         number = self._output.fileno()
         return os.pread(number, os.fstat(number).st_size, 0).decode(errors="replace")
-
-    def _note_lines(self) -> None:
-        for line in self._text().splitlines():
-            self.seen_s.setdefault(line.strip(), time.monotonic() - self._start)
 
     def _tail(self) -> str:
         return "\n".join(self._text().splitlines()[-OUTPUT_LINES:])
@@ -84,8 +85,19 @@ class Job:
         self.stop()
 
 
-def spark_job(csv: Path, run_dir: Path, topic: str) -> Job:
-    return Job(["sidecar.tools.demo.spark_job", str(csv), str(run_dir), topic])
+def pipeline_job(csv: Path, run_dir: Path, topic: str) -> Job:
+    """The main use as a user would write it: the pipeline of flights.toml, which is the first of the examples."""
+    settings = [word for each in SPARK_SETTINGS for word in ("--conf", each)]
+    return Job(
+        [
+            "client_stub.pipeline",
+            "run",
+            str(Path(__file__).with_name("flights.toml")),
+            *("--run-dir", str(run_dir), "--master", "local[2]", "--quiet"),
+            *settings,
+        ],
+        {"FLIGHTS_CSV": str(csv), "FLIGHTS_TOPIC": topic},
+    )
 
 
 def forked_job(csv: Path, run_dir: Path, topic: str, processes: int = 2) -> Job:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sidecar.tools.demo import flights
 from sidecar.tools.demo.connections import ConnectionPeak
-from sidecar.tools.demo.jobs import Job, JobFailed, forked_job, spark_job
+from sidecar.tools.demo.jobs import Job, JobFailed, forked_job, pipeline_job
 from sidecar.tools.demo.judge import Judge, LiveReading, TopicReader, Verdict
 from sidecar.tools.demo.short_lived import PROCESSES, RECORDS, ShortLived, run_short_lived
 from sidecar.tools.demo.steps import Steps, rows_table
@@ -165,7 +165,7 @@ class _Demo:
         """Run the job while a progress bar follows the offsets that the broker reports."""
         steps = self._steps
         before = int(metric(daemon, DELIVERED))
-        title = "send_many() from 2 forked processes" if self._mock else "A PySpark local[2] job"
+        title = "send_many() from 2 forked processes" if self._mock else "A pipeline in Spark local[2]"
         with steps.step(f"{title} writes them through the sidecar, keyed by carrier, JSON values"):
             start = self._start_job(csv, daemon)
             with start as job, steps.bar("rows", rows) as update:
@@ -187,7 +187,7 @@ class _Demo:
     def _start_job(self, csv: Path, daemon: SidecarDaemon) -> Job:
         if self._mock:
             return forked_job(csv, daemon.run_dir, self._topics[0])
-        return spark_job(csv, daemon.run_dir, self._topics[0])
+        return pipeline_job(csv, daemon.run_dir, self._topics[0])
 
     def _judge(self, reader: TopicReader, judge: Judge, expected: flights.Counts) -> Verdict:
         start = last = time.monotonic()

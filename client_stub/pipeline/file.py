@@ -1,0 +1,394 @@
+"""Reads a pipeline file. All faults are found in one go, each with its line and what to do."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from client_stub.pipeline.keys import KEYS, TABLES, Key, keys_of
+from client_stub.pipeline.positions import Path as KeyPath
+from client_stub.pipeline.positions import Positions
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_SYNTAX: Final = re.compile(r"(.*) \(at line (\d+), column \d+\)")
+SOURCE: Final = "source"
+"""The view of the source."""
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong in the file."""
+
+    file: str
+    line: int
+    what: str
+    todo: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}, {self.todo}"
+
+
+class PipelineFaults(Exception):
+    """The pipeline cannot run. The text has one line for each fault."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(map(str, faults)))
+        self.faults = faults
+
+
+@dataclass
+class Source:
+    format: str
+    path: str | None
+    table: str | None
+    schema: str | None
+    options: dict[str, str]
+
+
+@dataclass
+class Step:
+    name: str
+    sql: str
+    params: dict[str, Any]
+
+
+@dataclass
+class Output:
+    """``expressions``: part of a record → its SQL."""
+
+    view: str
+    topic: str | None
+    expressions: dict[str, str]
+    takes_tombstones: bool
+    bad_topic: str | None
+    bad_path: str | None
+
+    @property
+    def label(self) -> str:
+        """How reports name it."""
+        return self.topic or self.expressions["topic"]
+
+    @property
+    def keeps_bad_rows(self) -> bool:
+        return self.bad_topic is not None or self.bad_path is not None
+
+
+@dataclass
+class Pipeline:
+    file: str
+    name: str
+    trigger: str
+    checkpoint: str | None
+    source: Source
+    steps: list[Step]
+    outputs: list[Output]
+    run_dir: str | None
+    positions: Positions = field(repr=False)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.trigger != "once"
+
+    def fault(self, path: KeyPath, what: str, todo: str) -> Fault:
+        return Fault(self.file, self.positions.line(path), what, todo)
+
+
+def read_pipeline(file: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Pipeline:
+    """Read ``file``. ``settings`` are those of ``--set``. Raises PipelineFaults with all that is wrong."""
+    shown = str(file)
+    try:
+        text = file.read_text()
+        content = tomllib.loads(text)
+    except OSError as error:
+        raise PipelineFaults(
+            [Fault(shown, 1, f"the file cannot be read: {error.strerror}", "name a pipeline file")]
+        ) from None
+    except UnicodeDecodeError:
+        raise PipelineFaults([Fault(shown, 1, "the file is no UTF-8", "save it as UTF-8")]) from None
+    except tomllib.TOMLDecodeError as error:
+        found = _SYNTAX.fullmatch(str(error))
+        what, line = (found[1], int(found[2])) if found else (str(error), len(text.splitlines()) or 1)
+        raise PipelineFaults(
+            [Fault(shown, line, f"no TOML: {what[0].lower()}{what[1:]}", "correct the line")]
+        ) from None
+    return _FileReader(shown, content, Positions(text), settings, environment).pipeline()
+
+
+class _FileReader:
+    def __init__(
+        self,
+        file: str,
+        content: dict[str, Any],
+        positions: Positions,
+        settings: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._file = file
+        self._content = content
+        self._positions = positions
+        self._settings = settings
+        self._environment = environment
+        self._faults: list[Fault] = []
+
+    def pipeline(self) -> Pipeline:
+        self._check_tables()
+        pipeline = self._table("pipeline", ("pipeline",), self._content.get("pipeline"))
+        source = self._source()
+        steps = list(self._steps())
+        outputs = list(self._outputs([step.name for step in steps]))
+        sidecar = self._table("sidecar", ("sidecar",), self._content.get("sidecar", {}))
+        if sidecar["autostart"]:
+            self._add(
+                ("sidecar", "autostart"),
+                "autostart is not available in this version",
+                "start a daemon on each host with 'kafka-sidecar run' and name it by run_dir",
+            )
+        elif "kafka" in self._content:
+            self._add(
+                ("kafka",),
+                "[kafka] is only for autostart, because all clients share the daemon's settings",
+                "put them into the daemon's configuration",
+            )
+        self._check_checkpoint(pipeline)
+        self._check_settings(steps)
+        if self._faults:
+            raise PipelineFaults(sorted(set(self._faults), key=lambda fault: fault.line))
+        return Pipeline(
+            self._file,
+            pipeline["name"],
+            pipeline["trigger"],
+            pipeline["checkpoint"],
+            source,
+            steps,
+            outputs,
+            sidecar["run_dir"],
+            self._positions,
+        )
+
+    # --- tables -------------------------------------------------------------------------------------
+
+    def _check_tables(self) -> None:
+        known = [*TABLES, "kafka"]
+        for name, value in self._content.items():
+            if name not in known:
+                self._add((name,), f"table '{name}' is not known", _nearest(name, known))
+            elif TABLES.get(name) and not _is_tables(value):
+                self._add((name,), f"[{name}] may be there several times", f"write [[{name}]]")
+            elif name in TABLES and not TABLES[name] and not isinstance(value, Mapping):
+                self._add((name,), f"{name} is a table of which there is one", f"write [{name}]")
+        for name in ("pipeline", "source", "output"):
+            if name not in self._content:
+                self._add(
+                    (), f"the table {name} is missing", f"add {'[[output]]' if TABLES[name] else f'[{name}]'}"
+                )
+
+    def _table(self, table: str, path: KeyPath, content: Any) -> dict[str, Any]:
+        """The values of all keys of a table; None or the default for those that are missing or wrong."""
+        keys = keys_of(table)
+        found = {key.name: None if " " in str(key.default or "") else key.default for key in keys.values()}
+        if not isinstance(content, Mapping):
+            return found
+        for name, value in content.items():
+            key = keys.get(name)
+            if key is None:
+                self._add(
+                    (*path, name), f"key '{name}' is not known in {path[0]}", _nearest(name, list(keys))
+                )
+            elif not key.kind.fits(value):
+                self._add(
+                    (*path, name),
+                    f"{name} = {_shown(value)} must be {key.kind.wanted}",
+                    "correct the value",
+                )
+            else:
+                found[name] = self._with_environment((*path, name), key, value)
+        for key in keys.values():
+            if key.is_required and key.name not in content:
+                self._add(path, f"{key.name} is missing", f"add {key.name} = ...")
+        return found
+
+    def _with_environment(self, path: KeyPath, key: Key, value: Any) -> Any:
+        """``value`` with each ``${NAME}`` replaced, which SQL never is."""
+        if key.kind.is_sql:
+            if isinstance(value, str) and _VARIABLE.search(value):
+                self._add(
+                    path,
+                    "the environment is not put into SQL",
+                    'make it a parameter of the step: params = { name = "${NAME}" } and :name',
+                )
+            return value
+        if isinstance(value, Mapping):
+            return {name: self._with_environment(path, key, each) for name, each in value.items()}
+        if not isinstance(value, str):
+            return value
+
+        def replace(found: re.Match[str]) -> str:
+            if found[1] not in self._environment:
+                self._add(path, f"the environment has no {found[1]}", f"set {found[1]} before the run")
+            return self._environment.get(found[1], "")
+
+        return _VARIABLE.sub(replace, value)
+
+    # --- their contents -----------------------------------------------------------------------------
+
+    def _source(self) -> Source:
+        path: KeyPath = ("source",)
+        found = self._table("source", path, self._content.get("source"))
+        if (
+            found["table"] is None
+            and found["format"] is None
+            and isinstance(self._content.get("source"), dict)
+        ):
+            self._add(path, "format is missing", 'add format = "parquet", or table = "..."')
+        if found["table"] is not None and (found["format"] or found["path"]):
+            self._add(
+                ("source", "table"), "table excludes format and path", "leave out the one or the others"
+            )
+        options = {name: _option_text(each) for name, each in (found["options"] or {}).items()}
+        return Source(found["format"] or "", found["path"], found["table"], found["schema"], options)
+
+    def _steps(self) -> Iterator[Step]:
+        seen = {SOURCE}
+        for index, content in enumerate(_tables(self._content.get("step"))):
+            path: KeyPath = ("step", index)
+            found = self._table("step", path, content)
+            name = found["name"] or ""
+            if name and not _NAME.fullmatch(name):
+                self._add(
+                    (*path, "name"),
+                    f"{name!r} cannot be the name of a view",
+                    "take letters, digits and underscores",
+                )
+            elif name.lower() in seen:
+                self._add((*path, "name"), f"there is another view '{name}'", "give each step its own name")
+            seen.add(name.lower())
+            params = {each: self._set(path, each, value) for each, value in (found["params"] or {}).items()}
+            yield Step(name, found["sql"] or "", params)
+
+    def _outputs(self, steps: list[str]) -> Iterator[Output]:
+        views = [SOURCE, *steps]
+        for index, content in enumerate(_tables(self._content.get("output"))):
+            path: KeyPath = ("output", index)
+            found = self._table("output", path, content)
+            view = found["from"] or views[-1]
+            if view not in views:
+                self._add((*path, "from"), f"there is no step '{view}'", _nearest(view, views))
+            if (found["topic"] is None) == (found["topic_expr"] is None):
+                self._add(path, "an output has topic or topic_expr, one of them", "name the topic")
+            if found["delivery"] == "exactly_once":
+                self._add(
+                    (*path, "delivery"),
+                    "delivery = exactly_once is not available in this version",
+                    "leave it out: a retried task may write its rows again",
+                )
+            bad = self._bad_rows(path, found["bad_rows"])
+            names = ("topic", "key", "value", "headers", "partition", "timestamp")
+            expressions = {
+                name: text
+                for name in names
+                if (text := found["topic_expr" if name == "topic" else name]) is not None
+            }
+            yield Output(
+                view, found["topic"], expressions, bool(found["tombstones"]), bad["topic"], bad["path"]
+            )
+
+    def _bad_rows(self, path: KeyPath, content: Any) -> dict[str, Any]:
+        found = self._table("output.bad_rows", (*path, "bad_rows"), content)
+        if content is not None and (found["topic"] is None) == (found["path"] is None):
+            self._add((*path, "bad_rows"), "bad_rows has topic or path, one of them", "name one")
+        return found
+
+    def _check_checkpoint(self, pipeline: Mapping[str, Any]) -> None:
+        if pipeline["trigger"] != "once" and pipeline["checkpoint"] is None:
+            self._add(("pipeline", "trigger"), "a stream needs a checkpoint", 'add checkpoint = "folder"')
+        elif pipeline["trigger"] == "once" and pipeline["checkpoint"] is not None:
+            self._add(
+                ("pipeline", "checkpoint"),
+                "a batch has no checkpoint",
+                'leave it out, or make it a stream: trigger = "available-now"',
+            )
+
+    # --- parameters ---------------------------------------------------------------------------------
+
+    def _set(self, path: KeyPath, name: str, default: Any) -> Any:
+        """The value of a parameter: the default, or what ``--set`` says, of the default's type."""
+        if not isinstance(default, _LITERALS):
+            self._add(
+                (*path, "params"),
+                f"parameter {name} = {_shown(default)} must be a text, number, flag, date or time",
+                "correct the value",
+            )
+            return None
+        text = self._settings.get(name)
+        if text is None:
+            return default
+        try:
+            return _as_type_of(default, text)
+        except ValueError:
+            kind = type(default).__name__
+            self._add(
+                (*path, "params"),
+                f"--set {name}={text} is no {kind}, as its default {_shown(default)} is",
+                f"give a value of type {kind}",
+            )
+            return default
+
+    def _check_settings(self, steps: list[Step]) -> None:
+        known = sorted({name for step in steps for name in step.params})
+        for name in self._settings:
+            if name not in known:
+                self._add(("step", 0), f"--set {name}: no step has this parameter", _nearest(name, known))
+
+    def _add(self, path: KeyPath, what: str, todo: str) -> None:
+        self._faults.append(Fault(self._file, self._positions.line(path), what, todo))
+
+
+_LITERALS: Final = (str, bool, int, float, datetime.date, datetime.datetime)
+
+
+def _as_type_of(default: Any, text: str) -> Any:
+    """``text`` of ``--set`` as a value of the default's type. Raises ValueError."""
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+    if isinstance(default, datetime.datetime):
+        return datetime.datetime.fromisoformat(text)
+    if isinstance(default, datetime.date):
+        return datetime.date.fromisoformat(text)
+    if isinstance(default, int | float):
+        return type(default)(text)
+    return text
+
+
+def _option_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+
+
+def _tables(value: Any) -> list[Any]:
+    return value if _is_tables(value) else []
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    found = get_close_matches(name, known, n=1, cutoff=0.5)
+    if found:
+        return f"did you mean '{found[0]}'?"
+    return f"known are {', '.join(known)}" if known else "leave it out"
+
+
+assert {key.table.split(".")[0] for key in KEYS} == set(TABLES)

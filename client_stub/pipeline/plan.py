@@ -1,0 +1,171 @@
+"""The data frames of a pipeline: the source, a view for each step, and for each output the columns of the sink.
+
+Nothing is read or sent here but what Spark needs to infer a schema. Faults are gathered, so that ``check`` finds all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
+
+from client_stub.pipeline.file import SOURCE, Fault, Output, Pipeline, PipelineFaults, Step
+from client_stub.spark.columns import type_fault
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from client_stub.pipeline.positions import Path
+
+_POSITION: Final = re.compile(r"\(?line (\d+), pos (\d+)\)?|line (\d+) pos (\d+)")
+_SQLSTATE: Final = re.compile(r" SQLSTATE: \w+;?")
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+COUNT: Final = "rows"
+
+
+@dataclass
+class OutputPlan:
+    """An output whose expressions are right: its step's rows, and the type of each part of a record."""
+
+    index: int
+    output: Output
+    frame: DataFrame
+    types: dict[str, DataType]
+
+
+class Planner:
+    """Makes the frames of one pipeline in one session, of a batch or of a stream."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, *, is_stream: bool | None = None) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._is_stream = pipeline.is_stream if is_stream is None else is_stream
+        self._source_frame: DataFrame | None = None
+        self.faults: list[Fault] = []
+
+    def views(self, observed: Mapping[str, Any] | None = None) -> dict[str, DataFrame]:
+        """View → its rows. Those of ``observed`` are counted by its Observation (in a stream: by its name). Views
+        that cannot be made are left out, and named in ``faults``.
+        """
+        found: dict[str, DataFrame] = {}
+        broken: set[str] = set()
+
+        def enter(name: str, frame: DataFrame) -> None:
+            if observed and name in observed:
+                frame = frame.observe(observed[name], f.count(f.lit(1)).alias(COUNT))
+            frame.createOrReplaceTempView(name)
+            found[name] = frame
+
+        frame = self._source()
+        if frame is None:
+            broken.add(SOURCE)
+        else:
+            enter(SOURCE, frame)
+        for index, step in enumerate(self._pipeline.steps):
+            # A view that is not there would be named once more in each step that reads it.
+            if any(re.search(rf"\b{each}\b", step.sql, re.IGNORECASE) for each in broken):
+                broken.add(step.name)
+                continue
+            frame = self._step(index, step)
+            if frame is None:
+                broken.add(step.name)
+            else:
+                enter(step.name, frame)
+        return found
+
+    def outputs(self, views: Mapping[str, DataFrame]) -> list[OutputPlan]:
+        """The outputs whose step and expressions are right; the others are named in ``faults``."""
+        plans = []
+        for index, output in enumerate(self._pipeline.outputs):
+            frame = views.get(output.view)
+            if frame is not None:
+                types = self._types(index, output, frame)
+                if len(types) == len(output.expressions):
+                    plans.append(OutputPlan(index, output, frame, types))
+        return plans
+
+    def output(self, index: int, observed: Mapping[str, Any] | None = None) -> OutputPlan:
+        """One output, of views that are counted. Raises PipelineFaults."""
+        plans = self.outputs(self.views(observed))
+        if self.faults:
+            raise PipelineFaults(self.faults)
+        return next(plan for plan in plans if plan.index == index)
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _source(self) -> DataFrame | None:
+        """Made once: its files are listed once, so all outputs read the same ones."""
+        if self._source_frame is None:
+            self._source_frame = self._read()
+        return self._source_frame
+
+    def _read(self) -> DataFrame | None:
+        source = self._pipeline.source
+        try:
+            reader: Any = self._spark.readStream if self._is_stream else self._spark.read
+            if source.table is not None:
+                return reader.table(source.table)  # type: ignore[no-any-return]
+            reader = reader.format(source.format).options(**source.options)
+            if source.schema is not None:
+                reader = reader.schema(source.schema)
+            return reader.load(source.path) if source.path is not None else reader.load()  # type: ignore[no-any-return]
+        except Exception as error:
+            key = next((name for name in ("path", "table", "format") if getattr(source, name)), "format")
+            self.faults.append(
+                self._pipeline.fault(
+                    (SOURCE, key), f"the source cannot be read: {sentence(error)}", "correct [source]"
+                )
+            )
+            return None
+
+    def _step(self, index: int, step: Step) -> DataFrame | None:
+        path: Path = ("step", index, "sql")
+        try:
+            # sql() would carry out a command at once.
+            self._spark._jsparkSession.sessionState().sqlParser().parseQuery(step.sql)
+            return self._spark.sql(step.sql, args=dict(step.params))
+        except Exception as error:
+            self._sql_fault(path, error, f"step {step.name}")
+            return None
+
+    def _types(self, index: int, output: Output, frame: DataFrame) -> dict[str, DataType]:
+        types: dict[str, DataType] = {}
+        for name, text in output.expressions.items():
+            key = "topic_expr" if name == "topic" else name
+            path: Path = ("output", index, key)
+            try:
+                # With all columns, so that an aggregate, which would make one row of all, is an error.
+                kind = frame.select("*", f.expr(text).alias("result")).schema.fields[-1].dataType
+            except Exception as error:
+                self._sql_fault(path, error, key)
+                continue
+            fault = type_fault(name, kind)
+            if fault is None:
+                types[name] = kind
+            else:
+                self.faults.append(self._pipeline.fault(path, f"{key}: {fault}", "correct the expression"))
+        return types
+
+    def _sql_fault(self, path: Path, error: Exception, who: str) -> None:
+        text = sentence(error)
+        line = self._pipeline.positions.line(path)
+        found = _POSITION.search(text)
+        if found is not None:
+            line = self._pipeline.positions.content_line(path) + int(found[1] or found[3]) - 1
+        self.faults.append(Fault(self._pipeline.file, line, f"{who}: {text}", "correct the SQL"))
+
+
+def sentence(error: BaseException) -> str:
+    """What Spark says, in one line, without its plan and its stack."""
+    text = str(error)
+    condition = _CONDITION.search(text)
+    if condition is not None:
+        text = condition[0]
+    ours = [line for line in str(error).splitlines() if "kafka_sidecar:" in line]
+    if ours:
+        text = ours[-1][ours[-1].index("kafka_sidecar:") :]
+    return " ".join(_SQLSTATE.sub("", text).split()).rstrip("; ,.")

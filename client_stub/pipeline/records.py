@@ -1,0 +1,141 @@
+"""The rows of an output as records: each part is evaluated once, and a row that cannot be a record gets a reason.
+
+An expression that fails is caught by Spark's TryEval, which no SQL function offers: so a key that fails is not taken
+for a key that is null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, MapType
+
+from client_stub.records.packer import KAFKA_RECORD_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from client_stub.pipeline.plan import OutputPlan
+
+REASON, FILE, ROW_ID, ROW = "reason", "file", "row_id", "row"
+_PARTS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
+_TOPIC: Final = r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$"
+_LENGTHS: Final = 15
+"""The most bytes of the lengths of key and value and of the number of headers, as varints."""
+_TASK_SHIFT: Final = 33
+"""monotonically_increasing_id() has the task above these bits, and below them the row of that task."""
+_SHARE_OF_BAD_ROW: Final = 4
+"""A bad row's JSON is cut at this share of the largest record: its row was perhaps too large."""
+
+
+def with_reasons(plan: OutputPlan, size_limit: int | None, *, keep_row: bool = False) -> DataFrame:
+    """The parts of each record, with the reason why the row is bad (null for a good one), its source file and its
+    number; with ``keep_row`` the row itself, too.
+    """
+    parts = [_tried(plan, text).alias(name) for name, text in plan.output.expressions.items()]
+    more = [f.struct("*").alias(ROW)] if keep_row else []
+    # input_file_name() is not deterministic, so Spark does not move a filter of the reasons below this projection,
+    # where it would evaluate each expression twice.
+    tried = plan.frame.select(
+        *parts, f.input_file_name().alias(FILE), f.monotonically_increasing_id().alias(ROW_ID), *more
+    )
+    return tried.withColumn(REASON, f.coalesce(*_reasons(plan, size_limit), f.lit(None).cast("string")))
+
+
+def good_records(plan: OutputPlan, rows: DataFrame) -> DataFrame:
+    """The columns of the sink. A bad row is left out where the output has a place for bad rows, and else ends the
+    run with its number and its file.
+    """
+    names = [name for name in _PARTS if name in plan.types]
+    columns = {name: f.col(f"{name}.v") for name in names}
+    if plan.output.keeps_bad_rows:
+        rows = rows.where(f.col(REASON).isNull())
+    else:
+        columns["value"] = f.when(f.col(REASON).isNull(), columns["value"]).otherwise(
+            f.raise_error(_complaint(plan))
+        )
+    return rows.select(*(columns[name].alias(name) for name in names))
+
+
+def bad_records(plan: OutputPlan, rows: DataFrame, size_limit: int | None) -> DataFrame:
+    """The bad rows: for a topic as records of JSON with the reason in headers, for a folder as they are."""
+    bad = rows.where(f.col(REASON).isNotNull())
+    if plan.output.bad_topic is None:
+        return bad.select(REASON, FILE, ROW)
+    text = f.to_json(f.col(ROW))
+    if size_limit is not None:
+        text = f.substring(text, 1, size_limit // _SHARE_OF_BAD_ROW)
+    headers = f.create_map(f.lit("reason"), f.col(REASON), f.lit("file"), f.col(FILE))
+    return bad.select(text.alias("value"), headers.alias("headers"))
+
+
+def _complaint(plan: OutputPlan) -> Column:
+    number = f.col(ROW_ID).bitwiseAND((1 << _TASK_SHIFT) - 1)
+    task = f.shiftright(f.col(ROW_ID), _TASK_SHIFT)
+    where = f.when(f.col(FILE) != "", f.concat(f.lit(" (file "), f.col(FILE), f.lit(")"))).otherwise("")
+    head = f"kafka_sidecar: output {plan.output.label}: row "
+    return f.concat(
+        f.lit(head), number, f.lit(" of task "), task, where, f.lit(" cannot be sent: "), f.col(REASON)
+    )
+
+
+def _tried(plan: OutputPlan, text: str) -> Column:
+    """A struct of one field ``v`` with the result, null where the expression fails."""
+    jvm: Any = plan.frame.sparkSession._jvm
+    expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    result: Any = f.struct(f.expr(text).alias("v"))
+    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(result._jc))
+    return Column(expressions.column(tried))
+
+
+def _reasons(plan: OutputPlan, size_limit: int | None) -> list[Column]:
+    found = []
+
+    def when(condition: Column, text: str | Column) -> None:
+        found.append(f.when(condition, f.lit(text) if isinstance(text, str) else text))
+
+    for name in plan.types:
+        when(f.col(name).isNull(), f"{'topic_expr' if name == 'topic' else name} failed")
+    result = {name: f.col(f"{name}.v") for name in plan.types}
+    if "topic" in result:
+        when(result["topic"].isNull(), "the topic is null")
+        when(~result["topic"].rlike(_TOPIC), "that is no name of a topic")
+    if not plan.output.takes_tombstones:
+        when(result["value"].isNull(), "the value is null")
+    if "partition" in result:
+        when(
+            (result["partition"] < 0) | (result["partition"] > (1 << 31) - 1), "the partition is out of range"
+        )
+    if "timestamp" in result:
+        is_number = isinstance(plan.types["timestamp"], LongType)
+        epoch = f.lit(0) if is_number else f.timestamp_millis(f.lit(0))
+        when(result["timestamp"] < epoch, "the timestamp is before 1970")
+    size = _bytes(result["value"])
+    if "key" in result:
+        size = size + _bytes(result["key"])
+    if "headers" in result:
+        headers = result["headers"]
+        if isinstance(plan.types["headers"], MapType):
+            headers = f.map_entries(headers)
+        when(f.exists(headers, lambda each: each["key"].isNull()), "a header or its key is null")
+        size = size + f.coalesce(
+            f.aggregate(
+                headers,
+                f.lit(0),
+                lambda total, each: total + _bytes(each["key"]) + _bytes(each["value"]) + f.lit(10),
+            ),
+            f.lit(0),
+        )
+    if size_limit is not None:
+        bound = size + f.lit(KAFKA_RECORD_OVERHEAD_BYTES + _LENGTHS)
+        when(
+            bound > size_limit,
+            f.concat(f.lit("too large: "), bound, f.lit(f" bytes, {size_limit} may be sent")),
+        )
+    return found
+
+
+def _bytes(column: Column) -> Column:
+    return f.coalesce(f.octet_length(column), f.lit(0))

@@ -1,0 +1,282 @@
+"""Pipelines in a real Spark, against the scripted daemon: plans, faults, counts and bad rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from client_stub.contract.wire import LocalCode, OutcomeKind
+from client_stub.pipeline.check import check
+from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.report import Report
+from client_stub.pipeline.run import Run
+from tests.spark.test_datasource import rows_of
+from tests.stub.fake_daemon import FakeDaemon
+
+pytestmark = pytest.mark.spark
+
+FLIGHTS = [("AA", 20), ("BB", 30), ("AA", 3), ("CC", 99), (None, 50)]
+LATE = """\
+[pipeline]
+name = "late"
+[source]
+format = "csv"
+path = "{folder}/*.csv"
+schema = "carrier STRING, delay INT"
+[[step]]
+name = "late"
+sql = '''
+SELECT * FROM source
+WHERE delay > :minutes'''
+params = {{ minutes = 10 }}
+[[output]]
+topic = "late"
+key = "carrier"
+value = "to_json(struct(*))"
+timestamp = "delay * 1000L"
+[sidecar]
+run_dir = "{run_dir}"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = "".join(f"{carrier or ''},{delay}\n" for carrier, delay in FLIGHTS)
+    (tmp_path / "flights.csv").write_text(rows)
+    return tmp_path
+
+
+def pipeline(
+    folder: Path, daemon: FakeDaemon, changes: Mapping[str, str] | None = None, **settings: str
+) -> Pipeline:
+    text = LATE.format(folder=folder, run_dir=daemon.run_dir)
+    for old, new in (changes or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "late.toml").write_text(text)
+    return read_pipeline(folder / "late.toml", settings, {})
+
+
+def run(spark: SparkSession, made: Pipeline) -> Report:
+    return Run(spark, made, quiet=True).run()
+
+
+def faults(spark: SparkSession, made: Pipeline) -> list[str]:
+    with pytest.raises(PipelineFaults) as raised:
+        check(spark, made)
+    folder = made.file.removesuffix("late.toml")
+    return [str(each).removeprefix(folder) for each in raised.value.faults]
+
+
+def bad_ones(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for path in folder.glob("bad/*.json") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def test_rows_are_selected_and_sent_and_counted(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    report = run(spark, pipeline(folder, daemon, minutes="25"))
+    sent = sorted((record[0], json.loads(record[1])["delay"], record[4]) for _, record in rows_of(daemon)[:2])
+    assert sent == [(b"BB", 30, 30_000), (b"CC", 99, 99_000)]
+    assert [record[0] for _, record in rows_of(daemon)].count(None) == 1
+    assert report.ok
+    found = report.as_json()
+    assert (found["rows_read"], found["steps"]) == (5, [{"name": "late", "rows": 3}])
+    assert (found["outputs"][0]["rows"], found["outputs"][0]["bad_rows"]) == (3, 0)
+    assert sum(each["rows"] for each in found["outputs"][0]["partitions"].values()) == 3
+
+
+def test_a_parameter_is_bound_and_never_pasted(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    changes = {"delay > :minutes": "carrier = :who", "minutes = 10": 'who = "AA"'}
+    report = run(spark, pipeline(folder, daemon, changes, who="x' OR 'a' = 'a"))
+    assert (report.ok, report.steps, daemon.received) == (True, {"late": 0}, [])
+
+
+def test_bad_rows_are_kept_with_their_reason_and_their_file(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    """Two fail, one has no value, one is too large; the others are sent."""
+    changes = {
+        "to_json(struct(*))": "CASE carrier WHEN 'BB' THEN raise_error('no') WHEN 'CC' THEN repeat('x', 1 << 20) "
+        "WHEN 'AA' THEN 'v' END",
+        '"carrier"': "if(delay = 3, raise_error('no'), carrier)",
+        "[sidecar]": f'bad_rows = {{ path = "{folder}/bad" }}\n[sidecar]',
+    }
+    changes['"carrier"'] = f'"{changes[chr(34) + "carrier" + chr(34)]}"'
+    made = pipeline(folder, daemon, changes, minutes="0")
+    report = run(spark, made)
+    assert report.ok
+    assert [record[:2] for _, record in rows_of(daemon)] == [[b"AA", b"v"]]
+    assert (report.outputs[0].rows, report.outputs[0].bad_rows) == (1, 4)
+    found = {(each["row"].get("carrier"), each["row"]["delay"]): each for each in bad_ones(folder)}
+    assert {place: each["reason"][:20] for place, each in found.items()} == {
+        ("BB", 30): "value failed",
+        ("AA", 3): "key failed",
+        ("CC", 99): "too large: 1048675 b",
+        (None, 50): "the value is null",
+    }
+    assert {each["file"].rpartition("/")[2] for each in found.values()} == {"flights.csv"}
+
+
+def test_bad_rows_may_have_a_topic(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    changes = {
+        'topic = "late"': "topic_expr = \"concat('late-', carrier)\"",
+        "[sidecar]": 'bad_rows = { topic = "bad" }\n[sidecar]',
+    }
+    report = run(spark, pipeline(folder, daemon, changes))
+    assert report.ok
+    assert sorted(topic for topic, _ in rows_of(daemon)) == ["bad", "late-AA", "late-BB", "late-CC"]
+    value, headers = next(record[1:3] for topic, record in rows_of(daemon) if topic == "bad")
+    assert json.loads(value) == {"delay": 50}
+    assert headers[0] == ["reason", b"the topic is null"]
+    assert headers[1][1].endswith(b"flights.csv")
+    assert list(report.as_json()["outputs"][0]["partitions"]) == ["late-AA-0", "late-BB-0", "late-CC-0"]
+
+
+def test_without_a_place_for_it_a_bad_row_ends_the_run(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    made = pipeline(folder, daemon, {"to_json(struct(*))": "if(carrier = 'CC', NULL, 'v')"})
+    with pytest.raises(Exception) as raised:
+        run(spark, made)
+    assert "kafka_sidecar: output late: row 2 of task 0 (file file:" in str(raised.value)
+    assert "flights.csv) cannot be sent: the value is null" in str(raised.value)
+
+
+def test_a_null_value_may_be_meant(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    changes = {"to_json(struct(*))": "string(NULL)", "[sidecar]": "tombstones = true\n[sidecar]"}
+    assert run(spark, pipeline(folder, daemon, changes)).ok
+    assert [record[1] for _, record in rows_of(daemon)] == [None] * 4
+
+
+def test_check_finds_all_faults_at_once_and_sends_nothing(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    daemon.topic_refusals["nowhere"] = ("METADATA_TIMEOUT", "not there")
+    changes = {
+        "[[output]]": "[[step]]\nname = 'wrong'\nsql = '''\nSELECT *\nFROM late WHERE dely > 3'''\n"
+        "[[step]]\nname = 'drops'\nsql = 'DROP TABLE x'\n"
+        "[[step]]\nname = 'after'\nsql = 'SELECT * FROM wrong'\n"
+        "[[output]]\nfrom = 'late'\ntopic = 'nowhere'\nvalue = 'count(*)'\npartition = 'carrier'\nkey = 'struct(*)'\n"
+        "[[output]]\nfrom = 'late'",
+    }
+    found = faults(spark, pipeline(folder, daemon, changes))
+    assert [each.split(":")[1] for each in found] == ["17", "20", "26", "27", "28", "29"]
+    for each, text in zip(
+        found,
+        [
+            "step wrong: [UNRESOLVED_COLUMN.WITH_SUGGESTION]",
+            "step drops: [PARSE_SYNTAX_ERROR] Syntax error at or near 'DROP'",
+            "topic nowhere is not in Kafka",
+            "value: [MISSING_GROUP_BY]",
+            "partition: unsupported type string. partition must be a(n) int, bigint or smallint",
+            "key: unsupported type struct<carrier:string,delay:int>. key must be a(n) string or binary; to_json(key)",
+        ],
+        strict=True,
+    ):
+        assert text in each
+    assert daemon.received == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"*.csv": "nothing.csv"}, "late.toml:5: the source cannot be read: [PATH_NOT_FOUND]"),
+        ({'"csv"': '"cvs"'}, "late.toml:5: the source cannot be read: [DATA_SOURCE_NOT_FOUND]"),
+    ],
+)  # fmt: skip
+def test_a_source_that_is_not_there(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, changes: dict[str, str], text: str
+) -> None:
+    assert text in faults(spark, pipeline(folder, daemon, changes))[0]
+
+
+def test_check_shows_columns_types_and_rows(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    assert check(spark, pipeline(folder, daemon)).splitlines() == [
+        "Pipeline late: a batch",
+        "source: carrier string, delay int",
+        "step late: carrier string, delay int",
+        "output late: key string, value string, timestamp bigint",
+        '    key=AA, value={"carrier":"AA","delay":20}, timestamp=20000',
+        '    key=BB, value={"carrier":"BB","delay":30}, timestamp=30000',
+        '    key=CC, value={"carrier":"CC","delay":99}, timestamp=99000',
+    ]
+
+
+def test_counting_keeps_no_filter_from_the_source(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    """A count of the source would read all days of a table; the step after the filter is counted."""
+    spark.range(1000).selectExpr("id % 10 AS day", "id").write.partitionBy("day").parquet(f"{folder}/days")
+    changes = {
+        '"csv"': '"parquet"',
+        f"{folder}/*.csv": f"{folder}/days",
+        "delay > :minutes": "day = :minutes",
+        'schema = "carrier STRING, delay INT"\n': "",
+        'key = "carrier"\n': "",
+        "delay * 1000L": "id",
+    }
+    report = run(spark, pipeline(folder, daemon, changes, minutes="3"))
+    assert (report.rows_read, report.steps, report.ok) == (100, {"late": 100}, True)
+
+
+def test_rows_of_a_retried_task_are_possible_duplicates(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    """Of a task's message to commit(), as Spark's local mode tries no task twice."""
+    from client_stub.spark.write_report import TaskWritten, write_commit
+
+    once = TaskWritten(7, task=0, offsets={"late": {0: (0, 6, 7)}})
+    again = TaskWritten(5, task=1, attempt=2, offsets={"late": {0: (7, 20, 5)}})
+    write_commit(str(folder), [once, again, None])
+    assert json.loads((folder / "commit.json").read_text()) == {
+        "rows": 12,
+        "tasks": 2,
+        "retried_tasks": 1,
+        "duplicates": 10,
+        "topics": {"late": {"0": [0, 20, 12]}},
+    }
+
+
+def test_a_record_that_fails_is_named_with_what_is_in_kafka(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    daemon.deliver = lambda client, submit: daemon.outcome(
+        client, submit, kind=OutcomeKind.FAILED, code=LocalCode.EXPIRED
+    )
+    made = Run(spark, pipeline(folder, daemon), quiet=True)
+    with pytest.raises(Exception, match="4 of 4 records for topic late failed"):
+        made.run()
+    assert made.in_kafka() == "Stopped: 0 rows are in Kafka, and up to 4 more, which a daemon had taken."
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    changes = {
+        "[source]": f'trigger = "available-now"\ncheckpoint = "{folder}/checkpoint"\n[source]',
+        "[sidecar]": f"bad_rows = {{ path = '{folder}/bad' }}\n[[output]]\nfrom = 'source'\ntopic = 'all'\n"
+        "value = 'string(delay)'\n[sidecar]",
+        "to_json(struct(*))": "if(carrier = 'CC', NULL, carrier)",
+    }
+    made = pipeline(folder, daemon, changes)
+    first = run(spark, made)
+    assert (first.rows_read, first.steps, first.ok) == (5, {"late": 4}, True)
+    assert [(output.rows, output.bad_rows, output.duplicates) for output in first.outputs] == [
+        (2, 2, 0),
+        (5, 0, 0),
+    ]
+    assert {each["row"].get("carrier") for each in bad_ones(folder)} == {"CC", None}
+    (folder / "more.csv").write_text("DD,40\nEE,1\n")
+    second = run(spark, made)
+    assert (second.rows_read, second.steps, second.ok) == (2, {"late": 1}, True)
+    assert [output.rows for output in second.outputs] == [1, 2]
+    made.name = "other"
+    with pytest.raises(
+        PipelineFaults, match=r"late\.toml:4: this is the checkpoint of pipeline late, give each"
+    ):
+        run(spark, made)

@@ -1,0 +1,196 @@
+"""A pipeline file: all that is wrong is found in one go, each with its line and what to do."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from client_stub.pipeline.example import EXAMPLE
+from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.keys import reference
+
+ROOT = Path(__file__).resolve().parents[3]
+WHOLE = """\
+[pipeline]
+name = "late"
+[source]
+format = "csv"
+path = "${FLIGHTS}/*.csv"
+options = { header = true }
+[[step]]
+name = "late"
+sql = '''
+SELECT *
+FROM source WHERE arr_delay > :minutes'''
+params = { minutes = 15, day = 2026-11-01, carrier = "AA", is_full = true, share = 0.5 }
+[[output]]
+topic = "late-flights"
+value = "to_json(struct(*))"
+bad_rows = { topic = "bad" }
+"""
+ENVIRONMENT = {"FLIGHTS": "/data"}
+
+
+def read(
+    tmp_path: Path,
+    text: str,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = ENVIRONMENT,
+) -> Pipeline:
+    (tmp_path / "late.toml").write_text(text)
+    return read_pipeline(tmp_path / "late.toml", settings or {}, environment)
+
+
+def faults(tmp_path: Path, text: str, settings: Mapping[str, str] | None = None) -> list[str]:
+    with pytest.raises(PipelineFaults) as raised:
+        read(tmp_path, text, settings)
+    return str(raised.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    found = read(tmp_path, WHOLE)
+    assert (found.name, found.trigger, found.is_stream) == ("late", "once", False)
+    assert (found.source.path, found.source.options) == ("/data/*.csv", {"header": "true"})
+    assert found.steps[0].params["day"] == datetime.date(2026, 11, 1)
+    assert found.outputs[0].view == "late", "the last step"
+    assert (found.outputs[0].label, found.outputs[0].bad_topic) == ("late-flights", "bad")
+    assert found.positions.content_line(("step", 0, "sql")) == 10
+
+
+def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> None:
+    settings = {"minutes": "30", "day": "2026-12-24", "carrier": "30", "is_full": "false", "share": "1"}
+    assert read(tmp_path, WHOLE, settings).steps[0].params == {
+        "minutes": 30,
+        "day": datetime.date(2026, 12, 24),
+        "carrier": "30",
+        "is_full": False,
+        "share": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("format =", "fromat =", "late.toml:4: key 'fromat' is not known in source, did you mean 'format'?"),
+        ("[source]", "[sauce]", "late.toml:3: table 'sauce' is not known, did you mean 'source'?"),
+        ("[[step]]", "[step]", "late.toml:7: [step] may be there several times, write [[step]]"),
+        ('name = "late"\n[source]', "[source]", "late.toml:1: name is missing, add name = ..."),
+        (
+            '"late"\n[source]',
+            "3\n[source]",
+            "late.toml:2: name = 3 must be a text that is not empty, correct the value",
+        ),
+        (
+            'topic = "late-flights"\n',
+            "",
+            "late.toml:13: an output has topic or topic_expr, one of them, name the topic",
+        ),
+        ('{ topic = "bad" }', "{}", "late.toml:16: bad_rows has topic or path, one of them, name one"),
+        (
+            '{ topic = "bad" }',
+            '{ topik = "b" }',
+            "late.toml:16: key 'topik' is not known in output, did you mean 'topic'?",
+        ),
+        ('"csv"', '"${NOWHERE}"', "late.toml:4: the environment has no NOWHERE, set NOWHERE before the run"),
+        (
+            ":minutes'''",
+            "'${FLIGHTS}' '''",
+            "late.toml:9: the environment is not put into SQL, make it a parameter of "
+            'the step: params = { name = "${NAME}" } and :name',
+        ),
+        (
+            "[[output]]",
+            '[[output]]\nfrom = "lat"',
+            "late.toml:14: there is no step 'lat', did you mean 'late'?",
+        ),
+        (
+            "[[output]]",
+            '[[output]]\ndelivery = "exactly_once"',
+            "late.toml:14: delivery = exactly_once is not available in "
+            "this version, leave it out: a retried task may write its rows again",
+        ),
+        (
+            "[source]",
+            'trigger = "5 s"\n[source]',
+            'late.toml:3: trigger = "5 s" must be "once", "available-now" or an '
+            'interval such as "10s", correct the value',
+        ),
+        (
+            "[source]",
+            'trigger = "10s"\n[source]',
+            'late.toml:3: a stream needs a checkpoint, add checkpoint = "folder"',
+        ),
+        (
+            "[source]",
+            'checkpoint = "x"\n[source]',
+            "late.toml:3: a batch has no checkpoint, leave it out, or make it a "
+            'stream: trigger = "available-now"',
+        ),
+        (
+            "[[output]]",
+            '[[step]]\nname = "Late"\nsql = "SELECT 1"\n[[output]]',
+            "late.toml:14: there is another view 'Late', give each step its own name",
+        ),
+        (
+            "[pipeline]",
+            "[pipeline",
+            "late.toml:1: no TOML: expected ']' at the end of a table declaration, correct the line",
+        ),
+        (
+            "[[output]]",
+            "[sidecar]\nautostart = true\n[[output]]",
+            "late.toml:14: autostart is not available in this version, "
+            "start a daemon on each host with 'kafka-sidecar run' and name it by run_dir",
+        ),
+        (
+            "[[output]]",
+            "[kafka]\nacks = 1\n[[output]]",
+            "late.toml:13: [kafka] is only for autostart, because all clients "
+            "share the daemon's settings, put them into the daemon's configuration",
+        ),
+    ],
+)
+def test_each_fault_is_named_with_its_line(tmp_path: Path, old: str, new: str, fault: str) -> None:
+    assert old in WHOLE
+    assert fault in faults(tmp_path, WHOLE.replace(old, new, 1))
+
+
+def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
+    text = WHOLE.replace("format", "fromat").replace("topic = ", "topik = ").replace('"late"\n[', '""\n[')
+    found = faults(tmp_path, text, {"minuets": "3"})
+    lines = [int(each.split(":")[1]) for each in found]
+    assert lines == sorted(lines)
+    assert len(found) >= 6
+    assert any("--set minuets: no step has this parameter, did you mean 'minutes'?" in each for each in found)
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    assert faults(tmp_path, WHOLE, {"minutes": "many"}) == [
+        "late.toml:12: --set minutes=many is no int, as its default 15 is, give a value of type int"
+    ]
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PipelineFaults, match=r"none\.toml:1: the file cannot be read: No such file"):
+        read_pipeline(tmp_path / "none.toml", {}, {})
+
+
+def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
+    found = read(tmp_path, EXAMPLE, environment={})
+    assert [output.topic for output in found.outputs] == ["late-flights"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples/pipelines").glob("*.toml")), ids=lambda path: path.name
+)
+def test_the_worked_examples_are_pipelines(path: Path) -> None:
+    names = ("FLIGHTS_CSV", "FLIGHTS_TOPIC", "IN_SERVERS", "CHECKPOINT")
+    assert read_pipeline(path, {}, dict.fromkeys(names, "x")).outputs
+
+
+def test_the_page_has_the_reference() -> None:
+    """Printed by python -c 'from client_stub.pipeline.keys import reference; print(reference())'."""
+    assert reference().strip() in (ROOT / "docs/pipeline.md").read_text()
