@@ -52,7 +52,7 @@ class Source:
 
 
 @dataclass
-class Step:
+class SqlStep:
     name: str
     sql: str
     params: dict[str, Any]
@@ -86,7 +86,7 @@ class Pipeline:
     trigger: str
     checkpoint: str | None
     source: Source
-    steps: list[Step]
+    steps: list[SqlStep]
     outputs: list[Output]
     run_dir: str | None
     positions: Positions = field(repr=False)
@@ -253,7 +253,7 @@ class _FileReader:
         options = {name: _option_text(each) for name, each in (found["options"] or {}).items()}
         return Source(found["format"] or "", found["path"], found["table"], found["schema"], options)
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[SqlStep]:
         seen = {SOURCE}
         for index, content in enumerate(_tables(self._content.get("step"))):
             path: KeyPath = ("step", index)
@@ -269,7 +269,7 @@ class _FileReader:
                 self._add((*path, "name"), f"there is another view '{name}'", "give each step its own name")
             seen.add(name.lower())
             params = {each: self._set(path, each, value) for each, value in (found["params"] or {}).items()}
-            yield Step(name, found["sql"] or "", params)
+            yield SqlStep(name, found["sql"] or "", params)
 
     def _outputs(self, steps: list[str]) -> Iterator[Output]:
         views = [SOURCE, *steps]
@@ -339,7 +339,7 @@ class _FileReader:
             )
             return default
 
-    def _check_settings(self, steps: list[Step]) -> None:
+    def _check_settings(self, steps: list[SqlStep]) -> None:
         known = sorted({name for step in steps for name in step.params})
         for name in self._settings:
             if name not in known:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
-from client_stub.pipeline.file import SOURCE, Fault, Output, Pipeline, PipelineFaults, Step
+from client_stub.pipeline.file import SOURCE, Fault, Output, Pipeline, PipelineFaults, SqlStep
 from client_stub.spark.columns import type_fault
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Planner:
             )
             return None
 
-    def _step(self, index: int, step: Step) -> DataFrame | None:
+    def _step(self, index: int, step: SqlStep) -> DataFrame | None:
         path: Path = ("step", index, "sql")
         try:
             # sql() would carry out a command at once.
