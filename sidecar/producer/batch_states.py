@@ -21,7 +21,7 @@ class BatchState(StrEnum):
     begin here.
     """
     GIVEN_UP = "given_up"
-    """Its fate is decided, but its request has not ended: completing a batch does not recall bytes from a socket."""
+    """Its outcome is decided, but its request has not ended: completing a batch does not recall bytes from a socket."""
     DONE = "done"
     SPLIT = "split"
     """Replaced by its pieces."""
@@ -32,7 +32,7 @@ class BatchEvent(StrEnum):
     DRAIN = "drained into a request"
     RELEASE = "its request has ended"
     QUEUE = "put into the deque"
-    FINISH = "its fate is decided"
+    FINISH = "its outcome is decided"
     SPLIT = "split, or records set apart"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from sidecar.producer.batch_drain import BatchDrain
-    from sidecar.producer.batch_fates import SenderCounts
+    from sidecar.producer.batch_outcomes import SenderCounts
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import InFlightRequests, ProduceRequest

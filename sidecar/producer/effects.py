@@ -77,7 +77,7 @@ class AskBroker:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``pieces`` replace ``parent``, which gets no fate of its own any more.
+    """``pieces`` replace ``parent``, which gets no outcome of its own any more.
 
     After MESSAGE_TOO_LARGE the pieces keep its sequences, if it had any: publish their descriptors as pending on the
     parent's, switch over, then free the parent's. After INVALID_RECORD they have no sequences: free the parent's
@@ -98,7 +98,7 @@ class Renumbered:
 
 @dataclass(slots=True)
 class Completed:
-    """Batches whose fates were decided since the last poll, in order within a partition. Each batch appears once."""
+    """Batches whose outcomes were decided since the last poll, in order within a partition. Each batch appears once."""
 
     batches: tuple[ProducerBatch, ...]
 

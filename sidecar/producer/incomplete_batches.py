@@ -69,7 +69,7 @@ class IncompleteBatches:
         if batch not in batches:
             return False
         del batches[batch]
-        if not batches and not self:
+        if not batches and not any(self._by_lifetime.values()):
             self.next_expiry_ms = inf
         self.back_to_start(batch)
         return True

@@ -343,7 +343,7 @@ class PartitionSchedule:
 
 
 def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
-    """The first batch in doubt, to be sent again before a renumbering to learn its fate.
+    """The first batch in doubt, to be sent again before a renumbering to learn its outcome.
 
     A recreated topic accepts any first sequence. So refused batches before the one in doubt go there first,
     unchanged and once each; otherwise they would be out of order for good. The old log refuses them again.

@@ -20,7 +20,7 @@ NO_GAP: Final = 1 << 62
 class PartitionSequences:
     """Sequence state of one partition: Kafka's ``TxnPartitionEntry``, plus two reasons to hold new batches back.
 
-    ``in_flight`` holds every batch that has a sequence and no fate, in sequence order: on the wire, or in the deque
+    ``in_flight`` holds every batch that has a sequence and no outcome, in sequence order: on the wire, or in the deque
     for a retry. ``next_sequence`` is for the next new batch. ``acked_next`` is the sequence after the last
     acknowledged record. If the two are equal and nothing is in flight, the broker has all numbered batches.
     """
@@ -72,8 +72,8 @@ class PartitionSequences:
         """The broker sets the topic's timestamps (LogAppendTime), so they are never old, whatever the records say."""
         self.in_flight: list[ProducerBatch] = []
         self.parked: list[ProducerBatch] = []
-        """Batches with a fate, behind an earlier batch that has none. They complete after it, because callbacks of a
-        partition run in order (``KafkaProducer.send``). Bounded by the batches that may be under way behind an
+        """Batches with an outcome, after an earlier batch that has none. They complete after it, because callbacks of
+        a partition run in order (``KafkaProducer.send``). Bounded by the batches that may be under way after an
         unsettled one.
         """
         self.unresolved = False
@@ -98,7 +98,7 @@ class PartitionSequences:
         return max(self.acked_order, self.lost_order) if self.refuses_next else self.acked_order
 
     def is_overtaking(self, batch: ProducerBatch) -> bool:
-        """True if an earlier numbered batch has no fate yet, for instance because its answer was lost."""
+        """True if an earlier numbered batch has no outcome yet, for instance because its answer was lost."""
         return any(each.order < batch.order for each in self.in_flight)
 
     def take_parked(self) -> list[ProducerBatch]:

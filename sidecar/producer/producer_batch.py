@@ -192,12 +192,12 @@ class ProducerBatch:
 
     @property
     def has_open_doubt(self) -> bool:
-        """True if it must be sent again unchanged, to learn its fate, before it may be renumbered."""
+        """True if it must be sent again unchanged, to learn its outcome, before it may be renumbered."""
         return self.in_doubt or self.doubtful_parent is not None
 
     @property
     def is_done(self) -> bool:
-        """Its fate is decided, even if its request has not ended."""
+        """Its outcome is decided, even if its request has not ended."""
         return self.state in _ENDED
 
     @property
@@ -221,8 +221,8 @@ class ProducerBatch:
         text: str = "",
         cause: str = "",
     ) -> None:
-        """Decide the fate of all its records, once. A waiting batch leaves its partition's deque. ``cause``: for what
-        it waited until its time was over, a WaitCause or the name of a broker's error.
+        """Decide the outcome of all its records, once. A waiting batch leaves its partition's deque. ``cause``: for
+        what it waited until its time was over, a WaitCause or the name of a broker's error.
         """
         follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
         if self.state in IN_DEQUE:

@@ -2,7 +2,7 @@
 
 Behaviour follows the idempotent part of Kafka's TransactionManager, with one difference. Kafka may give batches new
 sequences while they are still on the wire. Here a batch is renumbered only when nothing of its partition is on the
-wire and the broker surely has none of it. Until then a batch of unknown fate is sent again unchanged. The broker
+wire and the broker surely has none of it. Until then a batch of unknown outcome is sent again unchanged. The broker
 answers with success if it has the batch, and with OUT_OF_ORDER_SEQUENCE_NUMBER if not.
 
 That proof has two conditions. The batch must be among the last five that the broker may have appended, because the

@@ -116,7 +116,7 @@ class RequestRoom:
         """The limits of a broker's next request: (its size in bytes, the number of its batches without a descriptor).
 
         The size is 0 if no request finds a buffer, and infinity if any does. ``under_way``: the broker's batches that
-        were drained and have no fate. ``is_first``: no other request of the connection holds a buffer.
+        were drained and have no outcome. ``is_first``: no other request of the connection holds a buffer.
         """
         new_batches = len(self._descriptors.free_indexes) - self.promised - DESCRIPTORS_RESERVED
         if self.is_shared:

@@ -18,7 +18,7 @@ from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_drain import BatchDrain
-from sidecar.producer.batch_fates import BatchFates
+from sidecar.producer.batch_outcomes import BatchOutcomes
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.broker_drain import BrokerDrain
 from sidecar.producer.broker_latency import BrokerLatency
@@ -84,8 +84,8 @@ class Sender:
         self._ids = ids
         self.room = room
         self._wants_identity = config.enable_idempotence
-        self._fates = BatchFates(config, accumulator, ids, backoff, room)
-        self.counts = self._fates.counts
+        self._outcomes = BatchOutcomes(config, accumulator, ids, backoff, room)
+        self.counts = self._outcomes.counts
         self.in_flight = self._in_flight = InFlightRequests(
             config.max_in_flight_requests_per_connection, timeout_ms=config.request_timeout_ms
         )
@@ -147,7 +147,7 @@ class Sender:
         room = self.room
         room.is_shared = len(snapshot.nodes) > 1
         # Each split runs before the requests, and takes one descriptor more than it gives back.
-        room.promised, self._fates.splits = self._fates.splits, 0
+        room.promised, self._outcomes.splits = self._outcomes.splits, 0
         if room.lacks_descriptors or room.waiting:
             room.begin_poll(ready)
         if self._latency.is_on:
@@ -165,7 +165,7 @@ class Sender:
         self._relief_ms = inf
         if room.waiting:
             self._relieve(links, now_ms, effects)
-        self._fates.effects = []
+        self._outcomes.effects = []
         return effects
 
     def _take_decisions(self, now_ms: float) -> list[Effect]:
@@ -173,21 +173,21 @@ class Sender:
 
         All effects go to one list, which the outcomes give up at the end of the poll: an exception there loses none.
         """
-        fates = self._fates
-        effects = fates.effects
-        if fates.completed:
-            effects.append(Completed(tuple(fates.completed)))
-            fates.completed = []
-        if fates.hints:
-            effects.append(LeaderHints(tuple(fates.hints)))
-            fates.hints = []
+        outcomes = self._outcomes
+        effects = outcomes.effects
+        if outcomes.completed:
+            effects.append(Completed(tuple(outcomes.completed)))
+            outcomes.completed = []
+        if outcomes.hints:
+            effects.append(LeaderHints(tuple(outcomes.hints)))
+            outcomes.hints = []
         if (
             self._ids.identity.producer_id < 0
             and (self._wants_identity or self._ids.is_wanted)
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if fates.stale_topics or self._schedule.leaderless or self._leaderless.asked:
+        if outcomes.stale_topics or self._schedule.leaderless or self._leaderless.asked:
             self._ask_for_metadata(effects, now_ms)
         return effects
 
@@ -198,7 +198,7 @@ class Sender:
         Work that waits for an event (an answer, a link, room for a request, metadata) does not count: the driver polls
         after events.
         """
-        if self._wake_now or self._fates.effects or self._fates.completed or self._fates.hints:
+        if self._wake_now or self._outcomes.effects or self._outcomes.completed or self._outcomes.hints:
             return 0.0
         # No min() here: this runs once per turn.
         wakeup_ms = self._relief_ms
@@ -275,8 +275,8 @@ class Sender:
         return self._wake_now
 
     def _ask_for_metadata(self, effects: list[Effect], now_ms: float) -> None:
-        topics = self._leaderless.take(self._schedule.leaderless, now_ms) | self._fates.stale_topics
-        self._fates.stale_topics.clear()
+        topics = self._leaderless.take(self._schedule.leaderless, now_ms) | self._outcomes.stale_topics
+        self._outcomes.stale_topics.clear()
         if topics:
             effects.append(NeedMetadata(topics))
 
@@ -294,7 +294,7 @@ class Sender:
                 topics.add(batch.topic)
                 if batch.state is not BatchState.DONE:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
-            self._fates.settled(request.batches, now_ms)
+            self._outcomes.settled(request.batches, now_ms)
         # The connection has room again, which matters only if something is ready.
         if request.acks == 0 or any(map(any, self._schedule.ready.values())):
             self._wake_now = True
@@ -319,8 +319,9 @@ class Sender:
         request.batches.remove(batch)
         batch.release()
         batch.in_doubt = True
-        self._fates.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
-        self._fates.settled((batch,), now_ms)  # even if it had a fate before: one batch fewer is in flight
+        self._outcomes.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
+        # Even if it had an outcome before: one batch fewer is in flight.
+        self._outcomes.settled((batch,), now_ms)
 
     def on_produce_response(
         self, request: ProduceRequest, results: Iterable[PartitionResult], throttle_ms: int, now_ms: float
@@ -338,7 +339,7 @@ class Sender:
         if not self._in_flight.end(request):
             self.counts.late_answers += 1
             return
-        fates = self._fates
+        outcomes = self._outcomes
         unanswered: dict[tuple[str, int], ProducerBatch] = {}
         for batch in request.batches:
             unanswered[batch.topic, batch.partition] = batch
@@ -352,7 +353,7 @@ class Sender:
                 if found is None:
                     continue
                 if result.error_code:
-                    fates.refused(found, result, now_ms)
+                    outcomes.refused(found, result, now_ms)
                 else:
                     delivered.append((found, result.base_offset, result.append_time_ms))
         finally:
@@ -360,9 +361,9 @@ class Sender:
             # answer.
             for batch in unanswered.values():
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
-                fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-            fates.delivered(delivered, now_ms)
-            fates.settled(request.batches, now_ms)
+                outcomes.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
+            outcomes.delivered(delivered, now_ms)
+            outcomes.settled(request.batches, now_ms)
         self._wake_now = True
 
     def on_disconnect(
@@ -376,10 +377,10 @@ class Sender:
         self._closing_links.discard(node_id)
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
-        self._fates.stale_topics |= self._schedule.topics_waiting_for(node_id)
+        self._outcomes.stale_topics |= self._schedule.topics_waiting_for(node_id)
         unanswered = self._unanswered_topics.pop(node_id, None)
         if unanswered and reason:
-            self._fates.stale_topics |= unanswered
+            self._outcomes.stale_topics |= unanswered
         requests = self._in_flight.requests(node_id)
         self._muted_until_ms.pop(node_id, None)
         for request in requests:
@@ -391,11 +392,11 @@ class Sender:
             ended = f"The connection to broker {broker_of(node_id)} ended before it answered"
             text = f"{ended}: {reason or 'closed by it'}."
             for batch in request.batches:
-                self._fates.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-            self._fates.settled(request.batches, now_ms)
+                self._outcomes.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
+            self._outcomes.settled(request.batches, now_ms)
         if node_id != broker_of(node_id):
             self._schedule.narrow(broker_of(node_id))
-        if requests or self._fates.stale_topics:
+        if requests or self._outcomes.stale_topics:
             self._wake_now = True
 
     def _take_back(self, request: ProduceRequest, now_ms: float) -> None:
@@ -405,13 +406,13 @@ class Sender:
                     self._incomplete.back_to_start(batch)
                 self._ids.not_judged(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
-        self._fates.settled(request.batches, now_ms)
+        self._outcomes.settled(request.batches, now_ms)
 
     def _time_out_requests(self, now_ms: float) -> None:
         for node_id in self._in_flight.timed_out(now_ms):
             if node_id not in self._closing_links:
                 reason = f"no answer within request.timeout.ms={self._config.request_timeout_ms:g}"
-                self._close_link(node_id, reason, self._fates.effects)
+                self._close_link(node_id, reason, self._outcomes.effects)
 
     def _expire_batches(self, now_ms: float) -> None:
         for batch in self._incomplete.expired(now_ms):
@@ -434,7 +435,7 @@ class Sender:
             )
             is_refused = self.lost_links.is_refused(batch, snapshot)
             code = LocalCode.UNAUTHENTICATED if is_refused else LocalCode.EXPIRED
-            self._fates.fail(batch, code, text, now_ms, error if why is WaitCause.REFUSED else str(why))
+            self._outcomes.fail(batch, code, text, now_ms, error if why is WaitCause.REFUSED else str(why))
 
     def why_waits(
         self, batch: ProducerBatch, broker: int, link_error: str | None, now_ms: float
@@ -492,7 +493,7 @@ class Sender:
             return
         for batch in self._incomplete.oldest_first():
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
-                self._fates.fail(batch, code, text or refusal_of_id(code), now_ms)
+                self._outcomes.fail(batch, code, text or refusal_of_id(code), now_ms)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -503,7 +504,7 @@ class Sender:
         the topic. Batches on the wire get their own answer, and are not retried after it.
         """
         for batch in self._accumulator.batches_of(topic, partitions):
-            self._fates.fail(batch, code, text, now_ms)
+            self._outcomes.fail(batch, code, text, now_ms)
         deleted = None if partitions is None else set(partitions)
         for batch in self._incomplete.oldest_first():
             is_deleted = batch.topic == topic and (deleted is None or batch.partition in deleted)
@@ -515,7 +516,7 @@ class Sender:
         copy.
         """
         self._wake_now = True
-        self._fates.fail(batch, code, text, now_ms)
+        self._outcomes.fail(batch, code, text, now_ms)
 
     def begin_close(self, now_ms: float) -> None:
         """Begin a graceful close (rule S2): linger ends. Go on polling until :attr:`is_idle`, then stop."""
@@ -531,12 +532,12 @@ class Sender:
                 f"The daemon was closed before {batch.count} record(s) for {batch.topic}-{batch.partition} "
                 f"were delivered; the batch was {batch.where()}."
             )
-            self._fates.fail(batch, LocalCode.ABORTED, text, now_ms)
+            self._outcomes.fail(batch, LocalCode.ABORTED, text, now_ms)
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is unsent or in flight, and no decided fate waits for a poll."""
-        return not (self._incomplete or len(self._in_flight) or self._fates.completed)
+        """True if nothing is unsent or in flight, and no decided outcome waits for a poll."""
+        return not (self._incomplete or len(self._in_flight) or self._outcomes.completed)
 
     @property
     def in_flight_count(self) -> int:

@@ -33,9 +33,9 @@ def linked_pages(segment: Segment) -> dict[tuple[int, int], list[int]]:
 def describe_undelivered(
     segment: Segment, slots: Iterable[int] | None = None
 ) -> list[tuple[int, str, int, int]]:
-    """(slot, topic, records, payload bytes of their submissions) for every chain with records without a fate.
+    """(slot, topic, records, payload bytes of their submissions) for every chain with records without an outcome.
 
-    A record has a fate if its word is done or its descriptor says delivered, and a failure when it is complete. A
+    A record has an outcome if its word is done or its descriptor says delivered, and a failure when it is complete. A
     damaged chain is always listed, because it may hold records. Changes nothing.
     """
     pages = linked_pages(segment)
@@ -56,7 +56,7 @@ def describe_undelivered(
             if not own:
                 continue
             chain = table.recover(name.chain_id, own)
-            records, size = _without_fate(chain, [d for d in settled if d.chain_id == name.chain_id])
+            records, size = _without_outcome(chain, [d for d in settled if d.chain_id == name.chain_id])
             for damage in chain.damage:
                 log.error("The journal of topic %s in slot %d is damaged: %s.", name.topic, slot, damage)
             if records or chain.damage:
@@ -64,8 +64,8 @@ def describe_undelivered(
     return rows
 
 
-def _without_fate(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
-    """Records and payload bytes without a fate. Only entries near a settled batch are examined record by record: a
+def _without_outcome(chain: Chain, settled: list[Descriptor]) -> tuple[int, int]:
+    """Records and payload bytes without an outcome. Only entries near a settled batch are examined record by record: a
     pool may hold millions of submissions.
     """
     records = size = 0

@@ -25,11 +25,11 @@ from sidecar.worker.brokers.request_encoder import RequestEncoder
 from sidecar.worker.drain import WorkerDrain
 from sidecar.worker.driver import Driver
 from sidecar.worker.explainer import Explainer
-from sidecar.worker.fates.acker import Acker
-from sidecar.worker.fates.dead_letters import DeadLetters
-from sidecar.worker.fates.endings import Endings
-from sidecar.worker.fates.settlement import Settlement
 from sidecar.worker.housekeeping import Housekeeping
+from sidecar.worker.outcomes.acker import Acker
+from sidecar.worker.outcomes.dead_letters import DeadLetters
+from sidecar.worker.outcomes.endings import Endings
+from sidecar.worker.outcomes.settlement import Settlement
 from sidecar.worker.page_returns import PageReturns
 from sidecar.worker.reporter import Reporter
 from sidecar.worker.sides import Brokers, Stubs

@@ -12,9 +12,9 @@ from sidecar.common.control import Drained
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.producer.sender import Sender
-    from sidecar.worker.fates.dead_letters import DeadLetters
-    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.stubs.client_watch import ClientWatch
     from sidecar.worker.stubs.stub_port import StubPort
     from sidecar.worker.topics.topics import Topics

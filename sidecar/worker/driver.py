@@ -36,7 +36,7 @@ from sidecar.producer.effects import (
     SendProduce,
     Split,
 )
-from sidecar.worker.fates.publication import free_descriptor, split
+from sidecar.worker.outcomes.publication import free_descriptor, split
 from sidecar.worker.turns import NEVER_MS
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from sidecar.common.model import TopicPartition
     from sidecar.producer.core import Core
     from sidecar.worker.drain import WorkerDrain
-    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.page_returns import PageReturns
     from sidecar.worker.sides import Brokers, Stubs
     from sidecar.worker.slot_memory import SlotMemory

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.core import Core
     from sidecar.producer.producer_batch import ProducerBatch
-    from sidecar.worker.fates.dead_letters import DeadLetters
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
     from sidecar.worker.reporter import Reporter
     from sidecar.worker.streams.session import ClientSession, StreamState
     from sidecar.worker.streams.sessions import Sessions

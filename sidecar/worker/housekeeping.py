@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from sidecar.producer.core import Core
     from sidecar.producer.request_room import RequestBufferPool
     from sidecar.worker.drain import WorkerDrain
-    from sidecar.worker.fates.dead_letters import DeadLetters
-    from sidecar.worker.fates.endings import Endings
-    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
+    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.page_returns import PageReturns
     from sidecar.worker.reporter import Reporter
     from sidecar.worker.sides import Brokers, Stubs

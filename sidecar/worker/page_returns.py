@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sidecar.producer.partition_schedule import PartitionSchedule
     from sidecar.shm.buffer_pool import BufferPool
-    from sidecar.worker.fates.endings import Endings
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.endings import Endings
     from sidecar.worker.stubs.group_commit import GroupCommit
     from sidecar.worker.stubs.holds import Holds
     from sidecar.worker.stubs.shares import Shares

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from sidecar.producer.core import Core
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.brokers.produce_port import ProducePort
-    from sidecar.worker.fates.dead_letters import DeadLetters
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.holds import Holds
     from sidecar.worker.stubs.openings import StreamOpenings

@@ -242,7 +242,7 @@ class Worker:
 
     def give_up(self, why: str) -> None:
         """End the worker after a bug, because its memory can no longer be trusted. The slot's successor starts from
-        the segment, so every accepted record still gets its fate.
+        the segment, so every accepted record still gets its outcome.
         """
         if not self._exit.done():
             log.error("This worker ends and is replaced: %s.", why)

@@ -22,7 +22,7 @@ from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce import PartitionResult
 from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
-from sidecar.worker.fates.publication import free_descriptor, split
+from sidecar.worker.outcomes.publication import free_descriptor, split
 from tests.configs import producer_config
 
 from .fake_kernel import FakeBlock, FakeRecords

@@ -234,7 +234,7 @@ def test_renumbering_waits_until_nothing_of_the_partition_is_in_flight() -> None
     assert identity(again.batches[0]) == (PRODUCER_ID, 1, 0)
 
 
-def test_a_batch_of_unknown_fate_is_asked_after_before_it_is_renumbered() -> None:
+def test_a_batch_of_unknown_outcome_is_asked_after_before_it_is_renumbered() -> None:
     """Its answer was lost: only its re-send under the old number tells whether the broker has it."""
     core = Core()
     first, second = core.send("a"), core.send("b")
@@ -497,7 +497,7 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted(
     assert payloads_of(request.batches) == ["b"]
 
 
-def test_a_batch_of_unknown_fate_is_not_given_up_for_its_number_of_tries() -> None:
+def test_a_batch_of_unknown_outcome_is_not_given_up_for_its_number_of_tries() -> None:
     """ID-13: retries 1, but NOT_ENOUGH_REPLICAS_AFTER_APPEND means it may be there: only the deadline ends
     it.
     """

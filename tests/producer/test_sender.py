@@ -78,7 +78,7 @@ def test_a_single_invalid_record_fails_with_the_brokers_text() -> None:
 
 
 @pytest.mark.rule("A6")
-def test_one_request_with_two_fates() -> None:
+def test_one_request_with_two_outcomes() -> None:
     """SN-05: p0 REQUEST_TIMED_OUT, p1 fine at 111: p1 is acked at once, p0 retried alone."""
     core = Core(leaders=(1, 1))
     core.append("a", partition=0)

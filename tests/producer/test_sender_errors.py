@@ -73,7 +73,7 @@ def test_whatever_refuses_the_first_in_flight_the_others_are_delivered_in_order(
 
 @pytest.mark.rule("S3")
 @pytest.mark.parametrize("code", KAFKAS_CODES)
-def test_without_sequences_every_code_is_the_fate_of_its_batch_alone(code: int) -> None:
+def test_without_sequences_every_code_is_the_outcome_of_its_batch_alone(code: int) -> None:
     core = plain_core()
     first, second = core.send("a"), core.send("b")
     core.respond(first, answer(0, code))
@@ -172,8 +172,8 @@ def test_a_batch_that_cannot_be_encoded_fails_and_the_others_go() -> None:
     core.sender.on_batch_unsendable(request, bad, "count differs", core.now_ms)
     core.acknowledge(request)
     core.poll()
-    fates = {batch.partition: (batch.code, batch.persistence) for batch in core.completed}
-    assert fates == {
+    outcomes = {batch.partition: (batch.code, batch.persistence) for batch in core.completed}
+    assert outcomes == {
         0: (LocalCode.ENCODE_MISMATCH, Persistence.POSSIBLY_PERSISTED),
         1: (0, Persistence.PERSISTED),
     }

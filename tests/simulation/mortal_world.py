@@ -1,6 +1,6 @@
 """MortalWorld: a simulated world whose worker dies; another one adopts what it left and goes on.
 
-Survivors are those of the segment: the accepted records, their reported fates, and the table of batch descriptors.
+Survivors are those of the segment: the accepted records, their reported outcomes, and the table of batch descriptors.
 Reading them back is modelled after sidecar/worker/adoption; the producer core, the question to the broker and its
 judgement are real.
 """
@@ -45,14 +45,14 @@ class _NoCalm(SimCalm):
 class MortalWorld(SimWorld):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.fates = random.Random(f"death {seed}")
+        self.outcomes = random.Random(f"death {seed}")
         """Of its own, so that the rest of a seed's parameters are those of a world without deaths."""
-        self.deaths = self.fates.choice((1, 1, 2, 4)) if self.idempotent else 0
-        self.may_ask = self.fates.choice((True, True, False))
+        self.deaths = self.outcomes.choice((1, 1, 2, 4)) if self.idempotent else 0
+        self.may_ask = self.outcomes.choice((True, True, False))
         """Without the right to read a topic nobody is told who produced to it."""
-        if self.fates.random() < 0.2:
+        if self.outcomes.random() < 0.2:
             # So few that a split finds no two. A batch in doubt that is too large may wait for them to its end then.
-            self.descriptors_free = self.fates.choice((1, 2, 3))
+            self.descriptors_free = self.outcomes.choice((1, 2, 3))
             while self.descriptors.free_count > self.descriptors_free:
                 self.descriptors.free_indexes.pop()
             self.calm = _NoCalm()
@@ -67,15 +67,15 @@ class MortalWorld(SimWorld):
 
     def run(self, submissions: int = 60) -> None:
         for _ in range(self.deaths):
-            self.at(START_MS + self.fates.expovariate(1.0 / 2_000.0), self.doom)
+            self.at(START_MS + self.outcomes.expovariate(1.0 / 2_000.0), self.doom)
         super().run(submissions)
 
     def doom(self, tries: int = 50) -> None:
         """The worker dies with this turn's effects, rather when it has something to leave behind."""
         if tries and not any(batch.attempts for batch in self.published):
-            self.after(self.fates.uniform(1.0, 40.0), lambda: self.doom(tries - 1))
+            self.after(self.outcomes.uniform(1.0, 40.0), lambda: self.doom(tries - 1))
         else:
-            self.steps_left = self.fates.choice((0, 0, 1, 2, 5))
+            self.steps_left = self.outcomes.choice((0, 0, 1, 2, 5))
 
     def use_rules(self, *paused: str) -> None:
         self.paused = paused
@@ -158,7 +158,7 @@ class MortalWorld(SimWorld):
         sent: dict[PartitionQueue, list[tuple[ProducerBatch, int]]] = {}
         adopted: dict[ProducerBatch, ProducerBatch] = {}
         orders = self.orders_of({before for before, _ in left.values()})
-        open_payloads = [each for each in self.ledger.accepted if each not in self.ledger.fates]
+        open_payloads = [each for each in self.ledger.accepted if each not in self.ledger.outcomes]
         # Chain by chain, and each in order.
         in_order = sorted(open_payloads, key=lambda each: (each.is_express, each.partition, each.number))
         for payload in in_order:
@@ -208,7 +208,7 @@ class MortalWorld(SimWorld):
         for queue, batches in sent.items():
             assert all(batch.base_sequence != NO_SEQUENCE for batch, _ in batches)
             self.after(
-                self.fates.uniform(LATE_MS_MAX, ANSWER_MS_MAX),
+                self.outcomes.uniform(LATE_MS_MAX, ANSWER_MS_MAX),
                 lambda queue=queue, batches=batches: self.ask_about(queue, batches, life),  # type: ignore[misc]
             )
 

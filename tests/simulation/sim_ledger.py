@@ -27,20 +27,20 @@ class Payload(NamedTuple):
 class SimLedger:
     def __init__(self) -> None:
         self.accepted: list[Payload] = []
-        self.fates: dict[Payload, tuple[int, int, int]] = {}
+        self.outcomes: dict[Payload, tuple[int, int, int]] = {}
         """payload → (code, persistence, offset)"""
         self.last_told: dict[tuple[int, int], int] = {}
         """(Partition, client) → number of its last record that was told as delivered."""
         self.told_late: list[Payload] = []
         self.generation_then: dict[Payload, int] = {}
-        """The topic that was there when its fate was told."""
+        """The topic that was there when its outcome was told."""
 
     def told(self, batch: ProducerBatch, generation: int) -> None:
         for index, payload in enumerate(batch.records.payloads):  # type: ignore[attr-defined]
-            assert payload not in self.fates, f"{payload} was told twice"
+            assert payload not in self.outcomes, f"{payload} was told twice"
             offset = batch.base_offset + index if batch.base_offset >= 0 else -1
             self.generation_then[payload] = generation
-            self.fates[payload] = (batch.code, batch.persistence, offset)
+            self.outcomes[payload] = (batch.code, batch.persistence, offset)
             if not batch.code:
                 key = payload.partition, payload.client
                 if payload.number < self.last_told.get(key, -1):
@@ -59,7 +59,7 @@ class SimLedger:
     ) -> None:
         """``generations``: the logs by partition, of the topic and of those that were deleted before it. ``single``: no
         log has a record twice. ``remembered``: no broker forgot the producer id too soon, so nothing was overtaken."""
-        missing = [payload for payload in self.accepted if payload not in self.fates]
+        missing = [payload for payload in self.accepted if payload not in self.outcomes]
         assert not missing, f"accepted and never told: {missing[:5]} of {len(missing)}"
         logs = [(partition, log) for each in generations for partition, log in each.items()]
         everywhere: Counter[Payload] = Counter()
@@ -68,7 +68,7 @@ class SimLedger:
             everywhere += copies
             twice = [payload for payload, found in copies.items() if found > 1]
             assert not (single and twice), f"in the log more than once: {twice[:5]}"
-        for payload, (code, persistence, offset) in self.fates.items():
+        for payload, (code, persistence, offset) in self.outcomes.items():
             found = everywhere[payload]
             if persistence == Persistence.NOT_PERSISTED:
                 # Records of a topic that was deleted before are gone; nothing may be there then, or come later.
@@ -90,7 +90,7 @@ class SimLedger:
             for partition, log in logs:
                 # A record given up may still arrive from a dead connection, after later ones, unless a higher epoch
                 # of the same producer id fences it. Without sequences a record may stand twice.
-                kept = [each for each in log.records if fenced or self.fates[each][0] == 0]
+                kept = [each for each in log.records if fenced or self.outcomes[each][0] == 0]
                 by_client: dict[int, list[Payload]] = {}
                 for payload in kept:
                     by_client.setdefault(payload.client, []).append(payload)

@@ -38,7 +38,7 @@ from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce import PartitionResult
 from sidecar.worker.brokers.inquiry import Verdict, judge
-from sidecar.worker.fates.publication import free_descriptor, split
+from sidecar.worker.outcomes.publication import free_descriptor, split
 from tests.configs import producer_config
 
 from .broker_model import WireBatch

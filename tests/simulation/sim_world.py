@@ -74,11 +74,11 @@ class SimWorld(SimShell):
                 self.now_ms = wakeup_ms
             assert self.now_ms < limit_ms, "the run does not come to an end"
             self.turn()
-        assert self.sender.is_idle, "nothing is due any more, but not everything has a fate"
+        assert self.sender.is_idle, "nothing is due any more, but not everything has an outcome"
         assert not self.published, f"descriptors of finished batches are left: {self.published}"
         assert self.descriptors.free_count == self.descriptors_free
         assert not self.buffers.taken_bytes
-        self.count_fates()
+        self.count_outcomes()
         forgets = cluster.expiration_ms < NEVER_MS
         is_asked = self.old_rate == 0 or self.when_unknown == "fail"
         may_go_again = forgets and not (cluster.expiration_ms >= SANE_MS and is_asked)
@@ -100,8 +100,8 @@ class SimWorld(SimShell):
             and cluster.generation == 1,
         )
 
-    def count_fates(self) -> None:
-        for code, persistence, _ in self.ledger.fates.values():
+    def count_outcomes(self) -> None:
+        for code, persistence, _ in self.ledger.outcomes.values():
             if code:
                 self.happened[f"told as failed, {Persistence(persistence).name.lower()}"] += 1
 
@@ -187,7 +187,7 @@ class SimWorld(SimShell):
         there may."""
         client = self.clients.randrange(self.client_count)
         wants = client > 0 and self.clients.random() < self.quiet_rate
-        open_payloads = (each for each in self.ledger.accepted if each not in self.ledger.fates)
+        open_payloads = (each for each in self.ledger.accepted if each not in self.ledger.outcomes)
         is_express = wants and all(each.is_express for each in open_payloads if each.client == client)
         self.happened["went express"] += is_express
         return client, is_express

@@ -116,7 +116,7 @@ def test_a_seed_replays_exactly() -> None:
     first, second = SimWorld(7), SimWorld(7)
     first.run()
     second.run()
-    assert first.ledger.fates == second.ledger.fates
+    assert first.ledger.outcomes == second.ledger.outcomes
     assert first.happened == second.happened
     assert logs_of(first) == logs_of(second)
 
@@ -164,7 +164,7 @@ def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about(
         assert not world.may_check()
         drain(world, half)
         half.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
-    assert not world.may_check(), "both have their fate and are on their way"
+    assert not world.may_check(), "both have their outcome and are on their way"
     for half in halves:
         half.release()
     assert world.may_check()

@@ -27,7 +27,7 @@ from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
-from sidecar.worker.fates.publication import free_descriptor, split
+from sidecar.worker.outcomes.publication import free_descriptor, split
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config

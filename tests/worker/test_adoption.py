@@ -265,7 +265,9 @@ def test_a_partition_keeps_its_order_when_acks_is_changed_with_a_backlog(segment
     second.know_topic()
     for _ in range(4):
         second.turn()
-    assert second.broker.log == {1: [b"other"]}, "it waits for the fate of what was sent, its partition alone"
+    assert second.broker.log == {1: [b"other"]}, (
+        "it waits for the outcome of what was sent, its partition alone"
+    )
     second.ask()
     second.run()
     assert second.broker.log == {0: [b"1", b"2"], 1: [b"other"]}

@@ -21,8 +21,8 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.fates.completions import batch_undelivered
-from sidecar.worker.fates.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
+from sidecar.worker.outcomes.completions import batch_undelivered
+from sidecar.worker.outcomes.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
 from sidecar.worker.reporter import REPORT_MS
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession
@@ -250,7 +250,7 @@ def test_an_idle_file_is_closed_so_that_it_can_be_replayed_away(harness: Harness
 
 
 def test_much_is_written_in_pieces(harness: Harness, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.worker.fates.dead_letters.STEP_BYTES", 100)
+    monkeypatch.setattr("sidecar.worker.outcomes.dead_letters.STEP_BYTES", 100)
     client = harness.client()
     for seq in range(1, 11):
         accept(harness, client, seq, 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_stub.contract.wire import Persistence
 from sidecar.common.control import FailedRecords, FailureRow
 from sidecar.common.control_codec import ControlDecoder, encode_message
-from sidecar.worker.fates.failure_tally import OTHER_TOPICS, ROWS_MAX, FailureTally
+from sidecar.worker.outcomes.failure_tally import OTHER_TOPICS, ROWS_MAX, FailureTally
 
 
 def test_rows_add_up_and_travel() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from sidecar.worker.fates.failure_texts import RECORDS_READ_MAX, invalid_partition_text
+from sidecar.worker.outcomes.failure_texts import RECORDS_READ_MAX, invalid_partition_text
 
 RANGE = "not in the range [0...6) of topic orders."
 

@@ -1,4 +1,4 @@
-"""Goal: a batch of unknown fate is sent again exactly when its broker will recognise what it has."""
+"""Goal: a batch of unknown outcome is sent again exactly when its broker will recognise what it has."""
 
 from __future__ import annotations
 

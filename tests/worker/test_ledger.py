@@ -14,7 +14,7 @@ from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import Counters
-from sidecar.worker.fates import completions
+from sidecar.worker.outcomes import completions
 from sidecar.worker.streams.session import ClientSession
 from tests.reading_back import row_of
 
@@ -40,7 +40,7 @@ TOTAL = sum(len(values) for values, _ in SUBMISSIONS)
 
 
 def balance(counters: Mapping[str, int]) -> tuple[int, int]:
-    ended = sum(counters[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
+    ended = sum(counters[f"records_{outcome}_total"] for outcome in ("delivered", "failed", "dead_lettered"))
     return counters["records_accepted_total"], ended + counters["records_held"]
 
 

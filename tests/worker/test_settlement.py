@@ -1,4 +1,4 @@
-"""Fates on their way to journal and clients: once each, in order, and nobody held up by who does not read."""
+"""Outcomes on their way to journal and clients: once each, in order, and nobody held up by who does not read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.recovery import describe_undelivered
-from sidecar.worker.fates.settlement import BEAT_BATCHES, SLICES_MAX
+from sidecar.worker.outcomes.settlement import BEAT_BATCHES, SLICES_MAX
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.worker.harness import Harness, told
@@ -168,8 +168,8 @@ def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_
 
 
 @pytest.mark.rule("A6")
-def test_outcomes_that_wait_for_room_are_written_in_the_order_of_their_fates(harness: Harness) -> None:
-    """Of one partition, decided one by one while the ring is full, and both kinds of fate among them."""
+def test_outcomes_that_wait_for_capacity_are_written_in_order(harness: Harness) -> None:
+    """Of one partition, decided one by one while the ring is full, and both kinds of outcome among them."""
     client = harness.client()
     fill_ring(harness, client, room=0)
     last = client.row.next_number - 1

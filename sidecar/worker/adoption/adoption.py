@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
     from sidecar.shm.chain_table import ChainName
-    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.streams.topic_queue import TopicQueue

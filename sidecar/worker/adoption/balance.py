@@ -33,7 +33,7 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
     held = open_records - counted
     view = memory.segment.slot(memory.index)
     values = counters.read()
-    ended = sum(values[f"records_{fate}_total"] for fate in ("delivered", "failed", "dead_lettered"))
+    ended = sum(values[f"records_{outcome}_total"] for outcome in ("delivered", "failed", "dead_lettered"))
     missing = values["records_accepted_total"] - ended - held
     corrections = {"records_held": held - values["records_held"]}
     if missing < 0:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, batch_word, entry_word, name_of
-from sidecar.worker.fates.completions import batch_undelivered, records_undelivered
-from sidecar.worker.fates.failure_texts import POISON_TEXT
+from sidecar.worker.outcomes.completions import batch_undelivered, records_undelivered
+from sidecar.worker.outcomes.failure_texts import POISON_TEXT
 
 if TYPE_CHECKING:
     from sidecar.deadletter.letters import Undelivered

@@ -1,4 +1,4 @@
-"""Completion: a decided fate that a session keeps until its client has the outcomes."""
+"""Completion: a decided outcome that a session keeps until its client has the outcomes."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Sessions:
         """Check a ticket by the current rules. Returns the digest of the token behind it. Raises Refused.
 
         A reload may change the rules just now; then another HELLO decides. The stub keeps its client id, and so the
-        fates of its records.
+        outcomes of its records.
         """
         rules = self._limits.rules
         for digest in rules.token_digests(name):

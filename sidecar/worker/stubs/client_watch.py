@@ -11,7 +11,7 @@ from sidecar.common.wording import counted
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.shm.slots import Counters
-    from sidecar.worker.fates.acker import Acker
+    from sidecar.worker.outcomes.acker import Acker
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.client_processes import ClientProcesses

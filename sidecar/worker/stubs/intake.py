@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry, Histogram
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.shm.slots import Counters
-    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.host import Host
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.topic_queue import TopicQueue

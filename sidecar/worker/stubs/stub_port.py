@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.net.stubs.endpoint import Endpoint
     from sidecar.shm.slots import Counters
-    from sidecar.worker.fates.acker import Acker
+    from sidecar.worker.outcomes.acker import Acker
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.stubs.client_processes import ClientProcesses
     from sidecar.worker.stubs.holds import Holds

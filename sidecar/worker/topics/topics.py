@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sidecar.producer.topic_settings import TopicRules
     from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.in_work import InWork
-    from sidecar.worker.fates.endings import Endings
-    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.streams.rate_limit import RateLimits
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.topics.placement import Placement

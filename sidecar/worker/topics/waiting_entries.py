@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.shm.in_work import InWork
-    from sidecar.worker.fates.settlement import Settlement
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.missing_topics import MissingTopics
 

@@ -38,8 +38,8 @@ if "sidecar.worker" in sys.orig_argv:
 
     from sidecar.producer.sender import Sender
     from sidecar.worker.brokers.produce_port import ProducePort
-    from sidecar.worker.fates.settlement import Settlement
     from sidecar.worker.gauges import Gauges
+    from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.topics.topics import Topics
 
     _raise_at(Sender, "poll", "iteration")

@@ -19,17 +19,17 @@ from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Per
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.worker.fates.completions import BatchCompletion, RecordsCompletion, SharedBatch
-from sidecar.worker.fates.failure_tally import FailureTally
-from sidecar.worker.fates.failure_texts import invalid_partition_text, local_failure_text
+from sidecar.worker.outcomes.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.outcomes.failure_tally import FailureTally
+from sidecar.worker.outcomes.failure_texts import invalid_partition_text, local_failure_text
 
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.effects import Completed
     from sidecar.producer.producer_batch import ProducerBatch
-    from sidecar.worker.fates.dead_letters import DeadLetters
-    from sidecar.worker.fates.endings import Endings
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
+    from sidecar.worker.outcomes.endings import Endings
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.completion import Completion
     from sidecar.worker.streams.outboxes import Outboxes
@@ -49,7 +49,7 @@ BEAT_BATCHES: Final = 64
 
 
 class Settlement:
-    """Stores fates in the journal, and gives their outcomes to the clients. Belongs to the worker's loop."""
+    """Stores outcomes in the journal, and gives them to the clients. Belongs to the worker's loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Settlement:
         """True while the brokers refuse the controller's login."""
 
     def settle(self, effect: Completed, now_ms: float) -> None:
-        """Settle batches whose fates the core has decided, in order. Adjacent ones with the same fate are settled
+        """Settle batches whose outcomes the core has decided, in order. Adjacent ones with the same outcome are settled
         together.
 
         A large backlog that expires at once takes minutes, so heartbeats are stored in between.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sidecar.common.wording import counted
 
 if TYPE_CHECKING:
-    from sidecar.worker.fates.dead_letters import DeadLetters
+    from sidecar.worker.outcomes.dead_letters import DeadLetters
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.session import ClientSession
 

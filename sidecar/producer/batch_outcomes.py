@@ -1,4 +1,4 @@
-"""BatchFates: turns each broker answer into the next step of its batch: success, retry, split, renumbering or failure.
+"""BatchOutcomes: turns a broker's answer into the next step of its batch: success, retry, split, renumbering, failure.
 
 The rules follow Kafka's ``Sender.completeBatch`` and ``TransactionManager.canRetry`` (rules A6, A7, S3, S4).
 """
@@ -69,8 +69,8 @@ class SenderCounts:
         self.throttle_ms = 0
 
 
-class BatchFates:
-    """Decides the fate of batches. Decisions collect in ``effects`` and ``completed`` until the sender's next poll
+class BatchOutcomes:
+    """Decides the outcome of batches. Decisions collect in ``effects`` and ``completed`` until the sender's next poll
     takes them. Single-threaded: the worker's loop.
 
     The caller first ends the request, then passes each batch to :meth:`delivered`, :meth:`refused` or :meth:`error`,
@@ -338,13 +338,13 @@ class BatchFates:
         return Persistence.NOT_PERSISTED
 
     def settled(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
-        """Complete those of these batches that have a fate now, and bring their partitions up to date."""
+        """Complete those of these batches that have an outcome now, and bring their partitions up to date."""
         accumulator = self._accumulator
         for batch in batches:
             queue = batch.queue
             sequences = queue.sequences
-            # Complete it, once. It is parked while an earlier batch of its partition has no fate, because callbacks of
-            # a partition run in order.
+            # Complete it, once. It is parked while an earlier batch of its partition has no outcome, because callbacks
+            # of a partition run in order.
             if (batch.state is _DONE or batch.state is _GIVEN_UP) and accumulator.incomplete.remove(batch):
                 if (
                     sequences is not None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.fates.endings import Endings
+    from sidecar.worker.outcomes.endings import Endings
     from sidecar.worker.streams.completion import NameOf
 
 log = logging.getLogger(__name__)
