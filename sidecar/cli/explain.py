@@ -77,7 +77,7 @@ def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
         pass  # another user's segment: only the report is left
     else:
         try:
-            flows = Flows(segment).look(time.monotonic())
+            flows = Flows(segment).sample(time.monotonic())
         finally:
             segment.close()
     oldest = info.get("oldest_held")

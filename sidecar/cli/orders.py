@@ -19,7 +19,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.segment import Segment, SegmentError
 
 ANSWER_S = 10.0
-LOOK_S = 0.1
+POLL_S = 0.1
 SAY_S = 2.0
 """A drain that has lasted this long says what it waits for."""
 
@@ -99,7 +99,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
                 "`kafka-sidecar resume` lets clients continue.",
                 ExitStatus.TIMED_OUT,
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     click.echo("Drained: nothing is held, and clients wait. `kafka-sidecar resume` lets them continue.")
 
 

@@ -292,10 +292,10 @@ def _flush(producer: Producer, run_dir: RunDir, topic: str, timeout_s: float) ->
         producer.flush(timeout=first_s)
         return
     except TimeoutError:
-        knows_topic = _say_state(run_dir)
+        knows_topic = _print_state(run_dir)
         if first_s == timeout_s:
             if knows_topic:
-                _say_topic(producer, topic)
+                _print_topic(producer, topic)
             raise
     producer.flush(timeout=timeout_s - first_s)
 
@@ -318,7 +318,7 @@ def _stopped(delivered: int, sent: int) -> str:
     return f"Stopped: {delivered:,} of {counted(sent, 'record was', 'records were')} delivered{rest}."
 
 
-def _say_state(run_dir: RunDir) -> bool:
+def _print_state(run_dir: RunDir) -> bool:
     """Print the daemon's state if it takes no records or cannot reach Kafka. Returns False if it may not know any
     topic yet.
     """
@@ -329,7 +329,7 @@ def _say_state(run_dir: RunDir) -> bool:
     return True
 
 
-def _say_topic(producer: Producer, topic: str) -> None:
+def _print_topic(producer: Producer, topic: str) -> None:
     """Print that the topic is missing, if the timeout is shorter than the time after which the stub reports it."""
     try:
         producer.partitions_for(topic, timeout=0)

@@ -18,7 +18,7 @@ from sidecar.controller.reload import RELOAD_SIGNAL
 from sidecar.controller.rundir.published import read_json
 from sidecar.controller.rundir.run_dir import RunDir
 
-LOOK_S = 0.005
+POLL_S = 0.005
 
 
 @click.command()
@@ -97,4 +97,4 @@ def _await_result(
                 "look at its log and at `kafka-sidecar status`.",
                 ExitStatus.TIMED_OUT,
             )
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)

@@ -103,7 +103,7 @@ def replay(
             with progress(
                 lambda: Look(f"{counted(work.tally.total('found'), 'letter')} read", work.share_read)
             ):
-                work.look()
+                work.count()
         else:
             replay_through(run_dir, work, timeout_s)
     except (AnothersLetters, ReplayRunning) as refusal:

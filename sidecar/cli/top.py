@@ -92,14 +92,14 @@ def _looker(run_dir: RunDir) -> Callable[[], Look]:
         fail(f"The segment {info['segment']} cannot be read: {error}.{hint}")
     flows = Flows(segment)
     before, since_s = sum_counters(read_counters(segment)), time.monotonic()
-    flows.look(since_s)
+    flows.sample(since_s)
 
     def look() -> Look:
         nonlocal before, since_s
         if holder_of(run_dir) is None:
             fail(f"The daemon on run dir {run_dir.path} has ended.", ExitStatus.DAEMON_UNREACHABLE)
         now_s, counters = time.monotonic(), sum_counters(read_counters(segment))
-        seen = look_of(daemon_info(run_dir), counters, before, now_s - since_s, flows.look(now_s))
+        seen = look_of(daemon_info(run_dir), counters, before, now_s - since_s, flows.sample(now_s))
         before, since_s = counters, now_s
         return seen
 

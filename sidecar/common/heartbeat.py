@@ -18,16 +18,16 @@ RESTING_S: Final = 1.0
 """Longest interval in seconds between two rounds of a worker that holds nothing and has no turns."""
 
 
-def look_s(timeout_s: float) -> float:
+def check_interval_s(timeout_s: float) -> float:
     """Seconds between two checks of the controller, for a ``daemon.heartbeat_timeout_s``."""
     return timeout_s / MISSES_MAX
 
 
 def housekeeping_s(timeout_s: float) -> float:
     """Seconds between two rounds of a worker that has work: at least two per check."""
-    return min(HOUSEKEEPING_S, look_s(timeout_s) / 2)
+    return min(HOUSEKEEPING_S, check_interval_s(timeout_s) / 2)
 
 
 def resting_s(timeout_s: float) -> float:
     """Longest interval in seconds between two rounds of a worker at rest: at least one per check."""
-    return min(RESTING_S, look_s(timeout_s))
+    return min(RESTING_S, check_interval_s(timeout_s))

@@ -39,7 +39,7 @@ from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.status.banner import Farewell
 from sidecar.controller.status.explanations import Explanations
 from sidecar.controller.status.failure_book import FailureBook
-from sidecar.controller.status.overview import LOOK_S, Overview
+from sidecar.controller.status.overview import TICK_S, Overview
 from sidecar.controller.status.publisher import StatusPublisher
 from sidecar.controller.systemd import Systemd
 from sidecar.controller.workers.assignment import WorkerChoice
@@ -232,7 +232,7 @@ class Daemon:
         if self._listening is not None:
             self._control.listen(self._listening, lambda: self._answers.rules, self.changed)
         self._spawn(self._remind())
-        self._spawn(self._look())
+        self._spawn(self._tick())
         if self._systemd.watchdog_interval_s is not None:
             self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
         ready = self._spawn(self._announce(on_ready))
@@ -342,18 +342,18 @@ class Daemon:
                 log.warning("%s", self.cluster.error)
             self._failures.tick(self._loop.time() * 1e3)
 
-    async def _look(self) -> None:
+    async def _tick(self) -> None:
         lost = LostRunDir(self.run_dir, self.store.path, self._publish_all)
         idle = IdleWatch(self._loop.time())
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(TICK_S)
             timeout_s = self.config.number("daemon.idle_timeout_s")
             if idle.is_over(self._clients(), self.store.total(_ACCEPTED), timeout_s, self._loop.time()):
                 self.ask_stop(f"No client for {timeout_s:g} s (daemon.idle_timeout_s)")
                 return
             if self._overview.tick():
                 self.changed()
-            lost.look(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
+            lost.tick(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
 
     def _clients(self) -> int:
         """At least 1 while a worker is away: its clients come back."""
@@ -392,7 +392,7 @@ class Daemon:
         logging.getLogger().setLevel(config.text("log.level").upper())
         self.cluster.use(config)
         if self._control is not None:
-            self._control.look_at_keys()
+            self._control.check_keys()
         return await self._configure_workers()
 
     async def _configure_workers(self) -> list[str]:

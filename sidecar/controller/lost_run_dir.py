@@ -36,7 +36,7 @@ class LostRunDir:
         """The steps that a folder that was made again still needs."""
         self._fault = ""
 
-    def look(
+    def tick(
         self, *, control: ControlEndpoint | None, exporter: Exporter | None, workers: Iterable[WorkerProcess]
     ) -> None:
         """Called once a second. A step that fails is tried again at the next call."""

@@ -316,7 +316,7 @@ class _Service:
             sync=self.config.text("pool.sync"),
             workers=self.config.integer("daemon.workers"),
         )
-        store.spare_holders(killed)
+        store.exempt_holders(killed)
         log.info(
             "%s, for %s.", store.describe_pool(), counted(self.config.integer("daemon.workers"), "worker")
         )

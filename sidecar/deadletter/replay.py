@@ -142,7 +142,7 @@ class Replay:
         """How much of the files has been read: 0 to 1. Any thread."""
         return min(self._bytes_read / max(self._bytes, 1), 1.0)
 
-    def look(self) -> Tally:
+    def count(self) -> Tally:
         """Count the letters that would be sent. Changes nothing. Raises AnothersLetters."""
         check_may_replay(self._folder)
         self._begin()

@@ -328,7 +328,7 @@ class Exporter:
             "now_ms": time.time_ns() // 1_000_000,
             "host": socket.gethostname(),
             "history": self._history.to_json(),
-            "flows": self._flows.look(time.monotonic()),
+            "flows": self._flows.sample(time.monotonic()),
         }
         return HTTPStatus.OK, "application/json", _as_json(shown)
 

@@ -33,7 +33,7 @@ class Flows:
         self._topic_bytes: dict[str, int] = {}
         self._client_submissions: dict[tuple[int, int], int] = {}
 
-    def look(self, now_s: float) -> dict[str, Any]:
+    def sample(self, now_s: float) -> dict[str, Any]:
         """``topics`` and ``clients``, the busiest first, with rates since the last call; the first call gives none.
 
         A topic's bytes are those of its journal: with the headers of submissions, before compression. ``now_s`` is

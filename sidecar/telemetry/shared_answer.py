@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-LOOK_S: Final = 1.0
+SHARED_S: Final = 1.0
 """Requests for the page's state within this time get the same answer; other answers are shared only by concurrent
 requests.
 """
@@ -59,7 +59,7 @@ class SharedAnswer(Generic[Made]):
         now_s = self._now_s()
         if self._last is not None:
             made_s, made = self._last
-            if (is_crowded and now_s - made_s < LOOK_S) or not self._budget.allows(now_s):
+            if (is_crowded and now_s - made_s < SHARED_S) or not self._budget.allows(now_s):
                 return made
         before_s = self._cpu_s()
         made = self._make()

@@ -109,7 +109,7 @@ class Worker:
             config=config_of(ConnectionConfig, values),
             security=self._security,
             authenticator=self._authenticator,
-            says_first_refusal=True,  # the controller may still log in, since it gets a token sooner
+            logs_first_refusal=True,  # the controller may still log in, since it gets a token sooner
             clock=self._clock,
         )
         outside = Outside(

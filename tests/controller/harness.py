@@ -23,7 +23,7 @@ class FakeSlots:
     def __init__(self) -> None:
         self.left: set[int] = set()
         self.silent: set[int] = set()
-        self.spared: list[tuple[int, int]] = []
+        self.exempted: list[tuple[int, int]] = []
         self.on_look: Callable[[], None] = lambda: None
         self._beat = 0
         self._incarnation = 0
@@ -34,8 +34,8 @@ class FakeSlots:
     def has_content(self, slot: int) -> bool:
         return slot in self.left
 
-    def spare(self, slot: int, incarnation: int) -> None:
-        self.spared.append((slot, incarnation))
+    def exempt(self, slot: int, incarnation: int) -> None:
+        self.exempted.append((slot, incarnation))
 
     def heartbeat(self, slot: int) -> int:
         self.on_look()

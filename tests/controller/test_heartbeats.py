@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.common.heartbeat import MISSES_MAX, housekeeping_s, look_s, resting_s
+from sidecar.common.heartbeat import MISSES_MAX, check_interval_s, housekeeping_s, resting_s
 from sidecar.config.daemon_settings import DAEMON_SETTINGS
 
 (TIMEOUT,) = (each for each in DAEMON_SETTINGS if each.name == "daemon.heartbeat_timeout_s")
@@ -32,7 +32,7 @@ def most_misses(round_s: float, look_every_s: float, phase: float) -> int:
 def test_a_healthy_worker_never_seems_silent(
     round_of: Callable[[float], float], timeout_s: float, phase: float
 ) -> None:
-    assert most_misses(LATE * round_of(timeout_s), look_s(timeout_s), phase) < MISSES_MAX - 1
+    assert most_misses(LATE * round_of(timeout_s), check_interval_s(timeout_s), phase) < MISSES_MAX - 1
 
 
 def test_a_round_of_the_default_is_half_a_second() -> None:

@@ -16,9 +16,9 @@ from sidecar.common.processes import process_start_time
 from sidecar.controller.rundir.lock import (
     LOCK_RETRY_S,
     Holder,
-    look_at_lock,
-    release_run_dir_lock,
-    take_run_dir_lock,
+    lock_holder,
+    release_lock,
+    take_lock,
 )
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 
@@ -49,14 +49,14 @@ def me() -> Holder:
 
 
 def test_the_holder_is_named_until_it_lets_go(lock: Path) -> None:
-    assert look_at_lock(lock) is None
-    fd = take_run_dir_lock(lock)
+    assert lock_holder(lock) is None
+    fd = take_lock(lock)
     assert fd is not None
-    assert look_at_lock(lock) == me()
-    assert take_run_dir_lock(lock) is None
-    release_run_dir_lock(fd)
-    assert look_at_lock(lock) is None, "also while the process that had it lives on"
-    again = take_run_dir_lock(lock)
+    assert lock_holder(lock) == me()
+    assert take_lock(lock) is None
+    release_lock(fd)
+    assert lock_holder(lock) is None, "also while the process that had it lives on"
+    again = take_lock(lock)
     assert again is not None
     os.close(again)
     assert lock.exists()
@@ -92,16 +92,16 @@ def test_a_lock_file_half_written_is_no_error(
     lock: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sidecar.controller.rundir.lock.LOCK_RETRY_S", 0.0)
-    fd = take_run_dir_lock(lock)
+    fd = take_lock(lock)
     assert fd is not None
     os.ftruncate(fd, 0)
     os.pwrite(fd, text, 0)
-    found = look_at_lock(lock)
+    found = lock_holder(lock)
     assert found is not None and found.pid in {-1, 1}, "somebody holds it"
     with pytest.raises(RunDirError, match="held by"):
         RunDir(lock.parent).acquire()
     os.close(fd)
-    assert look_at_lock(lock) is None
+    assert lock_holder(lock) is None
 
 
 @pytest.mark.parametrize("left", [b"", b"999999999 1\n"], ids=["a new file", "the name of a dead daemon"])
@@ -109,7 +109,7 @@ def test_the_holder_is_named_though_it_has_only_just_taken_the_lock(
     lock: Path, left: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two daemons that start at once, one took the lock and has not written its name when the other looks."""
-    fd = take_run_dir_lock(lock)
+    fd = take_lock(lock)
     assert fd is not None
     named = os.pread(fd, 100, 0)
     os.ftruncate(fd, 0)
@@ -128,16 +128,16 @@ def test_a_daemon_of_before_is_seen_and_respected(lock: Path) -> None:
     ) as daemon:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == b"held\n"
-        found = look_at_lock(lock)
+        found = lock_holder(lock)
         assert found is not None and found.pid == daemon.pid
-        assert take_run_dir_lock(lock) is None
+        assert take_lock(lock) is None
         with pytest.raises(RunDirError, match=f"held by a daemon with pid {daemon.pid}"):
             RunDir(lock.parent).acquire()
         daemon.kill()
         os.waitid(os.P_PID, daemon.pid, os.WEXITED | os.WNOWAIT)
-        assert look_at_lock(lock) is None, "not reaped, and dead all the same"
+        assert lock_holder(lock) is None, "not reaped, and dead all the same"
     lock.write_text(f"{os.getpid()} 1\n")
-    assert look_at_lock(lock) is None
+    assert lock_holder(lock) is None
 
 
 def test_who_looks_as_before_does_for_a_moment_is_waited_for(lock: Path) -> None:
@@ -147,7 +147,7 @@ def test_who_looks_as_before_does_for_a_moment_is_waited_for(lock: Path) -> None
         fcntl.flock(looking, fcntl.LOCK_SH)
         end = threading.Timer(LOCK_RETRY_S / 10, fcntl.flock, (looking, fcntl.LOCK_UN))
         end.start()
-        fd = take_run_dir_lock(lock)
+        fd = take_lock(lock)
         end.join()
     assert fd is not None
     os.close(fd)

@@ -72,7 +72,7 @@ def test_a_folder_that_could_not_be_filled_is_filled_later(
     lost = LostRunDir(held, SEGMENT, publish)
 
     def look() -> None:
-        lost.look(control=None, exporter=None, workers=[])
+        lost.tick(control=None, exporter=None, workers=[])
 
     look()
     assert not caplog.text

@@ -10,7 +10,7 @@ import pytest
 from sidecar.controller.rundir.pool_check import topics_of
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.deadletter.salvage import Salvage
-from tests.controller.test_left_segment import leave, open_store
+from tests.controller.test_earlier_segment import leave, open_store
 from tests.tools import ROOT_USER, needs
 
 SOMEBODY = 12_345

@@ -99,7 +99,7 @@ async def test_a_silent_worker_is_ended_and_replaced(it: Harness) -> None:
     await it.until(lambda: len(it.joined) == 2)
     assert "killed by SIGABRT: it had been silent for" in it.supervisor.last_death
     assert it.supervisor.deaths.of(0)["restarts_by_cause"]["silent"] == 1
-    assert it.slots.spared == [(0, 1)]
+    assert it.slots.exempted == [(0, 1)]
 
 
 @with_harness(workers=2, heartbeat_timeout_s=0.6)
@@ -173,7 +173,7 @@ async def test_an_adoption_that_gets_on_has_all_the_time_it_needs(it: Harness) -
         assert not it.joined
         it.worker().signal(signal.SIGUSR1)
         await it.supervisor.wait_all_ready()
-    assert it.slots.spared == []
+    assert it.slots.exempted == []
 
 
 @with_harness("hangs at first", heartbeat_timeout_s=0.15)
@@ -184,7 +184,7 @@ async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Harness) ->
         it.slots.silent.clear()
         await it.until(lambda: it.joined)
     assert "killed by SIGABRT" in it.supervisor.last_death
-    assert it.slots.spared == [(0, 1)], "its slot says that we did it, and nobody's submission"
+    assert it.slots.exempted == [(0, 1)], "its slot says that we did it, and nobody's submission"
 
 
 @with_harness("asks")
@@ -218,7 +218,7 @@ async def test_a_drain_that_hangs_is_ended(it: Harness) -> None:
         await it.supervisor.stop()
     assert it.supervisor.alive == []
     assert it.left
-    assert it.slots.spared == [(0, 1)]
+    assert it.slots.exempted == [(0, 1)]
 
 
 def test_pinning_leaves_cpus_for_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,9 @@ def test_a_token_that_is_due_by_a_stepped_wall_clock_is_fetched() -> None:
         keeper = TokenKeeper(load_config(None, words, {}).values, handed.append, fetch=fetch)
         keeper.start()
         await until(lambda: len(handed) == 1)
-        keeper.look(time.time() * 1000)
+        keeper.tick(time.time() * 1000)
         assert not keeper._wanted.is_set()
-        keeper.look(time.time() * 1000 + 3_600_000)
+        keeper.tick(time.time() * 1000 + 3_600_000)
         await until(lambda: [each.token for each in handed] == ["t0", "t1"])
         keeper.close()
 

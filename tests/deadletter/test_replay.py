@@ -88,7 +88,7 @@ def test_killed_anywhere_only_the_chunk_under_way_is_sent_twice(tmp_path: Path, 
     assert twice == (dies_after % 3 if dies_after < 10 else 0)
     assert tally.in_doubt == (0 if dies_after == 10 else 1 if dies_after == 9 else 3)
     assert spool_files(tmp_path) == []
-    assert Replay(tmp_path).look().in_doubt == 0
+    assert Replay(tmp_path).count().in_doubt == 0
 
 
 def test_stopped_between_chunks_doubles_nothing(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_only_what_was_chosen(tmp_path: Path) -> None:
     topic = Topic()
     tally = Replay(tmp_path, wants=lambda letter: letter.topic == "payments").run(topic)
     assert (len(topic.taken), tally.left_out) == (2, 3)
-    assert Replay(tmp_path).look().of("orders").found == 3
+    assert Replay(tmp_path).count().of("orders").found == 3
 
 
 def test_poison_is_not_sent_again_unless_somebody_insists(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_poison_is_not_sent_again_unless_somebody_insists(tmp_path: Path) -> Non
 def test_a_look_changes_nothing(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    tally = Replay(tmp_path).look()
+    tally = Replay(tmp_path).count()
     assert (tally.total("found"), tally.files) == (3, 1)
     assert tally.of("orders").errors
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert Replay(tmp_path / "nothing").look().files == 0
+    assert Replay(tmp_path / "nothing").count().files == 0
 
 
 def test_lines_that_are_no_records_are_told_and_kept(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_outcomes_that_came_before_the_time_was_out_count(tmp_path: Path) -> Non
     assert again.taken == [b"1", b"3", b"4"]
     assert (tally.doubles, tally.in_doubt) == (2, 1), "the fifth was never sent: no doubt about that one"
     assert spool_files(tmp_path) == []
-    assert Replay(tmp_path).look().in_doubt == 0
+    assert Replay(tmp_path).count().in_doubt == 0
 
 
 def test_a_file_that_its_writer_closes_meanwhile_is_read_on_and_tidied(tmp_path: Path) -> None:

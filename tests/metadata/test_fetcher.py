@@ -417,16 +417,16 @@ def test_a_start_that_takes_long_is_said_before_an_attempt_has_failed(
             with socket.create_server(("127.0.0.1", 0)) as mute:
                 async with fetching([mute.getsockname()]) as (fetcher, told):
                     await until(lambda: bool(fetcher._links.slow_step(-1, float("inf"))))
-                    fetcher.say_slow_start()
+                    fetcher.log_slow_start()
                     assert told.errors == [], "not at once"
                     monkeypatch.setattr("sidecar.net.kafka.cluster_links.SILENT_MS", 0.0)
                     for _ in range(2):
-                        fetcher.say_slow_start()
+                        fetcher.log_slow_start()
                     (error,) = told.errors
                     assert "127.0.0.1 has accepted the connection and not answered yet" in error
                     fetcher.use(cluster.bootstrap(1), config_with(ConnectionConfig))
                     await until(lambda: told.errors[-1] == "")
-                    fetcher.say_slow_start()
+                    fetcher.log_slow_start()
                     assert told.errors[-1] == ""
 
     run(test)

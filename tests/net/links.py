@@ -36,7 +36,7 @@ class NotingLinks:
         self,
         security: LinkSecurity | None = None,
         authenticator: Authenticator | None = None,
-        says_first_refusal: bool = False,
+        logs_first_refusal: bool = False,
         **config: Any,
     ) -> None:
         self.states: list[tuple[int, bool, str | None]] = []
@@ -46,7 +46,7 @@ class NotingLinks:
             config=config_with(ConnectionConfig, **config),
             security=security or NotingLinks.usual or plaintext(),
             authenticator=authenticator,
-            says_first_refusal=says_first_refusal,
+            logs_first_refusal=logs_first_refusal,
             on_state=lambda *state: self.states.append(state),
             on_response=lambda link, correlation_id, body, now_ms: self.responses.append(
                 (correlation_id, body)

@@ -316,7 +316,7 @@ def test_a_refused_login_is_said_once(
     async def test() -> None:
         async with SaslBroker() as good, SaslBroker() as bad:
             bad.refuses = True
-            noting = NotingLinks(authenticator=Authenticator(VALUES), says_first_refusal=True)
+            noting = NotingLinks(authenticator=Authenticator(VALUES), logs_first_refusal=True)
             if is_good_one_there:
                 await noting.connect(node_of(good.port, id=2))
             noting.links.ready(node_of(bad.port))

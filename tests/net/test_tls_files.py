@@ -278,7 +278,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
     is_back = threading.Event()
     path = written(tmp_path / "ca.pem", tls_harness.ca.certificate_pem)
     real = os.stat
-    monkeypatch.setattr("sidecar.net.tls.tls_context.LOOK_S", 0.05)
+    monkeypatch.setattr("sidecar.net.tls.tls_context.CHECK_S", 0.05)
 
     def away(place: Any, **how: Any) -> os.stat_result:
         if place == path:

@@ -215,7 +215,7 @@ def test_many_pages_cost_one_look(segment: Segment, monkeypatch: pytest.MonkeyPa
         return len({answer.split('"now_ms": ')[1].split(",")[0] for answer in answers})
 
     assert looks() == 1
-    monkeypatch.setattr("sidecar.telemetry.shared_answer.LOOK_S", 0.0)
+    monkeypatch.setattr("sidecar.telemetry.shared_answer.SHARED_S", 0.0)
     monkeypatch.setattr("sidecar.telemetry.shared_answer.RENDER_BURST_S", float("inf"))
     assert looks() > 1
 

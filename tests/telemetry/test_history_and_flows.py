@@ -101,7 +101,7 @@ def test_rates_come_from_two_looks(segment: Segment) -> None:
     web.place_stream(2, 1)
     billing.place_stream(1, 0)
     flows = Flows(segment)
-    first = flows.look(100.0)
+    first = flows.sample(100.0)
     assert first["topic_count"] == first["client_count"] == 2
     assert not any("bytes_per_second" in each for each in first["topics"])
 
@@ -111,7 +111,7 @@ def test_rates_come_from_two_looks(segment: Segment) -> None:
     web.store_position(1, 30)
     web.store_position(2, 10)
     billing.store_position(1, 5)
-    shown = flows.look(102.0)
+    shown = flows.sample(102.0)
     assert [(each["topic"], each["bytes_per_second"], each["clients"]) for each in shown["topics"]] == [
         ("orders", 3520.0, 2),
         ("clicks", 32.0, 1),
@@ -121,11 +121,11 @@ def test_rates_come_from_two_looks(segment: Segment) -> None:
         for each in shown["clients"]
     ] == [("web", 7, 20.0, ["orders", "clicks"]), ("billing", 8, 2.5, ["orders"])]
     stale = Flows(segment, stale_s=10.0)
-    stale.look(100.0)
-    rates = ["bytes_per_second" in stale.look(at_s)["topics"][0] for at_s in (110.0, 120.1, 122.0)]
+    stale.sample(100.0)
+    rates = ["bytes_per_second" in stale.sample(at_s)["topics"][0] for at_s in (110.0, 120.1, 122.0)]
     assert rates == [True, False, True], "the mean of a long pause says nothing of now"
     web.release()
-    assert [each["client"] for each in flows.look(103.0)["clients"]] == ["billing"]
+    assert [each["client"] for each in flows.sample(103.0)["clients"]] == ["billing"]
 
 
 def test_the_busiest_are_shown_and_all_are_counted(segment: Segment) -> None:
@@ -136,7 +136,7 @@ def test_the_busiest_are_shown_and_all_are_counted(segment: Segment) -> None:
         table.open(0, f"topic-{number}")
         put_tail(table, number, 64 * number)
         client.place_stream(number, number)
-    shown = Flows(segment).look(1.0)
+    shown = Flows(segment).sample(1.0)
     assert (shown["topic_count"], len(shown["topics"])) == (SHOWN_MAX + 1, SHOWN_MAX)
     assert shown["topics"][0]["topic"] == f"topic-{SHOWN_MAX}"
     (web,) = shown["clients"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sidecar.telemetry.shared_answer import (
-    LOOK_S,
     RENDER_BURST_S,
     RENDER_SHARE,
+    SHARED_S,
     RenderBudget,
     SharedAnswer,
 )
@@ -57,7 +57,7 @@ def test_a_busy_machine_makes_no_answer_old() -> None:
 def test_those_who_ask_at_once_get_the_same_for_a_second() -> None:
     harness = Harness()
     assert [harness.ask(is_crowded=True) for _ in range(100)] == [1] * 100
-    harness.now_s += LOOK_S - 1e-6
+    harness.now_s += SHARED_S - 1e-6
     assert harness.ask(is_crowded=True) == 1
     harness.now_s += 2e-6
     assert harness.ask(is_crowded=True) == 2

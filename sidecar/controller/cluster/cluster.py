@@ -224,11 +224,11 @@ class Cluster:
             for broker_id, since_ms in self._fetcher.connected()
         )
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Called once a second: logs a start that takes long, and notices a token that is due by the wall clock."""
-        self._fetcher.say_slow_start()
+        self._fetcher.log_slow_start()
         if self._tokens is not None:
-            self._tokens.look(time.time() * 1e3)
+            self._tokens.tick(time.time() * 1e3)
 
     def refresh(self) -> None:
         """Ask the cluster again as soon as that is allowed."""

@@ -160,7 +160,7 @@ class MetadataFetcher:
         self.wake()
         return version
 
-    def say_slow_start(self) -> None:
+    def log_slow_start(self) -> None:
         """Before the very first answer: log a wait that has lasted SILENT_MS.
 
         Otherwise nothing would be logged until every address of bootstrap.servers has used its time to connect, 10 s

@@ -29,7 +29,7 @@ class TokenError(Exception):
 def fetch_token(values: Mapping[str, Any]) -> OAuthToken:
     """Ask the endpoint once. ``values``: resolved settings by name. Raises TokenError."""
     url = str(values["sasl.oauthbearer.token.endpoint.url"])
-    place = f"The token endpoint {url.partition('?')[0]}"
+    endpoint = f"The token endpoint {url.partition('?')[0]}"
     try:
         secret = read_secret(values, "sasl.oauthbearer.client.secret") or ""
         status, content_type, body = _post(url, values, secret)
@@ -37,15 +37,17 @@ def fetch_token(values: Mapping[str, Any]) -> OAuthToken:
         raise TokenError(str(error)) from None
     except TimeoutError:
         raise TokenError(
-            f"{place} did not answer in time (sasl.login.connect.timeout.ms, sasl.login.read.timeout.ms)."
+            f"{endpoint} did not answer in time (sasl.login.connect.timeout.ms, sasl.login.read.timeout.ms)."
         ) from None
     except ssl.SSLCertVerificationError as error:
         raise TokenError(
-            f"{place} shows a certificate that is not trusted ({error.verify_message}): see https.ca.location."
+            f"{endpoint} shows a certificate that is not trusted ({error.verify_message}): see https.ca.location."
         ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise TokenError(f"{place} does not answer: {clean(str(error)) or type(error).__name__}.") from None
-    return _token_of(place, status, content_type, body, values)
+        raise TokenError(
+            f"{endpoint} does not answer: {clean(str(error)) or type(error).__name__}."
+        ) from None
+    return _token_of(endpoint, status, content_type, body, values)
 
 
 def _post(url: str, values: Mapping[str, Any], secret: str) -> tuple[int, str, bytes]:
@@ -97,11 +99,11 @@ def _post(url: str, values: Mapping[str, Any], secret: str) -> tuple[int, str, b
 
 
 def _token_of(
-    place: str, status: int, content_type: str, body: bytes, values: Mapping[str, Any]
+    endpoint: str, status: int, content_type: str, body: bytes, values: Mapping[str, Any]
 ) -> OAuthToken:
     if len(body) > TOKEN_ANSWER_BYTES_MAX:
         raise TokenError(
-            f"{place} answers with over {TOKEN_ANSWER_BYTES_MAX >> 10} KiB, which is not a token."
+            f"{endpoint} answers with over {TOKEN_ANSWER_BYTES_MAX >> 10} KiB, which is not a token."
         )
     try:
         answer = json.loads(body)
@@ -111,13 +113,13 @@ def _token_of(
         words = (
             [answer.get(name) for name in ("error", "error_description")] if isinstance(answer, dict) else []
         )
-        said = ", ".join(clean(each) for each in words if isinstance(each, str))
-        raise TokenError(f"{place} refuses with HTTP status {status}{f' ({said})' if said else ''}.")
+        reason = ", ".join(clean(each) for each in words if isinstance(each, str))
+        raise TokenError(f"{endpoint} refuses with HTTP status {status}{f' ({reason})' if reason else ''}.")
     if not isinstance(answer, dict):
-        raise TokenError(f"{place} answers with {clean(content_type)}, and not with a token in JSON.")
+        raise TokenError(f"{endpoint} answers with {clean(content_type)}, and not with a token in JSON.")
     value = answer.get("access_token")
     if not isinstance(value, str) or not value:
-        raise TokenError(f"{place} answers without an access_token.")
+        raise TokenError(f"{endpoint} answers without an access_token.")
     lifetime_s = answer.get("expires_in")
     now_ms = time.time() * 1000
     expires_at_ms = None
@@ -125,8 +127,8 @@ def _token_of(
         expires_at_ms = now_ms + lifetime_s * 1000.0
     token = described_token(value, expires_at_ms, values)
     if token.expires_at_ms is None:
-        raise TokenError(f"{place} does not say when its token ends (expires_in, or the claim exp).")
-    return checked_token(token, f"{place} gave a token that")
+        raise TokenError(f"{endpoint} does not say when its token ends (expires_in, or the claim exp).")
+    return checked_token(token, f"{endpoint} gave a token that")
 
 
 def described_token(value: str, expires_at_ms: float | None, values: Mapping[str, Any]) -> OAuthToken:

@@ -73,7 +73,7 @@ class TokenKeeper:
         if self.message.token and token_fingerprint(self.message.token) == fingerprint:
             self._wanted.set()
 
-    def look(self, wall_ms: float) -> None:
+    def tick(self, wall_ms: float) -> None:
         """Fetch the next token if it is due by the wall clock, by which tokens end. Timers run behind it when it has
         stepped, or the machine was suspended. Called once a second.
         """

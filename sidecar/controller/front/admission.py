@@ -34,9 +34,9 @@ def assigned_endpoint(
     A stub may see the run directory under another path than the daemon, for example as a volume in its container. Over
     TCP it has its own name for this host, and needs only a port.
     """
-    place = tcp_address(config.text("daemon.listen"), 1 + index) if caller.key else None
-    if place is not None:
-        return f"tcp://:{place[1]}"
+    address = tcp_address(config.text("daemon.listen"), 1 + index) if caller.key else None
+    if address is not None:
+        return f"tcp://:{address[1]}"
     return endpoint.rpartition("/")[2] if takes_relative(fields) else endpoint
 
 

@@ -115,7 +115,7 @@ class ControlEndpoint:
         self._endpoint.listen_again()
         self._temporary.rename(self._path)
 
-    def look_at_keys(self) -> None:
+    def check_keys(self) -> None:
         """Check whether the key file has changed, even when no client connects."""
         if self._door is not None:
             self._door.look()

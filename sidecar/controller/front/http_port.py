@@ -20,16 +20,16 @@ from sidecar.net.stubs.listener import listen_at
 from sidecar.telemetry.exporter import BACKLOG, Exporter
 
 
-class PlaceTaken(RunDirError):
+class AddressTaken(RunDirError):
     """Another process listens there."""
 
     @classmethod
     def of(cls, error: OSError, sentence: str) -> RunDirError:
-        """``sentence`` as a PlaceTaken, or as a plain RunDirError when ``error`` has another cause."""
+        """``sentence`` as an AddressTaken, or as a plain RunDirError when ``error`` has another cause."""
         return cls(sentence) if error.errno == errno.EADDRINUSE else RunDirError(sentence)
 
 
-def unix_place(listen: str, run_dir: Path) -> Path | None:
+def unix_socket_path(listen: str, run_dir: Path) -> Path | None:
     """The path of ``unix:PATH``, relative to the run directory; None for a port."""
     path = unix_path(listen)
     return None if path is None else run_dir / path
@@ -41,12 +41,12 @@ class HttpPort:
     def __init__(self, values: Mapping[str, Any], run_dir: Path) -> None:
         """Raises RunDirError with a sentence when the TLS files cannot be used."""
         self._listen = str(values["http.listen"])
-        self._path = unix_place(self._listen, run_dir)
+        self._path = unix_socket_path(self._listen, run_dir)
         self._token = _TokenFile(values).allows if values["http.token.file"] else None
         self._tls = None if self._path is not None else _tls(values)
 
     def open(self) -> Exporter:
-        """Open the address. Raises PlaceTaken or another RunDirError."""
+        """Open the address. Raises AddressTaken or another RunDirError."""
         try:
             if self._path is not None:
                 return Exporter(bind_path(str(self._path)), allows=self._token)
@@ -54,7 +54,7 @@ class HttpPort:
             assert address is not None, "checked with the configuration"
             return Exporter(_bind_port(*address), tls=self._tls, allows=self._token)
         except OSError as error:
-            raise PlaceTaken.of(
+            raise AddressTaken.of(
                 error,
                 f"http.listen = {self._listen} cannot be used ({error.strerror or error}): "
                 "choose another address, or port 0 for any free one.",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.config.rules import parse_address, tcp_address
-from sidecar.controller.front.http_port import HttpPort, PlaceTaken, unix_place
+from sidecar.controller.front.http_port import AddressTaken, HttpPort, unix_socket_path
 from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.net.stubs.tcp_listen import Listening, listen_on
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sidecar.config.settings import SidecarConfig
     from sidecar.telemetry.exporter import Exporter
 
-Place = tuple[str, int]
+Address = tuple[str, int]
 
 
 class Listeners:
@@ -45,14 +45,14 @@ class Listeners:
         if self._http is not None and self.exporter is None:
             try:
                 self.exporter = self._http.open()
-            except PlaceTaken:
+            except AddressTaken:
                 if not self._holds_http(held):
                     raise
         listen = self._config.text("daemon.listen")
         if listen and self.listening is None:
             try:
                 self.listening = self._listen(listen)
-            except PlaceTaken:
+            except AddressTaken:
                 if not _holds(held, tcp_address(listen)):
                     raise
 
@@ -63,7 +63,7 @@ class Listeners:
 
     def _holds_http(self, held: Mapping[str, Any]) -> bool:
         listen = self._config.text("http.listen")
-        path, theirs = unix_place(listen, self._run_dir), unix_place(_text(held, "http"), Path())
+        path, theirs = unix_socket_path(listen, self._run_dir), unix_socket_path(_text(held, "http"), Path())
         if path is None:
             return _holds(held, parse_address(listen))
         return theirs is not None and theirs.resolve() == path.resolve()
@@ -72,38 +72,38 @@ class Listeners:
         try:
             return Listening(listen_on(listen), self._config.text("daemon.curve_key_file"))
         except OSError as error:
-            raise PlaceTaken.of(
+            raise AddressTaken.of(
                 error,
                 f"daemon.listen = {listen} cannot be opened ({error.strerror or error}): choose another host or port.",
             ) from None
 
 
-def _holds(held: Mapping[str, Any], wanted: Place | None) -> bool:
+def _holds(held: Mapping[str, Any], wanted: Address | None) -> bool:
     """Whether a socket of that daemon prevents another from listening at the address."""
     return wanted is not None and any(
-        place[1] == wanted[1] and _overlap(place[0], wanted[0]) for place in _places(held)
+        address[1] == wanted[1] and _overlap(address[0], wanted[0]) for address in _addresses(held)
     )
 
 
-def _places(held: Mapping[str, Any]) -> Iterator[Place]:
+def _addresses(held: Mapping[str, Any]) -> Iterator[Address]:
     """All addresses of a daemon: its HTTP port, and those of daemon.listen, one per worker after the first."""
     http = parse_address(_text(held, "http").removeprefix("https://"))
     if http is not None:
         yield http
     workers = held.get("workers")
     for offset in range(1 + (len(workers) if isinstance(workers, list) else 0)):
-        place = tcp_address(_text(held, "listen"), offset)
-        if place is not None:
-            yield place
+        address = tcp_address(_text(held, "listen"), offset)
+        if address is not None:
+            yield address
 
 
 def _overlap(one: str, other: str) -> bool:
     """Whether two names or addresses of this host share an address, or one of them means all addresses."""
-    first, second = _addresses(one), _addresses(other)
+    first, second = _numeric_addresses(one), _numeric_addresses(other)
     return bool(first & second) or any(each.is_unspecified for each in first | second)
 
 
-def _addresses(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _numeric_addresses(host: str) -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from sidecar.controller.rundir.left_log import LeftLog
+from sidecar.controller.rundir.earlier_log import EarlierLog
 from sidecar.controller.rundir.own_files import NotOurs, check_file
 from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.shm.private_files import close_to_others
@@ -31,7 +31,7 @@ class EarlierSegment(NamedTuple):
 
 
 def find_segment(
-    path: Path, left_log: LeftLog, *, is_recorded: bool, is_usual: bool
+    path: Path, earlier_log: EarlierLog, *, is_recorded: bool, is_usual: bool
 ) -> EarlierSegment | None:
     """The segment at ``path`` if it has content. An empty one is removed, and an unreadable one renamed.
 
@@ -48,10 +48,15 @@ def find_segment(
             segment = Segment.attach(fd)
         except SegmentError as error:
             _put_away(
-                path, fd, error, is_recorded=is_recorded, is_usual=is_usual, is_logged=left_log.replaces(path)
+                path,
+                fd,
+                error,
+                is_recorded=is_recorded,
+                is_usual=is_usual,
+                is_logged=earlier_log.replaces(path),
             )
             return None
-        if left_log.overrules(segment):
+        if earlier_log.overrules(segment):
             segment.close()
             return None
         segment.begin_boot()
@@ -59,7 +64,7 @@ def find_segment(
             keep = True
             return EarlierSegment(segment, path, fd)
         segment.close()
-        left_log.clear()
+        earlier_log.clear()
         _check_name(path, fd)
         path.unlink(missing_ok=True)
         return None

@@ -22,7 +22,7 @@ LOCK_RETRY_S: Final = 1.0
 """How long to retry while no daemon is named. An older version that only reads holds the lock for a moment. A daemon
 that starts at the same moment takes the lock before it writes its name over that of a dead one.
 """
-_LOOK_S: Final = 0.01
+_POLL_S: Final = 0.01
 _TEXT_BYTES: Final = 48
 
 
@@ -34,7 +34,7 @@ class Holder(NamedTuple):
     start_time: int
 
 
-def take_run_dir_lock(path: Path) -> int | None:
+def take_lock(path: Path) -> int | None:
     """Take the lock. Returns the descriptor that holds it until it is closed; None when a daemon has it. Raises
     OSError.
     """
@@ -43,10 +43,10 @@ def take_run_dir_lock(path: Path) -> int | None:
     try:
         until_s = time.monotonic() + LOCK_RETRY_S
         while not _try_both(fd):
-            if _lives(look_at_lock(path)) or time.monotonic() > until_s:
+            if _lives(lock_holder(path)) or time.monotonic() > until_s:
                 os.close(fd)
                 return None
-            time.sleep(_LOOK_S)  # flock has no timeout
+            time.sleep(_POLL_S)  # flock has no timeout
         text = f"{os.getpid()} {process_start_time(os.getpid())}"
         os.pwrite(fd, text.encode().ljust(_TEXT_BYTES) + b"\n", 0)
     except BaseException:
@@ -56,7 +56,7 @@ def take_run_dir_lock(path: Path) -> int | None:
     return fd
 
 
-def release_run_dir_lock(fd: int) -> None:
+def release_lock(fd: int) -> None:
     """Release the lock and clear the name in the file. The file stays, as deleting it would race."""
     # On a file system that has become read-only, close() still releases the lock.
     with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def release_run_dir_lock(fd: int) -> None:
     os.close(fd)
 
 
-def look_at_lock(path: Path) -> Holder | None:
+def lock_holder(path: Path) -> Holder | None:
     """The holder; None if there is none. Raises PermissionError when this user may not read it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from sidecar.controller.rundir.earlier_log import EarlierLog, check_free_space, check_is_on_disk
 from sidecar.controller.rundir.earlier_segment import EarlierSegment, find_segment, remove_overruled
-from sidecar.controller.rundir.left_log import LeftLog, check_place, check_room
 from sidecar.controller.rundir.published import read_json
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore, describe
@@ -41,7 +41,7 @@ def open_segment(
     it. Raises RunDirError with a sentence for the user, for example for lack of space or another daemon's file.
     """
     if sync == _LOGGED:
-        check_place(configured_path)
+        check_is_on_disk(configured_path)
     opening = _Opening(run_dir, size, configured_path, instance_id, sync, workers)
     opening.log_lost_segment()
     found = opening.find()
@@ -71,7 +71,7 @@ class _Opening:
         )
         before = read_json(run_dir.files.segment_json)
         self._recorded = Path(before["path"]) if before and isinstance(before.get("path"), str) else None
-        self._own_log = LeftLog(configured_path)
+        self._own_log = EarlierLog(configured_path)
         self._old_log = _log_of_earlier_path(self._recorded, self._path)
         is_old = self._old_log is not None and not self._own_log.has_entries
         self._left_log = self._old_log if is_old and self._old_log is not None else self._own_log
@@ -147,7 +147,9 @@ class _Opening:
         segment = self._create()
         try:
             if self._is_logged:
-                check_room(self._configured_path, segment.page_count * segment.page_bytes, self._workers)
+                check_free_space(
+                    self._configured_path, segment.page_count * segment.page_bytes, self._workers
+                )
             _publish(self._run_dir, self._path)
         except RunDirError:
             segment.close()
@@ -187,17 +189,17 @@ def _publish(run_dir: RunDir, path: Path) -> None:
         ) from None
 
 
-def _log_of_earlier_path(recorded: Path | None, path: Path) -> LeftLog | None:
+def _log_of_earlier_path(recorded: Path | None, path: Path) -> EarlierLog | None:
     """The log of the previous daemon if its ``pool.path`` was another one. It must not be restored a second time if
     that path is configured again.
     """
     if recorded is None or recorded == path or memory_file_system(recorded):
         return None
-    found = LeftLog(str(recorded))
+    found = EarlierLog(str(recorded))
     return found if found.has_entries else None
 
 
-def _end_log(log_: LeftLog, segment: Segment) -> None:
+def _end_log(log_: EarlierLog, segment: Segment) -> None:
     """End a log that no worker continues, after its records have reached the segment's disk."""
     segment.flush()
     log_.clear()

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sidecar.controller.rundir.earlier_log import check_folder, check_free_space, check_is_on_disk
 from sidecar.controller.rundir.earlier_segment import open_ours
-from sidecar.controller.rundir.left_log import check_folder, check_place, check_room
 from sidecar.controller.rundir.run_dir import RunDirError
 from sidecar.shm.accept_log import accept_log_folder
 from sidecar.shm.chain_table import ChainTable
@@ -45,9 +45,9 @@ def check_pool(config: SidecarConfig, segment: Path | None) -> None:
     log_folder = accept_log_folder(pool_path)
     check_folder(log_folder)
     if config.text("pool.sync") == "accept":
-        check_place(pool_path)
+        check_is_on_disk(pool_path)
         if not Folder(log_folder).names():  # existing logs already have their room
-            check_room(pool_path, memory_bytes, config.integer("daemon.workers"))
+            check_free_space(pool_path, memory_bytes, config.integer("daemon.workers"))
 
 
 def _check_memory(

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 HAND_OVER_SIGNAL: Final = signal.SIGUSR2
 ANSWER_S: Final = 3.0
 """How long it may take to end its workers and release the run directory."""
-LOOK_S: Final = 0.001
+POLL_S: Final = 0.001
 
 
 class Predecessor:
@@ -84,21 +84,21 @@ class Predecessor:
     async def end(self) -> None:
         """End the predecessor and hold the run directory. On return neither it nor its workers write any more."""
         asked_s = time.monotonic()
-        stands_still = process_state(self.pid) in {"T", "t"}
-        if not stands_still:
+        is_stopped = process_state(self.pid) in {"T", "t"}
+        if not is_stopped:
             with contextlib.suppress(ProcessLookupError):
                 self._signal()
         while not self._run_dir.try_acquire():
-            if stands_still or time.monotonic() - asked_s > ANSWER_S:
+            if is_stopped or time.monotonic() - asked_s > ANSWER_S:
                 log.warning(
                     "The previous daemon (pid %d) %s; it is killed.",
                     self.pid,
-                    "is stopped" if stands_still else f"has not released the run dir within {ANSWER_S:g} s",
+                    "is stopped" if is_stopped else f"has not released the run dir within {ANSWER_S:g} s",
                 )
                 kill_and_wait(self._pidfd, self.pid)
                 self._run_dir.acquire()
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         log.info("Took over from pid %d in %.0f ms.", self.pid, (time.monotonic() - asked_s) * 1000)
 
     def close(self) -> None:

@@ -15,9 +15,9 @@ from client_stub.contract.run_dir import LOCK_FILE, default_run_dir, not_permitt
 from client_stub.contract.wire import IPC_PATH_BYTES_MAX, LONGEST_SOCKET, TCP_PREFIX
 from sidecar.common.processes import process_start_time, process_state
 from sidecar.controller.rundir.lock import (
-    look_at_lock,
-    release_run_dir_lock,
-    take_run_dir_lock,
+    lock_holder,
+    release_lock,
+    take_lock,
 )
 from sidecar.controller.rundir.own_files import NotOurs, check_entries, check_folder
 from sidecar.controller.rundir.published import DAEMON_JSON_MODE, PublishedFiles, read_json
@@ -123,7 +123,7 @@ class RunDir:
                     os.chown(self.path, -1, self._folder_group)
             self._name_loose(self.check_ours())
             found = self.path.stat()
-            lock = take_run_dir_lock(self.path / LOCK_FILE)
+            lock = take_lock(self.path / LOCK_FILE)
         except OSError as error:
             raise RunDirError(
                 f"Run dir {self.path} cannot be used ({error.strerror}): choose another with --run-dir."
@@ -250,14 +250,14 @@ class RunDir:
         daemon.json.
         """
         try:
-            held = look_at_lock(self.path / LOCK_FILE)
+            held = lock_holder(self.path / LOCK_FILE)
         except PermissionError:
             return self._published_pid()
         return None if held is None else held.pid
 
     def holder_start_time(self) -> int | None:
         """The start time of the process that ``holder`` returns, as that process wrote it; None if unknown."""
-        held = look_at_lock(self.path / LOCK_FILE)
+        held = lock_holder(self.path / LOCK_FILE)
         return None if held is None or held.pid < 0 else held.start_time
 
     def _published_pid(self) -> int | None:
@@ -299,7 +299,7 @@ class RunDir:
                 log.error(
                     "Run dir %s cannot be cleared (%s): the next start does it.", self.path, error.strerror
                 )
-        release_run_dir_lock(self._lock_fd)
+        release_lock(self._lock_fd)
         self._lock_fd = None
 
     def _taken_sentence(self) -> str:

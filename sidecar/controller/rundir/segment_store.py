@@ -76,14 +76,14 @@ class SegmentStore:
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat
 
-    def spare(self, slot: int, incarnation: int) -> None:
+    def exempt(self, slot: int, incarnation: int) -> None:
         self.segment.slot(slot).spared = incarnation
 
-    def spare_holders(self, slots: Iterable[int]) -> None:
+    def exempt_holders(self, slots: Iterable[int]) -> None:
         """Note in these slots that their holders were killed by us, before that could be noted."""
         for slot in slots:
             if self.segment.is_slot_prepared(slot):
-                self.spare(slot, self.segment.slot(slot).incarnation)
+                self.exempt(slot, self.segment.slot(slot).incarnation)
 
     def total(self, name: str) -> int:
         """A counter, summed over all slots."""

@@ -44,7 +44,7 @@ class _Broker:
     bad_since_ms: float = 0.0
     next_line_ms: float = 0.0
     departed_ms: float | None = None
-    cluster_says_it: bool = False
+    is_cluster_error: bool = False
     """Whether it cannot be reached because no broker can."""
     rows: list[BrokerRow] = field(default_factory=list)
 
@@ -103,13 +103,13 @@ class BrokerBook:
                 if state in BAD and broker.shown not in BAD and broker.logged not in BAD:
                     broker.bad_since_ms = since_ms
                 broker.shown, broker.since_ms = state, since_ms
-            broker.cluster_says_it = error != "" and error == cluster_error
+            broker.is_cluster_error = error != "" and error == cluster_error
         for broker in self._brokers.values():
             blamed = self.blamed(broker.node.id)
             if blamed is not None:
                 broker.last_error += f" It may wait for broker {blamed}, which is down."
             # Then the line about the cluster reports it for all brokers.
-            is_said = broker.cluster_says_it
+            is_said = broker.is_cluster_error
             if not broker.is_as_logged and broker.shown is not BrokerState.CONNECTING and not is_said:
                 self._write(broker, now_ms)
 
@@ -211,7 +211,7 @@ class BrokerBook:
         silent = self._brokers.get(broker_id)
         if silent is None or silent.shown is not BrokerState.SILENT:
             return None
-        down = [each for each in self._all() if each.shown is BrokerState.DOWN and not each.cluster_says_it]
+        down = [each for each in self._all() if each.shown is BrokerState.DOWN and not each.is_cluster_error]
         return next((each.node.id for each in down if silent.since_ms < each.since_ms + IN_SYNC_MS), None)
 
     def bad_words(self, brokers: Collection[int]) -> str:

@@ -41,7 +41,7 @@ class ClockWatch:
             self._shown = [each for each in self._shown if now_ms - each[0] < SHOWN_MS]
         if late_ms >= STALL_MS_MIN:
             self.stalled_ms += late_ms
-            self._say(
+            self._log(
                 now_ms,
                 f"The controller did not run for {late_ms / 1e3:.0f} s: the machine was stopped, or the "
                 "controller alone and the workers continued.",
@@ -49,7 +49,7 @@ class ClockWatch:
         if abs(step_ms) >= STEP_MS_MIN:
             self.steps += 1
             way = "forward" if step_ms > 0 else "back"
-            self._say(
+            self._log(
                 now_ms,
                 f"The wall clock has stepped {way} by {abs(step_ms) / 1e3:,.0f} s. No deadline depends on it, but "
                 "records that bring no timestamp get it; look at the host's time service.",
@@ -59,6 +59,6 @@ class ClockWatch:
     def notices(self) -> list[str]:
         return [text for _, text in self._shown]
 
-    def _say(self, now_ms: float, text: str) -> None:
+    def _log(self, now_ms: float, text: str) -> None:
         log.warning("%s", text)
         self._shown.append((now_ms, f"{moment(self._wall_ms)}: {text}"))

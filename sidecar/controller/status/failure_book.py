@@ -63,7 +63,7 @@ class FailureBook:
         """Add a worker's report and log due lines. ``wall_ms`` is Unix time, ``now_ms`` monotonic."""
         for row in rows:
             known = classify(row.code)
-            topic = masked(self._place_of(row.topic, row.count))
+            topic = masked(self._counted_as(row.topic, row.count))
             pair = self._pairs.get((topic, known.name))
             if pair is None:
                 pair = self._pairs[topic, known.name] = _Pair(topic, known.name, first_ms=wall_ms)
@@ -112,7 +112,7 @@ class FailureBook:
             for pair in latest
         ]
 
-    def _place_of(self, topic: str, count: int) -> str:
+    def _counted_as(self, topic: str, count: int) -> str:
         """The topic, or OTHER. The topics that fail most have their own counts, whatever order they came in."""
         if not topic:
             return OTHER

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sidecar.controller.cluster.cluster import Cluster
     from sidecar.controller.rundir.segment_store import SegmentStore
 
-LOOK_S: Final = 1.0
+TICK_S: Final = 1.0
 """The interval of :meth:`Overview.tick`."""
 LATE_MS: Final = 2_000.0
 """A tick that comes later than this finds reports that are old, as after SIGCONT of a stopped daemon."""
@@ -61,14 +61,14 @@ class Overview:
         self._conditions.worker_left(worker)
 
     def tick(self) -> bool:
-        """Called once per LOOK_S, as ages grow and brokers come back without a report. Returns True when status shows
+        """Called once per TICK_S, as ages grow and brokers come back without a report. Returns True when status shows
         something that changes with time.
         """
         now_ms = self._clock.now_ms()
-        if self._clock_watch.tick(now_ms, self._clock.timestamp_ms(), LOOK_S * 1e3) >= LATE_MS:
+        if self._clock_watch.tick(now_ms, self._clock.timestamp_ms(), TICK_S * 1e3) >= LATE_MS:
             self._conditions.distrust(now_ms + CATCH_UP_MS)
         has_expired = self._certificates.tick([Expiry(*each) for each in self._cluster.expiries], time.time())
-        self._cluster.look()
+        self._cluster.tick()
         self._judge()
         was_shown = self._is_shown
         self._is_shown = self._conditions.is_eventful or bool(self._clock_watch.notices())

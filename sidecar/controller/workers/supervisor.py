@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from sidecar.common.control import Configure, Configured, ControlMessage, Drain, Drained, Ready, Stop, Warm
-from sidecar.common.heartbeat import look_s
+from sidecar.common.heartbeat import check_interval_s
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.controller.event_wait import happens_within
 from sidecar.controller.rundir.segment_store import SegmentStore
@@ -80,7 +80,7 @@ class Supervisor:
         self._worker_slots = list(worker_slots)
         """Index → slot. From index ``workers`` on, they only finish the records of a dead daemon."""
         self._cpus = choose_cpus(workers, cpus)
-        self._look_s = look_s(heartbeat_timeout_s)
+        self._check_interval_s = check_interval_s(heartbeat_timeout_s)
         self._backoff_max_ms = restart_backoff_max_ms
         self._slots = slots
         self._setup = setup
@@ -215,7 +215,7 @@ class Supervisor:
                 identity,
                 self.standbys.take(),
                 cpu=self._cpus[index % len(self._cpus)] if self._cpus else None,
-                spare=partial(self._slots.spare, slot, incarnation),
+                exempt=partial(self._slots.exempt, slot, incarnation),
                 on_message=self.on_message,
                 on_ended=self._worker_ended,
             )
@@ -305,9 +305,9 @@ class Supervisor:
     async def _watch_heartbeats(self) -> None:
         while not self._is_stopping:
             before = self._loop.time()
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_interval_s)
             # If this loop itself was delayed (a stopped machine, a full CPU), a worker's silence means nothing.
-            if self._loop.time() - before > 1.5 * self._look_s:
+            if self._loop.time() - before > 1.5 * self._check_interval_s:
                 continue
             for worker in self.alive:
                 try:

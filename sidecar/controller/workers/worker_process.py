@@ -57,11 +57,11 @@ class WorkerProcess:
         standby: StandbyWorker,
         *,
         cpu: int | None,
-        spare: Callable[[], None],
+        exempt: Callable[[], None],
         on_message: Callable[[WorkerProcess, ControlMessage], None],
         on_ended: Callable[[WorkerProcess], None],
     ) -> None:
-        """``cpu``: the CPU to pin it to. ``spare`` notes in the worker's slot that we end it."""
+        """``cpu``: the CPU to pin it to. ``exempt`` notes in the worker's slot that we end it."""
         self.identity = identity
         self.state = WorkerState.STARTING
         self.cpu = cpu
@@ -80,7 +80,7 @@ class WorkerProcess:
         self.missed_heartbeats = 0
         self.last_heartbeat = -1
         self._standby = standby
-        self._spare = spare
+        self._exempt = exempt
         self._on_message = on_message
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
@@ -157,7 +157,7 @@ class WorkerProcess:
         its death.
         """
         if self.exit_code is None:
-            self._spare()
+            self._exempt()
             self.signal(number)
 
     def signal(self, number: signal.Signals) -> None:

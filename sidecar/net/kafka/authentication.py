@@ -243,7 +243,7 @@ class SessionRenewal:
         held_ms = min((each.deadline_ms for each in self.held), default=inf)
         return min(held_ms, self._session.next_due_ms(now_ms))
 
-    def look(self, now_ms: float) -> None:
+    def tick(self, now_ms: float) -> None:
         """Begin a renewal that is due, and close the link if it takes longer than a held request may wait. Call after
         time has passed, an answer has come, or credentials have changed.
         """

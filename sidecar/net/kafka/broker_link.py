@@ -328,7 +328,7 @@ class BrokerLink:
         if late is not None and not self.is_closed:
             self.close(f"{self.node} did not answer {ApiKey(late.api_key).name} within the request timeout.")
         elif self._renewal is not None and not self.is_closed:
-            self._renewal.look(now_ms)
+            self._renewal.tick(now_ms)
 
     def refuse(self, reason: str) -> None:
         """Close the link because the broker refuses the login."""
@@ -477,7 +477,7 @@ class BrokerLink:
                 if self.is_closed:
                     return
             if self._renewal is not None and self._renewal.is_holding:
-                self._renewal.look(now_ms)
+                self._renewal.tick(now_ms)
             if count < RECEIVE_BYTES:
                 return
 

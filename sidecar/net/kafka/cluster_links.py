@@ -53,7 +53,7 @@ class ClusterLinks:
     ``on_state(node_id, connected, error)``: True when a link has become ready; False when a link was lost or an
     attempt failed, with a sentence that says why (None if it was closed normally here). All requests in flight on that
     link are lost then. ``on_response(link, correlation_id, body, now_ms)``: answers to ``BrokerLink.send_buffers``.
-    ``says_first_refusal``: log a refused login even if no broker is connected.
+    ``logs_first_refusal``: log a refused login even if no broker is connected.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ClusterLinks:
         on_state: OnState = _ignore_state,
         on_response: OnResponse = _ignore_response,
         authenticator: Authenticator | None = None,
-        says_first_refusal: bool = False,
+        logs_first_refusal: bool = False,
         clock: MonotonicClock | None = None,
         random: Callable[[], float] = random_module.random,
     ) -> None:
@@ -84,8 +84,8 @@ class ClusterLinks:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
         self._is_closed = False
-        self._says_first_refusal = says_first_refusal
-        self._said: set[int] = set()
+        self._logs_first_refusal = logs_first_refusal
+        self._logged: set[int] = set()
         """Brokers whose connection failure was logged."""
         self._authenticator = authenticator
         if authenticator is not None:
@@ -218,7 +218,7 @@ class ClusterLinks:
     def _link_ready(self, link: BrokerLink) -> None:
         self._states.ready(link.node.id)
         self.connected[link.node.id] = link
-        self._said.discard(link.node.id)
+        self._logged.discard(link.node.id)
         self._schedule(link.last_used_ms + self._max_idle_ms(link.node.id))
         self._on_state(link.node.id, True, None)
 
@@ -233,18 +233,18 @@ class ClusterLinks:
             self._states.disconnected(node_id, self._clock.now_ms(), error, is_refused=link.is_refused)
             log.debug("Link to %s lost: %s", link.node, error)
             if link.has_tls_failed or link.is_refused:
-                self._say_refused(link, error)
+                self._log_refused(link, error)
         self._on_state(node_id, False, error)
 
-    def _say_refused(self, link: BrokerLink, error: str) -> None:
+    def _log_refused(self, link: BrokerLink, error: str) -> None:
         """Log why one broker cannot be connected to, once until it is connected. If no broker answers, the controller
         logs that.
         """
-        if link.node.id in self._said:
+        if link.node.id in self._logged:
             return
-        is_first = self._says_first_refusal and link.is_refused and not self._said
+        is_first = self._logs_first_refusal and link.is_refused and not self._logged
         if is_first or self.connected:
-            self._said.add(link.node.id)
+            self._logged.add(link.node.id)
             log.warning("%s", error)
 
     def _credentials_changed(self) -> None:

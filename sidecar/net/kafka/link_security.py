@@ -20,11 +20,11 @@ from sidecar.net.tls.tls_errors import PLAINTEXT_PORT, closed_phrase, tls_phrase
 from sidecar.net.tls.tls_files import TlsFault
 
 HANDSHAKE_BYTES: Final = 64 << 10
-PEER_LOOK_INTERVAL_MS: Final = 60_000.0
+PEER_CHECK_INTERVAL_MS: Final = 60_000.0
 """Minimum interval in ms of extra connections to a broker whose certificate was refused, made only to read it for the
 error text.
 """
-PEER_LOOK_S: Final = 1.0
+PEER_CHECK_S: Final = 1.0
 """Timeout in seconds of such a connection, so that the error is reported even if it hangs."""
 
 
@@ -79,7 +79,7 @@ class LinkSecurity:
             self._note_end(tls, node)
             return TlsTransport(sock, tls, incoming, outgoing, explain)
         except ssl.SSLCertVerificationError as error:
-            peer = await self._look_at(sock, node)
+            peer = await self._fetch_certificate(sock, node)
             phrase = verification_phrase(error, node.host, peer, datetime.now(UTC))
             raise SecurityError(f"TLS failed: {phrase}") from error
         except ssl.SSLError as error:
@@ -106,11 +106,11 @@ class LinkSecurity:
             return "it closed the connection before it answered; is this a port with TLS or SASL (security.protocol)?"
         return f"TLS failed: {closed_phrase(has_certificate=self._contexts.has_certificate)}"
 
-    async def _look_at(self, refused: socket.socket, node: Node) -> Certificate | None:
+    async def _fetch_certificate(self, refused: socket.socket, node: Node) -> Certificate | None:
         """Fetch the broker's certificate by a separate connection; None if that fails."""
         now_ms = self._clock.now_ms()
         read_ms, peer = self._peers.get(node[1:3], (float("-inf"), None))
-        if now_ms - read_ms < PEER_LOOK_INTERVAL_MS:
+        if now_ms - read_ms < PEER_CHECK_INTERVAL_MS:
             return peer
         peer = None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -118,7 +118,7 @@ class LinkSecurity:
         context.verify_mode = ssl.CERT_NONE
         with contextlib.suppress(OSError, ValueError), socket.socket(refused.family) as sock:
             sock.setblocking(False)
-            async with asyncio.timeout(PEER_LOOK_S):
+            async with asyncio.timeout(PEER_CHECK_S):
                 await asyncio.get_running_loop().sock_connect(sock, refused.getpeername())
                 tls, _, _ = await _shake_hands(sock, context, node.host)
             der = tls.getpeercert(binary_form=True)

@@ -27,8 +27,8 @@ from sidecar.net.tls.tls_files import (
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0
-"""How long a connection waits for a look at the files. Then it takes the context of the last reading."""
+CHECK_S: Final = 1.0
+"""How long a connection waits for a check of the files. Then it takes the context of the last reading."""
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -136,10 +136,10 @@ class TlsContexts:
         self._fault: TlsFault | None = None
         self._renewal: tuple[tuple[object, ...], asyncio.Future[None]] | None = None
         """(signature of the files, the reading of them): the last reading."""
-        self._look: tuple[int, asyncio.Future[tuple[object, ...]]] | None = None
-        """(number of changes, the look at the files): the last look."""
+        self._check: tuple[int, asyncio.Future[tuple[object, ...]]] | None = None
+        """(number of changes, the check of the files): the last check."""
         self._is_stuck = False
-        """Whether the last look did not end in time."""
+        """Whether the last check did not end in time."""
         self.has_certificate = False
         self.expiries: list[tuple[str, float]] = []
         """(description, Unix time of expiry) of the certificates in use."""
@@ -152,7 +152,7 @@ class TlsContexts:
     async def current(self) -> ssl.SSLContext:
         """The context for the present files. Raises TlsFault if there is none and there was none before."""
         values = self._values
-        signature = await self._look_at_files(values)
+        signature = await self._files_state(values)
         if signature is None:
             assert self._context is not None
             return self._context
@@ -168,16 +168,16 @@ class TlsContexts:
             raise self._fault
         return self._context
 
-    async def _look_at_files(self, values: Mapping[str, Any]) -> tuple[object, ...] | None:
+    async def _files_state(self, values: Mapping[str, Any]) -> tuple[object, ...] | None:
         """Their signature. None if a mount that is away keeps it, and there is a context to go on with."""
         changes = self._changes
-        if self._look is None or self._look[0] != changes or self._look[1].done():
+        if self._check is None or self._check[0] != changes or self._check[1].done():
             # Off the loop: on a mount that is away stat() does not return.
             looking = in_daemon_thread(partial(signature_of, values), "tls-look")
-            self._look = changes, asyncio.ensure_future(looking)
-        look = self._look[1]
-        await asyncio.wait([look], timeout=None if self._context is None else LOOK_S)
-        if not look.done():
+            self._check = changes, asyncio.ensure_future(looking)
+        check = self._check[1]
+        await asyncio.wait([check], timeout=None if self._context is None else CHECK_S)
+        if not check.done():
             if not self._is_stuck:
                 log.warning(
                     "The files of ssl.* cannot be checked: a mount does not answer. Connections continue with what was "
@@ -187,7 +187,7 @@ class TlsContexts:
             return None
         self._is_stuck = False
         # With the count of changes: settings may change while a thread reads, and still name the same files.
-        return (changes, *look.result())
+        return (changes, *check.result())
 
     async def _renew(self, values: Mapping[str, Any], signature: tuple[object, ...]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""LeftLog: the accept logs that an earlier daemon left beside ``pool.path``, and whether they are needed.
+"""EarlierLog: the accept logs that an earlier daemon left beside ``pool.path``, and whether they are needed.
 
 As long as the host has not crashed, the segment has everything. The logs are needed when the host has crashed (the
 segment is from another boot), or when the segment is gone or cannot be read.
@@ -33,7 +33,7 @@ FILES_PER_WORKER = 2
 """The file that is written to, and a spare one for when it is full."""
 
 
-class LeftLog:
+class EarlierLog:
     """The logs beside one ``pool.path``; none without a path. Raises RunDirError with one sentence."""
 
     def __init__(self, pool_path: str) -> None:
@@ -144,7 +144,7 @@ def check_folder(path: Path) -> None:
     close_folder_to_others(path)
 
 
-def check_place(pool_path: str) -> None:
+def check_is_on_disk(pool_path: str) -> None:
     """Check that the pool is on a disk, as ``pool.sync = accept`` needs one. Raises RunDirError."""
     kind = memory_file_system(Path(pool_path))
     if kind:
@@ -154,7 +154,7 @@ def check_place(pool_path: str) -> None:
         )
 
 
-def check_room(pool_path: str, pool_bytes: int, workers: int) -> None:
+def check_free_space(pool_path: str, pool_bytes: int, workers: int) -> None:
     """Check that there is room for the first files of the workers. Raises RunDirError."""
     folder = accept_log_folder(pool_path)
     needed = FILES_PER_WORKER * workers * accept_log_file_bytes(pool_bytes)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sidecar.controller.rundir import left_log
+from sidecar.controller.rundir import earlier_log
 from sidecar.controller.rundir.opening import PoolSize, open_segment
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.controller.rundir.segment_store import SegmentStore
@@ -234,7 +234,7 @@ def test_a_place_without_room_or_disk_is_refused(place: Path, monkeypatch: pytes
     assert memory_file_system(Path("/dev/shm/x/y")) == "tmpfs"
     assert memory_file_system(place) == ""
     full = SimpleNamespace(f_bavail=10, f_frsize=4096)
-    monkeypatch.setattr(left_log.os, "statvfs", lambda path: full)
+    monkeypatch.setattr(earlier_log.os, "statvfs", lambda path: full)
     with pytest.raises(RunDirError, match=r"0 MiB free.*begins with 2 MiB: make room"):
         open_store(place)
     assert not (place / "pool").exists()
