@@ -10,6 +10,9 @@ import pytest
 from client_stub.pipeline import progress as module
 from client_stub.pipeline.progress import Counts, RunProgress
 from client_stub.pipeline.report import Sample
+
+pytest.importorskip("pyspark")  # not installed for make quick
+
 from client_stub.spark.write_report import TaskProgress, TaskWritten
 
 
