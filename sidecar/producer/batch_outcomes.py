@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.producer.request_room import RequestRoom
+    from sidecar.producer.request_capacity import RequestCapacity
     from sidecar.protocol.produce import PartitionResult
 
 log = logging.getLogger(__name__)
@@ -80,9 +80,9 @@ class BatchOutcomes:
     __slots__ = (
         "_accumulator",
         "_backoff",
+        "_capacity",
         "_config",
         "_ids",
-        "_room",
         "_split_ms",
         "_splits_log",
         "completed",
@@ -99,12 +99,12 @@ class BatchOutcomes:
         accumulator: RecordAccumulator,
         ids: ProducerIds,
         backoff: ExponentialBackoff,
-        room: RequestRoom,
+        capacity: RequestCapacity,
     ) -> None:
         self._config = config
         self._accumulator = accumulator
         self._ids = ids
-        self._room = room
+        self._capacity = capacity
         self._backoff = backoff
         self._split_ms = 0.0
         self._splits_log = SparseLog(log, lambda: self._split_ms)
@@ -149,7 +149,7 @@ class BatchOutcomes:
             is_in_doubt = batch.has_sequence and batch.may_be_in_log
             if batch.last_chance is not None:
                 self.fail(batch, *batch.last_chance, now_ms)
-            elif is_in_doubt and not self._room.has_room_for_halves(self.splits):
+            elif is_in_doubt and not self._capacity.has_capacity_for_halves(self.splits):
                 # The halves would have no descriptor before they are sent. A successor of this worker would then take
                 # their records for unsent ones. A retry of the whole batch needs no new descriptor.
                 self._try_again(batch, now_ms)

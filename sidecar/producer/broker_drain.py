@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.producer.request_room import RequestRoom
+    from sidecar.producer.request_capacity import RequestCapacity
 
 
 BULK_BESIDE: Final = 2
@@ -57,13 +57,13 @@ class BrokerDrain:
 
     __slots__ = (
         "_batches",
+        "_capacity",
         "_config",
         "_counts",
         "_in_flight",
         "_latency",
         "_next_lane",
         "_quick_ms",
-        "_room",
         "_schedule",
         "_under_way",
         "_was_quick",
@@ -76,7 +76,7 @@ class BrokerDrain:
         batches: BatchDrain,
         *,
         in_flight: InFlightRequests,
-        room: RequestRoom,
+        capacity: RequestCapacity,
         latency: BrokerLatency,
         counts: SenderCounts,
     ) -> None:
@@ -85,7 +85,7 @@ class BrokerDrain:
         self._under_way = accumulator.incomplete.under_way
         self._batches = batches
         self._in_flight = in_flight
-        self._room = room
+        self._capacity = capacity
         self._latency = latency
         self._counts = counts
         self._next_lane: defaultdict[int, int] = defaultdict(int)
@@ -105,7 +105,7 @@ class BrokerDrain:
         """
         poll_again = False
         broker = broker_of(node_id)
-        in_flight, room = self._in_flight, self._room
+        in_flight, capacity = self._in_flight, self._capacity
         schedule = self._schedule
         lines, max_request_size = schedule.ready[node_id], self._config.max_request_size
         # Are quick batches and a backlog ready? Then they take turns, or use one connection each.
@@ -116,12 +116,14 @@ class BrokerDrain:
         if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
             is_apart, poll_again = is_crowded, True
         takes_turns = is_crowded and not is_apart
-        places = in_flight.room(node_id) if node_id in in_flight.by_node else in_flight.room_at_rest
-        if places <= 0:
+        requests_left = (
+            in_flight.capacity(node_id) if node_id in in_flight.by_node else in_flight.capacity_at_rest
+        )
+        if requests_left <= 0:
             return self._is_full(node_id, links, now_ms, effects) or poll_again
         # Lanes take turns too, each with one request at a time.
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
-        while lanes_left and places > 0:
+        while lanes_left and requests_left > 0:
             lane = lanes_left.pop(0)
             if not lines[lane] and not lines[QUICK + lane]:
                 continue
@@ -129,14 +131,14 @@ class BrokerDrain:
             if takes_turns and quick is None:
                 poll_again |= self._is_full(node_id, links, now_ms, effects)
                 continue
-            # Take batches within the room that there is.
-            is_first = places == in_flight.room_at_rest or not in_flight.has_unsent(node_id)
-            most_bytes, new_batches = room.limits(self._under_way[broker], is_first=is_first)
+            # Take batches within the capacity that there is.
+            is_first = requests_left == in_flight.capacity_at_rest or not in_flight.has_unsent(node_id)
+            most_bytes, new_batches = capacity.limits(self._under_way[broker], is_first=is_first)
             if new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
                     poll_again = True  # the earlier effects may give descriptors to halves, or free some
                 else:
-                    new_batches = room.new_batches_of_stuck()
+                    new_batches = capacity.new_batches_of_stuck()
             batches = self._batches.take(
                 node_id,
                 lane,
@@ -154,7 +156,7 @@ class BrokerDrain:
                 continue
             request = self._request(node_id, lane, batches, now_ms)
             effects.append(SendProduce(node_id, request))
-            places -= 1
+            requests_left -= 1
             lanes_left.append(lane)
             if is_crowded or is_apart:
                 self._note_quick(request, node_id == broker if is_apart else quick)
@@ -167,8 +169,8 @@ class BrokerDrain:
     ) -> ProduceRequest:
         """Make the request of these batches, with its buffer. It counts as in flight."""
         request = self._in_flight.begin(node_id, lane, batches[0].queue.acks, batches, now_ms)
-        request.buffer = self._room.buffers.take(request.size_bytes)
-        self._room.promised += request.new_batches
+        request.buffer = self._capacity.buffers.take(request.size_bytes)
+        self._capacity.promised += request.new_batches
         self._next_lane[node_id] = LANES_FROM[lane][1]
         if self._latency.is_on:
             self._latency.drained(broker_of(node_id))
@@ -186,9 +188,9 @@ class BrokerDrain:
         if quick is not None and not lines[QUICK * quick + lane]:
             return True
         if lacks_descriptors:
-            self._room.lack_descriptors()
+            self._capacity.lack_descriptors()
         if is_first and self._batches.held_back_bytes:
-            self._room.wait(node_id, self._batches.held_back_bytes)
+            self._capacity.wait(node_id, self._batches.held_back_bytes)
         return False
 
     def _note_quick(self, request: ProduceRequest, is_quick: bool | None) -> None:
@@ -199,7 +201,7 @@ class BrokerDrain:
                 self._quick_ms[broker_of(request.node_id)] = request.created_ms
 
     def _is_full(self, node_id: int, links: LinkView, now_ms: float, effects: list[Effect]) -> bool:
-        """The connection has no room for another request now. True: polling again finds the second connection."""
+        """The connection has no capacity for another request now. True: polling again finds the second connection."""
         self._latency.blocked(broker_of(node_id), now_ms)
         return node_id == broker_of(node_id) and self._widen(node_id, links, effects)
 

@@ -9,7 +9,7 @@ from sidecar.common.backoff import ExponentialBackoff
 from sidecar.producer.broker_memory import BrokerMemory
 from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.record_accumulator import RecordAccumulator
-from sidecar.producer.request_room import Descriptors, RequestBufferPool, RequestRoom
+from sidecar.producer.request_capacity import Descriptors, RequestBufferPool, RequestCapacity
 from sidecar.producer.sender import Sender
 
 if TYPE_CHECKING:
@@ -49,5 +49,7 @@ class Core(NamedTuple):
         buffers = RequestBufferPool(
             max_request_size=config.max_request_size, limit_bytes=request_buffers_bytes
         )
-        sender = Sender(config, accumulator, ids, room=RequestRoom(buffers, descriptors), backoff=backoff)
+        sender = Sender(
+            config, accumulator, ids, capacity=RequestCapacity(buffers, descriptors), backoff=backoff
+        )
         return cls(ids, accumulator, buffers, sender)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sidecar.producer.producer_batch import ProducerBatch
-    from sidecar.producer.request_room import RequestBuffer
+    from sidecar.producer.request_capacity import RequestBuffer
 
 UNSENT_PER_NODE_MAX = 2
 """One request partly written and one prepared behind it. More would only hold request buffers."""
@@ -98,14 +98,14 @@ class ProduceRequest:
 class InFlightRequests:
     """Requests by connection, oldest first. An ended request is removed, which is how late answers are recognised."""
 
-    __slots__ = ("_ids", "_max_per_node", "_timeout_ms", "by_node", "next_deadline_ms", "room_at_rest")
+    __slots__ = ("_ids", "_max_per_node", "_timeout_ms", "by_node", "capacity_at_rest", "next_deadline_ms")
 
     def __init__(self, max_per_node: int, *, timeout_ms: float) -> None:
         self._max_per_node = max_per_node
         self._timeout_ms = timeout_ms
         self._ids = count(1)
-        self.room_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
-        """:meth:`room` of a connection with nothing in flight. Others reach it only if all their requests are sent."""
+        self.capacity_at_rest = min(UNSENT_PER_NODE_MAX, max_per_node)
+        """:meth:`capacity` of a connection with nothing in flight. Others reach it only if all requests are sent."""
         self.by_node: dict[int, dict[int, ProduceRequest]] = {}
         """By connection and id. A connection with nothing in flight is not here."""
         self.next_deadline_ms = inf
@@ -113,13 +113,13 @@ class InFlightRequests:
         one.
         """
 
-    def room(self, node_id: int) -> int:
+    def capacity(self, node_id: int) -> int:
         """Number of further requests the connection may be given now. Limits: max.in.flight.requests unanswered ones,
         and ``UNSENT_PER_NODE_MAX`` requests that the kernel has not taken completely.
         """
         requests = self.by_node.get(node_id)
         if requests is None:
-            return self.room_at_rest
+            return self.capacity_at_rest
         unsent = 0
         for request in requests.values():
             unsent += not request.sent

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
-    from sidecar.producer.request_room import RequestRoom
+    from sidecar.producer.request_capacity import RequestCapacity
     from sidecar.protocol.produce import PartitionResult
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Sender:
         accumulator: RecordAccumulator,
         ids: ProducerIds,
         *,
-        room: RequestRoom,
+        capacity: RequestCapacity,
         backoff: ExponentialBackoff,
     ) -> None:
         self._config = config
@@ -82,9 +82,9 @@ class Sender:
         self._timers = accumulator.schedule.timers
         self._incomplete = accumulator.incomplete
         self._ids = ids
-        self.room = room
+        self.capacity = capacity
         self._wants_identity = config.enable_idempotence
-        self._outcomes = BatchOutcomes(config, accumulator, ids, backoff, room)
+        self._outcomes = BatchOutcomes(config, accumulator, ids, backoff, capacity)
         self.counts = self._outcomes.counts
         self.in_flight = self._in_flight = InFlightRequests(
             config.max_in_flight_requests_per_connection, timeout_ms=config.request_timeout_ms
@@ -111,7 +111,7 @@ class Sender:
             accumulator,
             BatchDrain(accumulator.lanes, accumulator.schedule, accumulator.incomplete),
             in_flight=self._in_flight,
-            room=room,
+            capacity=capacity,
             latency=self._latency,
             counts=self.counts,
         )
@@ -141,15 +141,15 @@ class Sender:
                 del self._muted_until_ms[node_id]
         if schedule.widened:
             self._drain.narrow(now_ms)
-        # Requests to the brokers with something ready, within the room that there is.
+        # Requests to the brokers with something ready, within the capacity that there is.
         has_decided = bool(effects)
         ready = [node_id for node_id, its in schedule.ready.items() if any(its)]
-        room = self.room
-        room.is_shared = len(snapshot.nodes) > 1
+        capacity = self.capacity
+        capacity.is_shared = len(snapshot.nodes) > 1
         # Each split runs before the requests, and takes one descriptor more than it gives back.
-        room.promised, self._outcomes.splits = self._outcomes.splits, 0
-        if room.lacks_descriptors or room.waiting:
-            room.begin_poll(ready)
+        capacity.promised, self._outcomes.splits = self._outcomes.splits, 0
+        if capacity.lacks_descriptors or capacity.waiting:
+            capacity.begin_poll(ready)
         if self._latency.is_on:
             self._note_latency(ready, now_ms)
         for node_id in ready:
@@ -163,7 +163,7 @@ class Sender:
             if self._drain.send_to(node_id, links, now_ms, effects, has_decided=has_decided):
                 self._wake_now = True
         self._relief_ms = inf
-        if room.waiting:
+        if capacity.waiting:
             self._relieve(links, now_ms, effects)
         self._outcomes.effects = []
         return effects
@@ -195,8 +195,8 @@ class Sender:
     def next_wakeup_ms(self) -> float:
         """Monotonic ms at which :meth:`poll` must be called even if no event happens; infinity if never.
 
-        Work that waits for an event (an answer, a link, room for a request, metadata) does not count: the driver polls
-        after events.
+        Work that waits for an event (an answer, a link, capacity for a request, metadata) does not count: the driver
+        polls after events.
         """
         if self._wake_now or self._outcomes.effects or self._outcomes.completed or self._outcomes.hints:
             return 0.0
@@ -263,14 +263,14 @@ class Sender:
         that have one may go even when no others may.
         """
         self._schedule.touch(queue, now_ms)
-        if self.room.lacks_descriptors:
+        if self.capacity.lacks_descriptors:
             self._wake_now = True
 
-    def look_for_descriptors(self) -> bool:
+    def check_descriptors(self) -> bool:
         """Whether to poll again after the effects of a poll, for instance because they freed descriptors that batches
         wait for.
         """
-        if self.room.has_freed_descriptors:
+        if self.capacity.has_freed_descriptors:
             self._wake_now = True
         return self._wake_now
 
@@ -295,7 +295,7 @@ class Sender:
                 if batch.state is not BatchState.DONE:
                     batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
             self._outcomes.settled(request.batches, now_ms)
-        # The connection has room again, which matters only if something is ready.
+        # The connection has capacity again, which matters only if something is ready.
         if request.acks == 0 or any(map(any, self._schedule.ready.values())):
             self._wake_now = True
         return self._wake_now

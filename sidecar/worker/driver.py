@@ -214,7 +214,7 @@ class Driver:
         if self._endings.finished_chains:
             self._pages.give_back(now_ms)
             if self._express.changing:
-                self._express.look()
+                self._express.check_changing()
         if self._pool.waiters or self._accumulator.schedule.is_exhausted:
             self._pages.serve_waiters(now_ms)
         if self._commit is not None:
@@ -225,8 +225,8 @@ class Driver:
             later_ms = outboxes.next_due_ms if outboxes.later else NEVER_MS
         if self._drain.has_begun:
             self._drain.step(now_ms)
-        if sender.room.lacks_descriptors:
-            sender.look_for_descriptors()
+        if sender.capacity.lacks_descriptors:
+            sender.check_descriptors()
         due_ms, timed_ms = sender.next_wakeup_ms, self._holds.next_timed_ms
         due_ms = timed_ms if timed_ms < due_ms else due_ms
         due_ms = later_ms if later_ms < due_ms else due_ms

@@ -199,7 +199,7 @@ class Explainer:
 
     def _words(self, batch: ProducerBatch, cause: WaitCause, broker: int, state: str, now_ms: float) -> str:
         if cause is WaitCause.QUEUED:
-            if not self._sender.in_flight.room(broker):
+            if not self._sender.in_flight.capacity(broker):
                 return f"as many requests as may be at broker {broker} have no answer yet"
             return batch.queue.waiting_for()
         if cause is WaitCause.THROTTLED:

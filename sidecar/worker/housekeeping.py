@@ -12,7 +12,7 @@ from sidecar.worker.gauges import Gauges
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
     from sidecar.producer.core import Core
-    from sidecar.producer.request_room import RequestBufferPool
+    from sidecar.producer.request_capacity import RequestBufferPool
     from sidecar.worker.drain import WorkerDrain
     from sidecar.worker.host import Host
     from sidecar.worker.outcomes.dead_letters import DeadLetters
@@ -102,7 +102,7 @@ class Housekeeping:
         if self._commit is not None:
             self._commit.note_endings()
         self._report(now_ms)
-        if self._sender.room.lacks_descriptors and self._sender.look_for_descriptors():
+        if self._sender.capacity.lacks_descriptors and self._sender.check_descriptors():
             self._turns.wake()  # a client that was given up held some
 
     def _check_clients(self, now_ms: float) -> None:

@@ -81,9 +81,9 @@ class PageReturns:
         """Let streams that were held by a share continue, here and in other workers, once enough pages were given
         back.
         """
-        if not self._shares.look_is_due:
+        if not self._shares.check_is_due:
             return
-        self._shares.looked()
+        self._shares.checked()
         if self._holds.share_held:
             self._holds.shares_freed(now_ms)
         if self._shares.others_wait():

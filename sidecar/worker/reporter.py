@@ -107,12 +107,12 @@ class Reporter:
         self._next_ms, self._had_metadata = now_ms + REPORT_MS, has_metadata
         if not has_metadata and self._ignorant_since_ms is None:
             self._ignorant_since_ms = now_ms
-        condition = self._look(now_ms)
+        condition = self._condition(now_ms)
         if condition != self._last:
             self._last = condition
             self._host.send_control(condition)
 
-    def _look(self, now_ms: float) -> Condition:
+    def _condition(self, now_ms: float) -> Condition:
         snapshot = self._cache.current
         brokers = self.brokers(snapshot, now_ms)
         streams = tuple(islice(self._holds.held, 10 * ROWS_MAX))

@@ -350,7 +350,7 @@ class Worker:
     def _spool_poison(self, letters: list[Undelivered]) -> None:
         """Also write the set-aside records to the dead-letter spool, for investigation."""
         if letters:
-            self.run_beside(partial(_append, self._spool, letters), _say_not_spooled)
+            self.run_beside(partial(_append, self._spool, letters), _log_not_spooled)
 
     def _on_pool_wake(self) -> None:
         assert self._own_wake_fd is not None
@@ -365,7 +365,7 @@ def _append(spool: SpoolWriter, letters: list[Undelivered]) -> None:
     spool.append(letters)
 
 
-def _say_not_spooled(error: BaseException | None) -> None:
+def _log_not_spooled(error: BaseException | None) -> None:
     if error is not None:
         log.error("Poison records could not be written to the dead-letter spool: %s", error)
 

@@ -15,7 +15,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.outbox.delivery import BulkDelivery
-from sidecar.producer.request_room import DESCRIPTORS_RESERVED
+from sidecar.producer.request_capacity import DESCRIPTORS_RESERVED
 from sidecar.shm.layout import DESCRIPTORS_MAX
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker

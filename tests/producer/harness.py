@@ -17,7 +17,7 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.producer.request_room import DESCRIPTORS_RESERVED
+from sidecar.producer.request_capacity import DESCRIPTORS_RESERVED
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.protocol.produce import PartitionResult
 from sidecar.shm import layout
@@ -202,7 +202,7 @@ class Core:
             else:
                 self._give_buffer(request)
                 self.sender.on_request_sent(request, self.now_ms)
-        self.sender.look_for_descriptors()
+        self.sender.check_descriptors()
         return requests
 
     def _prepare(self, request: ProduceRequest) -> bool:

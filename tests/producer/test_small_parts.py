@@ -13,7 +13,7 @@ from sidecar.common.errors import Code, classify
 from sidecar.config.rules import config_of
 from sidecar.producer.config import ProducerConfig
 from sidecar.producer.in_flight import InFlightRequests
-from sidecar.producer.request_room import RequestBuffer, RequestBufferPool
+from sidecar.producer.request_capacity import RequestBuffer, RequestBufferPool
 from sidecar.producer.throttle_times import SAMPLE_MS, ThrottleTimes
 from tests.configs import DEFAULTS, config_with
 
@@ -26,9 +26,9 @@ def test_request_buffers_are_bounded_and_reused() -> None:
     assert first is not None
     assert second is not None
     assert pool.take(1) is None
-    assert pool.room_bytes() == 0
+    assert pool.free_bytes_max() == 0
     pool.give(first)
-    assert pool.room_bytes() == MIB
+    assert pool.free_bytes_max() == MIB
     assert pool.take(MIB) is first
     with pytest.raises(AssertionError, match="given back twice"):
         pool.give(second)
@@ -50,7 +50,7 @@ def test_what_room_there_is_said_to_be_can_be_taken() -> None:
         pool = RequestBufferPool(max_request_size=max_request_size, limit_bytes=5 * max_request_size)
         lent: list[RequestBuffer] = []
         for _ in range(300):
-            room, spare = pool.room_bytes(), pool.room_bytes(reserve_requests=1)
+            room, spare = pool.free_bytes_max(), pool.free_bytes_max(reserve_requests=1)
             assert spare <= room
             size = spare if rng.random() < 0.5 else room
             buffer = pool.take(min(size, max_request_size)) if size else None
@@ -58,7 +58,7 @@ def test_what_room_there_is_said_to_be_can_be_taken() -> None:
             if buffer is not None:
                 lent.append(buffer)
                 if size == spare:
-                    assert pool.room_bytes() >= max_request_size, "the reserve is left"
+                    assert pool.free_bytes_max() >= max_request_size, "the reserve is left"
             while lent and rng.random() < 0.6:
                 pool.give(lent.pop(rng.randrange(len(lent))))
 
@@ -73,7 +73,7 @@ def test_one_request_of_any_size_is_lent_a_buffer_when_no_other_has_one() -> Non
     assert len(large.view) == 5 * MIB
     assert pool.free_bytes == 0
     assert pool.take(1) is None
-    assert pool.room_bytes() == 0
+    assert pool.free_bytes_max() == 0
     pool.give(large)
     assert (pool.taken_bytes, pool.free_bytes) == (0, 0), "no other request would use it again"
     small = pool.take(1)

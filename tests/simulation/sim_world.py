@@ -113,7 +113,7 @@ class SimWorld(SimShell):
                 self.carry_out(effect)
             if self.dies():
                 continue
-            self.sender.look_for_descriptors()
+            self.sender.check_descriptors()
             if self.sender.next_wakeup_ms > self.now_ms:
                 self.check_bounds()
                 return

@@ -72,7 +72,7 @@ class ExpressHarness(SlotHarness):
     def settle_all(self) -> None:
         for _ in range(200):
             self.turn()
-            self.express.look()
+            self.express.check_changing()
             if self.sender.is_idle:
                 return
         raise AssertionError("the backlog does not end")

@@ -41,7 +41,7 @@ class PowerDisk:
         self.steps: list[tuple[Any, ...]] = []
         self.fail_sync = 0
         """Error number that the next sync raises; 0: none."""
-        self.room_bytes: int | None = None
+        self.free_bytes_max: int | None = None
         """How much new files may take; None: any amount."""
 
     # --- DiskFolder -----------------------------------------------------------------------------------------
@@ -55,10 +55,10 @@ class PowerDisk:
     def create(self, name: str, size: int) -> _PowerFile:
         if name in self._files:
             raise FileExistsError(errno.EEXIST, "File exists")
-        if self.room_bytes is not None:
-            if size > self.room_bytes:
+        if self.free_bytes_max is not None:
+            if size > self.free_bytes_max:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            self.room_bytes -= size
+            self.free_bytes_max -= size
         self.do("making", name, size)
         self.do("made", name)
         return _PowerFile(self, name, size)
@@ -67,8 +67,8 @@ class PowerDisk:
         return _PowerFile(self, name, len(self._files[name].durable))
 
     def remove(self, name: str) -> None:
-        if self.room_bytes is not None:
-            self.room_bytes += len(self._files[name].durable)
+        if self.free_bytes_max is not None:
+            self.free_bytes_max += len(self._files[name].durable)
         self.do("remove", name)
 
     # --- the record -----------------------------------------------------------------------------------------

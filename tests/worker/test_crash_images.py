@@ -184,7 +184,7 @@ def test_after_a_failed_sync_nothing_is_accepted_any_more(
 def test_a_full_disk_accepts_again_when_it_has_room(tmp_path: Path) -> None:
     disk = PowerDisk()
     harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
-    disk.room_bytes = 0
+    disk.free_bytes_max = 0
     number = 0
     while not harness.commit.refusal:
         number += 1
@@ -195,7 +195,7 @@ def test_a_full_disk_accepts_again_when_it_has_room(tmp_path: Path) -> None:
     assert harness.counters.get("accept_log_errno") == errno.ENOSPC
     told = harness.told["a"]
     assert told < number
-    disk.room_bytes = 1 << 20
+    disk.free_bytes_max = 1 << 20
     harness.settle()
     harness.settle()
     assert harness.told["a"] == number and not harness.commit.refusal

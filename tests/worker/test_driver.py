@@ -276,7 +276,7 @@ def drained(port_harness: DriverHarness) -> list[int]:
 
 
 def test_request_buffers_that_nothing_uses_go_back_while_others_are_used(port_harness: DriverHarness) -> None:
-    buffers = port_harness.driver._sender.room.buffers
+    buffers = port_harness.driver._sender.capacity.buffers
     trim = port_harness.rooms.housekeeping._trim
     lent = [buffers.take(1_000) for _ in range(8)]
     for buffer in lent:

@@ -87,11 +87,11 @@ def test_a_quiet_client_with_records_in_bulk_is_held_until_they_ended(harness: E
     harness.pile_up()
     assert not harness.submit(QUIET, b"q1")
     assert harness.sessions_of[QUIET].streams[1].hold_cause is HoldCause.EXPRESS
-    harness.express.look()
+    harness.express.check_changing()
     assert harness.is_held(QUIET), "its record has not ended"
     while harness.is_held(QUIET):
         harness.turn()
-        harness.express.look()
+        harness.express.check_changing()
     assert not harness.express.changing
     assert harness.submit(QUIET, b"q1")
     assert harness.express_values == [b"q1"]
@@ -111,7 +111,7 @@ def test_it_goes_on_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_o
     harness.holds.timed_due(harness.now_ms)
     assert not harness.is_held(QUIET)
     assert harness.submit(QUIET, b"q1") and harness.submit(QUIET, b"q2")
-    harness.express.look()
+    harness.express.check_changing()
     assert not harness.express.changing
     assert not harness.express_values
     harness.broker.is_silent = False
@@ -146,7 +146,7 @@ def test_a_client_may_be_held_again_after_a_hold_that_was_short(harness: Express
     assert not harness.submit(QUIET, b"q1")
     while harness.is_held(QUIET):
         harness.turn()
-        harness.express.look()
+        harness.express.check_changing()
     assert harness.sessions_of[QUIET].streams[1].change_again_ms == 0.0
     harness.settle_all()
 
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_while_it_is_held_is_forgotten(harness: ExpressHarn
     harness.pile_up()
     assert not harness.submit(QUIET, b"q1")
     harness.holds.forget(harness.sessions_of[QUIET])
-    harness.express.look()
+    harness.express.check_changing()
     assert not harness.express.changing
     harness.settle_all()
 

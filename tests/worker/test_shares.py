@@ -207,9 +207,9 @@ def test_what_another_worker_gives_back_lets_held_streams_go_on(harnesses: MakeH
     assert one.fill("unknown one") > 0  # holds the rest of the share
     two.outboxes.sent.clear()
     assert not two.submit("unknown three")
-    assert not one.shares.look_is_due
+    assert not one.shares.check_is_due
     one.settle("unknown one", one.queues["unknown one"].chain.live_entries)
-    assert one.shares.look_is_due and one.shares.others_wait(), "the other worker is to be rung"
+    assert one.shares.check_is_due and one.shares.others_wait(), "the other worker is to be rung"
     # A quarter of the share must be free before a held stream goes on: it has its own to give, too.
     two.settle("unknown two", PAGES // 4)
     two.holds.shares_freed(NOW)
@@ -222,12 +222,12 @@ def test_a_little_that_goes_back_rings_nobody(harnesses: MakeHarnesses) -> None:
     one.fill("unknown one")
     one.fill("unknown one more")
     assert not two.submit("unknown two")
-    one.shares.looked()
+    one.shares.checked()
     few = int(PAGES * LOOK_SHARE) - 1
     one.settle("unknown one", few)
-    assert not one.shares.look_is_due
+    assert not one.shares.check_is_due
     one.settle("unknown one", 2)
-    assert one.shares.look_is_due
+    assert one.shares.check_is_due
 
 
 def test_a_topic_that_moves_again_frees_its_share_at_every_worker(harnesses: MakeHarnesses) -> None:
@@ -239,7 +239,7 @@ def test_a_topic_that_moves_again_frees_its_share_at_every_worker(harnesses: Mak
         queue.update_partitions(1, [0], [0], lambda usable: StickyPartitioner(1, usable, 1, 1))
         queue.last_settled_ms = NOW
     one.shares.count_all(NOW)
-    assert one.shares.look_is_due and one.shares.others_wait()
+    assert one.shares.check_is_due and one.shares.others_wait()
     two.holds.shares_freed(NOW)
     assert len(two.resumed()) == 1
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.effects import SendProduce
     from sidecar.producer.in_flight import ProduceRequest
-    from sidecar.producer.request_room import RequestBuffer, RequestBufferPool
+    from sidecar.producer.request_capacity import RequestBuffer, RequestBufferPool
     from sidecar.producer.sender import Sender
     from sidecar.shm.descriptors import DescriptorTable
     from sidecar.shm.histograms import SlotHistograms

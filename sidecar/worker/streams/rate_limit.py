@@ -50,16 +50,16 @@ class _Bucket:
     def charge(self, units: int, now_ms: float) -> None:
         now_us = int(now_ms * 1000)
         if now_ms - self._looked_ms >= LOOK_MS:
-            self._look(now_ms, now_us)
+            self._find_clock(now_ms, now_us)
         rate = self._rate if self._clock is not self._own else self._rate / self._workers
         cost_us = units / rate * 1e6 + self._unpaid_us
         whole_us = int(cost_us)
         self._unpaid_us = cost_us - whole_us
         if whole_us and not self._clock.charge(whole_us, now_us):
-            self._look(now_ms, now_us)
+            self._find_clock(now_ms, now_us)
             self._clock.charge(whole_us, now_us)
 
-    def _look(self, now_ms: float, now_us: int) -> None:
+    def _find_clock(self, now_ms: float, now_us: int) -> None:
         before, self._looked_ms = self._clock, now_ms
         self._clock = self._find(self._name, now_us) or self._own
         if before is self._own and self._clock is not self._own:

@@ -82,7 +82,7 @@ class Express:
         stream.is_passing = express is not None
         return express or bulk
 
-    def look(self) -> None:
+    def check_changing(self) -> None:
         """Resume streams that have nothing left in bulk, after an entry ended. Forget those that were released
         meanwhile.
         """

@@ -32,7 +32,7 @@ class Place(NamedTuple):
 class Wait(NamedTuple):
     topic: str
     since_ms: float
-    look_ms: float
+    check_ms: float
     """Monotonic ms of the next look for a row."""
 
 
@@ -49,8 +49,8 @@ class NameLine:
         self.waiting: dict[Place, Wait] = {}
         """Only this object changes it."""
         self._by_process: dict[int, int] = {}
-        self.next_look_ms = inf
-        """Lower bound of all ``look_ms``, monotonic ms."""
+        self.next_check_ms = inf
+        """Lower bound of all ``check_ms``, monotonic ms."""
 
     def join(self, place: Place, topic: str, now_ms: float) -> bool:
         """Join the line. False if the process has its share of it."""
@@ -60,7 +60,7 @@ class NameLine:
             return False
         self.waiting[place] = Wait(topic, now_ms, now_ms + LOOK_MS)
         self._by_process[process] = mine + 1
-        self.next_look_ms = min(self.next_look_ms, now_ms + LOOK_MS)
+        self.next_check_ms = min(self.next_check_ms, now_ms + LOOK_MS)
         return True
 
     def take_known(self, is_known: Callable[[str], bool]) -> list[tuple[Place, str]]:
@@ -71,14 +71,14 @@ class NameLine:
         """Remove and return the streams for which a row is free by now, and those that stayed long enough."""
         taken = []
         for place, wait in list(self.waiting.items()):
-            if wait.look_ms > now_ms:
+            if wait.check_ms > now_ms:
                 continue
             if now_ms - wait.since_ms >= STAY_MS or may_open(place, wait.topic):
                 taken.append(place)
             else:
-                self.waiting[place] = wait._replace(look_ms=now_ms + LOOK_MS)
+                self.waiting[place] = wait._replace(check_ms=now_ms + LOOK_MS)
         found = self._take(taken)
-        self.next_look_ms = min((wait.look_ms for wait in self.waiting.values()), default=inf)
+        self.next_check_ms = min((wait.check_ms for wait in self.waiting.values()), default=inf)
         return found
 
     def take_of(self, session: ClientSession) -> list[tuple[Place, str]]:

@@ -80,7 +80,7 @@ class StreamOpenings:
 
     def next_due_ms(self) -> float:
         """When the first stream that waits for a row tries again, monotonic ms."""
-        return self.line.next_look_ms
+        return self.line.next_check_ms
 
     def names_known(self) -> None:
         """Resume the streams whose topic names new metadata confirms."""

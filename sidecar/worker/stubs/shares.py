@@ -68,7 +68,7 @@ class Shares:
         """Pages of all express chains here, as last counted."""
         self._fallen_bytes = 0
         """Bytes given back since held streams were last examined."""
-        self.look_is_due = False
+        self.check_is_due = False
         """True if enough was given back that streams held by a share may continue, here or at another worker."""
         self._waits = False
 
@@ -157,11 +157,11 @@ class Shares:
         held = self._held_bytes(queue)
         stalled = held if held and self.is_stalled(queue, now_ms) else 0
         if queue.stalled_bytes and not stalled:
-            self.look_is_due = True  # it moves again, or is empty
+            self.check_is_due = True  # it moves again, or is empty
         elif held < queue.held_bytes:
             self._fallen_bytes += queue.held_bytes - held
             if self._fallen_bytes >= LOOK_SHARE * self.pool_bytes:
-                self.look_is_due = True
+                self.check_is_due = True
         if queue.is_express:
             self.express_pages += queue.chain.page_count - queue.counted_pages
             queue.counted_pages = queue.chain.page_count
@@ -180,9 +180,9 @@ class Shares:
         self._stalled_bytes = stalled_bytes
         self._words.store_stalled(stalled_bytes)
 
-    def looked(self) -> None:
+    def checked(self) -> None:
         """Note that held streams are being examined: count returned bytes from here on."""
-        self.look_is_due = False
+        self.check_is_due = False
         self._fallen_bytes = 0
 
     def others_wait(self) -> bool:

@@ -364,7 +364,7 @@ class Topics:
                 queue.express.follow(queue)
             for each in (queue,) if queue.express is None else (queue.express, queue):
                 if queue.partition_count > before:
-                    self.waiting.look_again(each, now_ms)
+                    self.waiting.check_again(each, now_ms)
                 self.waiting.partition(each, now_ms)
         self.waiting.set_expiry()
 

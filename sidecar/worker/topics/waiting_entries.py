@@ -181,16 +181,16 @@ class WaitingEntries:
                     self.partition(queue, now_ms)
         return bool(self._refused or self._going_on)
 
-    def look_again(self, queue: TopicQueue, now_ms: float) -> None:
+    def check_again(self, queue: TopicQueue, now_ms: float) -> None:
         """Retry entries that named a missing partition, after the topic got more partitions. Call before newer entries
         are partitioned, so that records of a new partition keep their order.
         """
         again, queue.out_of_range = queue.out_of_range, EntryLine()
         while again:
             ordinal, accepted_ms = again.popleft()
-            self._look_again(queue, ordinal, accepted_ms, now_ms)
+            self._check_again(queue, ordinal, accepted_ms, now_ms)
 
-    def _look_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
+    def _check_again(self, queue: TopicQueue, ordinal: int, accepted_ms: float, now_ms: float) -> None:
         """Retry the records of an entry that named a missing partition."""
         assert queue.partitioner is not None
         entry = queue.chain.entry(ordinal)

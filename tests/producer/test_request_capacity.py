@@ -1,4 +1,4 @@
-"""Request buffers bound the requests: with few enough to be all in use. Descriptors: test_descriptor_room.py."""
+"""Request buffers bound the requests: with few enough to be all in use. Descriptors: test_descriptor_capacity.py."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_any_number_of_stopped_brokers_holds_up_a_healthy_one_no_longer_than_one
         if partition % brokers:
             core.append("stuck", partition=partition, record_bytes=1_000_000)
     core.poll()
-    assert core.buffers.room_bytes() == 0
+    assert core.buffers.free_bytes_max() == 0
     core.append("healthy", partition=0, record_bytes=1_000_000)
     begun_ms = core.now_ms
     sent: list[object] = []

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.producer.effects import SendProduce
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
-from sidecar.producer.request_room import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
+from sidecar.producer.request_capacity import DESCRIPTORS_RESERVED, NEW_BATCHES_MAX
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.descriptor_states import DescriptorEvent
 

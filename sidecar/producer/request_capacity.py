@@ -1,4 +1,4 @@
-"""RequestRoom: limits the next request by free batch descriptors and request buffers.
+"""RequestCapacity: limits the next request by free batch descriptors and request buffers.
 
 A request buffer is private memory in which a Produce request is encoded. It is lent for one request, and returns only
 when the kernel has taken the request's bytes or the socket is closed. The broker's checksum covers neither topic nor
@@ -30,7 +30,7 @@ class Descriptors(Protocol):
         """Indexes of the descriptors that are free now."""
 
 
-class RequestRoom:
+class RequestCapacity:
     """BrokerDrain asks it before each drain. Single-threaded: the worker's loop.
 
     Descriptors: with more than one broker, the batches of one may hold as many as stay free after it has taken some.
@@ -127,7 +127,7 @@ class RequestRoom:
         takes_any = is_first or not self.is_shared
         if takes_any and not self.buffers.taken_bytes:
             return inf, new_batches
-        return self.buffers.room_bytes(reserve_requests=0 if takes_any else 1), new_batches
+        return self.buffers.free_bytes_max(reserve_requests=0 if takes_any else 1), new_batches
 
     def new_batches_of_stuck(self) -> int:
         """Number of new batches of a broker whose descriptors cannot come back before a batch without one is sent. It
@@ -138,7 +138,7 @@ class RequestRoom:
         free = len(self._descriptors.free_indexes) - self.promised
         return max(new_batches, min(free, 1))
 
-    def has_room_for_halves(self, splits: int) -> bool:
+    def has_capacity_for_halves(self, splits: int) -> bool:
         """Whether one more split finds two descriptors, after ``splits`` that run before it. Each takes two and gives
         one back.
         """
@@ -224,18 +224,18 @@ class RequestBufferPool:
         self.taken_count += 1
         return buffer
 
-    def room_bytes(self, *, reserve_requests: int = 0) -> float:
-        """The largest size that :meth:`take` would lend now and still leave room for ``reserve_requests`` of the
+    def free_bytes_max(self, *, reserve_requests: int = 0) -> float:
+        """The largest size that :meth:`take` would lend now and still leave capacity for ``reserve_requests`` of the
         largest requests. Infinity if nothing is taken or reserved; 0 if not even the smallest buffer is left.
         """
         if not (self.taken_bytes or reserve_requests):
             return inf
-        room = self.limit_bytes - self.taken_bytes - reserve_requests * self.max_request_size
-        if room >= self.max_request_size:
-            return room
-        if room < min(_SMALLEST, self.max_request_size):
+        capacity = self.limit_bytes - self.taken_bytes - reserve_requests * self.max_request_size
+        if capacity >= self.max_request_size:
+            return capacity
+        if capacity < min(_SMALLEST, self.max_request_size):
             return 0
-        return min(1 << room.bit_length() - 1, self.max_request_size // 2)
+        return min(1 << capacity.bit_length() - 1, self.max_request_size // 2)
 
     def give(self, buffer: RequestBuffer) -> None:
         """Give a buffer back, exactly once."""
