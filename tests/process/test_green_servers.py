@@ -27,8 +27,8 @@ from sidecar.tools.testing.waiting import wait_until
 from tests.process.green_queue import queue_in
 from tests.process.test_green_threads import broker, check, daemon
 
-# Alone, which is without coverage: its hooks are no part of what is tried here.
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+# Without coverage in the children: its hooks are no part of what is tried here.
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 __all__ = ["broker", "daemon"]
 

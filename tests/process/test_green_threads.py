@@ -17,8 +17,8 @@ from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.ledger import Ledger, RecordId
 
-# Alone, which is without coverage: its hooks are no part of what is tried here.
-pytestmark = [pytest.mark.process, pytest.mark.alone]
+# Without coverage in the children: its hooks are no part of what is tried here.
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 SCRIPT = Path(__file__).with_name("green_ways.py")
 TOPIC, LATE_TOPIC, WAITING = "t", "late", "waiting"
