@@ -218,7 +218,7 @@ WORD_DONE: Final = 0xFFFE
 WORD_FAILED_MIN: Final = 0xFF00
 """A journal word from here to 0xFFFD is the LocalCode of a failure; a lower one is a partition."""
 
-# One outcome, little-endian, a multiple of 8 bytes; the same bytes stand in the client's outcome ring in the segment:
+# One outcome, little-endian, a multiple of 8 bytes; the same bytes are in the client's outcome ring in the segment:
 #
 #   0  u32 length          4 u8 kind  5 u8 persistence  6 u8 shape  7 u8 zero
 #   8  u64 number         16 u32 stream                20 i32 code (0, Kafka's, or a LocalCode)

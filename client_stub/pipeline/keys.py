@@ -76,7 +76,7 @@ KEYS: Final = (
         "pipeline",
         "checkpoint",
         TEXT,
-        "The folder by which a stream goes on after a restart. Required for streams, and only for them.",
+        "The folder by which a stream continues after a restart. Required for streams, and only for them.",
     ),
     Key("source", "format", TEXT, "Any format of Spark. `kafka` is Spark's own source."),
     Key("source", "path", TEXT, "A file, a folder or a glob, relative to where the run starts."),
