@@ -68,6 +68,13 @@ def _short(value: Any) -> str:
 
 def _daemon_faults(spark: SparkSession, pipeline: Pipeline) -> list[Fault]:
     """Of the daemon and the topics, where this host has a daemon, or where it must: in a local run."""
+    if pipeline.daemon is not None:
+        try:
+            read_options({"topic": "any", **pipeline.sink_options()})
+        except ValueError as error:
+            text = sentence(error).removeprefix("kafka_sidecar: ")
+            return [pipeline.fault(("kafka",), text, "correct [kafka]")]
+        return []
     run_dir = pipeline.run_dir or default_run_dir()
     if "://" not in run_dir and not Path(control_path(run_dir)).exists():
         if not (spark.sparkContext.master or "").startswith("local"):

@@ -39,4 +39,7 @@ bad_rows = { path = "bad/" }     # or { topic = "late-flights-bad" }; left out: 
 
 [sidecar]
 # run_dir = "/run/kafka-sidecar" # of the daemon on each host
+# autostart = true               # or let each host start one by itself, with these settings:
+# [kafka]
+# "bootstrap.servers" = "localhost:9092"
 '''

@@ -89,11 +89,21 @@ class Pipeline:
     steps: list[SqlStep]
     outputs: list[Output]
     run_dir: str | None
+    daemon: dict[str, str] | None
+    """With autostart: Kafka's settings of the daemon that each host starts for itself."""
     positions: Positions = field(repr=False)
 
     @property
     def is_stream(self) -> bool:
         return self.trigger != "once"
+
+    def sink_options(self) -> dict[str, str]:
+        """Those of the sink by which it finds, or starts, the daemon of each host."""
+        if self.daemon is not None:
+            return {"sidecar.autostart": "true"} | {
+                f"kafka.{name}": each for name, each in self.daemon.items()
+            }
+        return {} if self.run_dir is None else {"sidecar.run_dir": self.run_dir}
 
     def fault(self, path: KeyPath, what: str, todo: str) -> Fault:
         return Fault(self.file, self.positions.line(path), what, todo)
@@ -143,18 +153,7 @@ class _FileReader:
         steps = list(self._steps())
         outputs = list(self._outputs([step.name for step in steps]))
         sidecar = self._table("sidecar", ("sidecar",), self._content.get("sidecar", {}))
-        if sidecar["autostart"]:
-            self._add(
-                ("sidecar", "autostart"),
-                "autostart is not available in this version",
-                "start a daemon on each host with 'kafka-sidecar run' and name it by run_dir",
-            )
-        elif "kafka" in self._content:
-            self._add(
-                ("kafka",),
-                "[kafka] is only for autostart, because all clients share the daemon's settings",
-                "put them into the daemon's configuration",
-            )
+        daemon = self._daemon(sidecar)
         self._check_checkpoint(pipeline)
         self._check_settings(steps)
         if self._faults:
@@ -168,6 +167,7 @@ class _FileReader:
             steps,
             outputs,
             sidecar["run_dir"],
+            daemon,
             self._positions,
         )
 
@@ -225,6 +225,9 @@ class _FileReader:
             return value
         if isinstance(value, Mapping):
             return {name: self._with_environment(path, key, each) for name, each in value.items()}
+        return self._replaced(path, value)
+
+    def _replaced(self, path: KeyPath, value: Any) -> Any:
         if not isinstance(value, str):
             return value
 
@@ -302,6 +305,38 @@ class _FileReader:
         found = self._table("output.bad_rows", (*path, "bad_rows"), content)
         if content is not None and (found["topic"] is None) == (found["path"] is None):
             self._add((*path, "bad_rows"), "bad_rows has topic or path, one of them", "name one")
+        return found
+
+    def _daemon(self, sidecar: Mapping[str, Any]) -> dict[str, str] | None:
+        """The settings of [kafka] by Kafka's names, whether or not their dots are quoted."""
+        content = self._content.get("kafka", {})
+        found: dict[str, str] = {}
+
+        def flatten(path: KeyPath, table: Mapping[str, Any]) -> None:
+            for name, value in table.items():
+                if isinstance(value, Mapping):
+                    flatten((*path, name), value)
+                else:
+                    full = ".".join(map(str, (*path[1:], name)))
+                    found[full] = _option_text(self._replaced((*path, name), value))
+
+        flatten(("kafka",), content if isinstance(content, Mapping) else {})
+        if not sidecar["autostart"]:
+            if "kafka" in self._content:
+                self._add(
+                    ("kafka",),
+                    "[kafka] is only for autostart, because all clients share the daemon's settings",
+                    "put them into the daemon's configuration",
+                )
+            return None
+        if sidecar["run_dir"] is not None:
+            self._add(("sidecar", "run_dir"), "autostart excludes run_dir", "leave out the one or the other")
+        if "bootstrap.servers" not in found:
+            self._add(
+                ("sidecar", "autostart"),
+                "autostart needs the brokers",
+                'add [kafka] with "bootstrap.servers" = "host:9092"',
+            )
         return found
 
     def _check_checkpoint(self, pipeline: Mapping[str, Any]) -> None:

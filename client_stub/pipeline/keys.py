@@ -128,7 +128,13 @@ KEYS: Final = (
     ),
     Key("output.bad_rows", "path", TEXT, "The folder of bad rows, as files of JSON lines."),
     Key("sidecar", "run_dir", TEXT, "The daemon's run directory on each host.", "as of the stub"),
-    Key("sidecar", "autostart", FLAG, "Not available yet: start a daemon on each host.", False),
+    Key(
+        "sidecar",
+        "autostart",
+        FLAG,
+        "Whether a host without a daemon gets one, with the settings of the table `[kafka]`, in place of `run_dir`.",
+        False,
+    ),
 )
 
 TABLES: Final = {"pipeline": False, "source": False, "step": True, "output": True, "sidecar": False}

@@ -40,7 +40,8 @@ def main(
     as_json = arguments.command == "run" and arguments.json
     try:
         pipeline = read_pipeline(arguments.file, settings, os.environ)
-        pipeline.run_dir = arguments.run_dir or run_dir or pipeline.run_dir
+        if arguments.run_dir or run_dir:
+            pipeline.run_dir, pipeline.daemon = arguments.run_dir or run_dir, None
     except PipelineFaults as faults:
         return _failed(str(faults), FAILED, as_json=as_json)
     try:
@@ -81,7 +82,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         each.add_argument(
             "--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the steps"
         )
-        each.add_argument("--run-dir", help="the daemon's run directory [default: of the file]")
+        each.add_argument("--run-dir", help="a daemon's run directory, in place of [sidecar]")
         each.add_argument("--master", help="Spark's master [default: spark-submit's, else local[*]]")
         each.add_argument(
             "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 BAD = "bad"
 POLL_S: Final = 0.3
 SIZE_WAIT_S: Final = 5.0
+MAX_REQUEST_SIZE: Final = 1 << 20
+"""Kafka's default, of a daemon that this run starts."""
 LAST_PROGRESS_S: Final = 10.0
 STOPPING: Final = "the run is being stopped"
 
@@ -161,10 +163,8 @@ class Run:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         seen = self._progress.counts()
         with self._progress.writing(folder):
-            writer = frame.write.format("kafka_sidecar").mode("append").options(**options)
-            if self._pipeline.run_dir is not None:
-                writer = writer.option("sidecar.run_dir", self._pipeline.run_dir)
-            writer.option(REPORT, str(folder)).save()
+            writer = frame.write.format("kafka_sidecar").mode("append")
+            writer.options(**self._pipeline.sink_options(), **options).option(REPORT, str(folder)).save()
         commit: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
         self._progress.committed(commit["rows"], seen)
         shutil.rmtree(folder, ignore_errors=True)
@@ -261,6 +261,8 @@ class Run:
 
     def _known_size_limit(self) -> int | None:
         """The largest record that the daemon of this host takes; None without one here, as on a driver of a cluster."""
+        if self._pipeline.daemon is not None:
+            return int(self._pipeline.daemon.get("max.request.size", MAX_REQUEST_SIZE))
         topic = next((output.topic for output in self._pipeline.outputs if output.topic), None)
         if topic is None:
             return None

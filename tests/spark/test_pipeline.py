@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.pipeline.check import check
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
 from client_stub.pipeline.report import Report
-from client_stub.pipeline.run import Run
+from client_stub.pipeline.run import Interrupted, Run
 from tests.spark.test_datasource import rows_of
+from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
 pytestmark = pytest.mark.spark
@@ -280,3 +284,20 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, daemon: FakeD
         PipelineFaults, match=r"late\.toml:4: this is the checkpoint of pipeline late, give each"
     ):
         run(spark, made)
+
+
+def test_ctrl_c_ends_a_batch_and_says_what_is_in_kafka(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    daemon.deliver = None
+    made = Run(spark, pipeline(folder, daemon), quiet=True)
+    presser = threading.Thread(
+        target=lambda: (eventually(lambda: daemon.received, 120), os.kill(os.getpid(), signal.SIGINT))
+    )
+    presser.start()
+    with pytest.raises(
+        Interrupted, match="Stopped: 0 rows are in Kafka, and up to 4 more, which a daemon had"
+    ):
+        made.run()
+    presser.join()
+    assert spark.range(3).count() == 3, "the session is whole"

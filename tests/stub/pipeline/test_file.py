@@ -142,8 +142,12 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
         (
             "[[output]]",
             "[sidecar]\nautostart = true\n[[output]]",
-            "late.toml:14: autostart is not available in this version, "
-            "start a daemon on each host with 'kafka-sidecar run' and name it by run_dir",
+            'late.toml:14: autostart needs the brokers, add [kafka] with "bootstrap.servers" = "host:9092"',
+        ),
+        (
+            "[[output]]",
+            "[sidecar]\nautostart = true\nrun_dir = 'x'\n[kafka]\nbootstrap.servers = 'a:1'\n[[output]]",
+            "late.toml:15: autostart excludes run_dir, leave out the one or the other",
         ),
         (
             "[[output]]",
@@ -156,6 +160,23 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
 def test_each_fault_is_named_with_its_line(tmp_path: Path, old: str, new: str, fault: str) -> None:
     assert old in WHOLE
     assert fault in faults(tmp_path, WHOLE.replace(old, new, 1))
+
+
+def test_autostart_has_the_settings_of_its_daemon(tmp_path: Path) -> None:
+    text = (
+        WHOLE
+        + '[sidecar]\nautostart = true\n[kafka]\n"bootstrap.servers" = "${BROKERS}"\n'
+        + "linger.ms = 5\nenable.idempotence = true\n"
+    )
+    assert read(tmp_path, text, environment={**ENVIRONMENT, "BROKERS": "a:1"}).sink_options() == {
+        "sidecar.autostart": "true",
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.linger.ms": "5",
+        "kafka.enable.idempotence": "true",
+    }
+    assert "late.toml:20: the environment has no BROKERS, set BROKERS before the run" in faults(
+        tmp_path, text
+    )
 
 
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
