@@ -64,6 +64,7 @@ class AsyncProducer:
     """
 
     _engine_kind: type[Engine] = Engine
+    _queue_kind: type[LoopQueue] = LoopQueue
 
     def __init__(
         self,
@@ -242,6 +243,6 @@ class AsyncProducer:
                 other = ref()
                 if other is not None and other.is_closed() and (left := self._queues.pop(other, None)):
                     left.drop()
-            queue = self._queues[loop] = LoopQueue(loop, self._engine)
+            queue = self._queues[loop] = self._queue_kind(loop, self._engine)
         self._last = queue
         return queue

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from client_stub.fakes.fake_async_producer import FakeAsyncProducer
-from client_stub.fakes.fake_delivery import FakeRecord
-from client_stub.fakes.fake_producer import FailWith, FakeProducer
+from client_stub.fakes.fake_producer import FakeProducer
+from client_stub.fakes.memory_daemon import FailWith, FakeRecord
 
 __all__ = ["FailWith", "FakeAsyncProducer", "FakeProducer", "FakeRecord"]
 

@@ -234,14 +234,7 @@ class LoopQueue:
     def _resolve(self) -> None:
         decided = self._decided
         for _ in range(len(decided)):
-            future, error, metadata = decided.popleft()
-            if future.done():
-                continue  # cancelled by the awaiting task; the record is still sent
-            if error is not None:
-                future.set_exception(error)
-            else:
-                assert metadata is not None
-                future.set_result(metadata)
+            resolve(*decided.popleft())
         if decided:
             self._check_soon()
 
@@ -321,6 +314,19 @@ class LoopQueue:
                 waiter.future.set_exception(_explained(waiter, error))
             self._remove(waiter)
         self._timer = None
+
+
+def resolve(
+    future: asyncio.Future[RecordMetadata], error: SidecarError | None, metadata: RecordMetadata | None
+) -> None:
+    """Give the future of a record its outcome. On the loop."""
+    if future.done():
+        return  # cancelled by the awaiting task; the record is still sent
+    if error is not None:
+        future.set_exception(error)
+    else:
+        assert metadata is not None
+        future.set_result(metadata)
 
 
 def _explained(waiter: _Waiter, error: Exception) -> Exception:

@@ -65,6 +65,8 @@ class Engine(EngineCore):
     Raises TypeError for any other argument, in the name of ``front``.
     """
 
+    _outbox_kind: type[Outbox] = Outbox
+
     def __init__(
         self,
         run_dir: str | os.PathLike[str] | None = None,
@@ -343,7 +345,7 @@ class Engine(EngineCore):
         return IoThread(outbox, session, self._curve_keys)
 
     def _new_outbox(self) -> Outbox:
-        outbox = Outbox(
+        outbox = self._outbox_kind(
             max_block_ms=self.max_block_ms,
             connect_timeout_ms=self._connect_timeout_ms,
             path=self.path,

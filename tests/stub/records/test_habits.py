@@ -16,7 +16,6 @@ import pytest
 import client_stub
 from client_stub import AsyncProducer, BulkDelivery, Delivery, Producer, errors
 from client_stub.contract.wire import OutcomeKind
-from client_stub.fakes.fake_delivery import FakeBulkDelivery, FakeDelivery
 from client_stub.records import habits
 from client_stub.testing import FakeAsyncProducer, FakeProducer
 from tests.stub.fake_daemon import FakeDaemon
@@ -73,7 +72,7 @@ def test_calls_of_other_clients(daemon: FakeDaemon, kind: Any) -> None:
         assert str(raised.value) == f"{kind.__name__} has no attribute {name!r}: {hint}."
 
 
-@pytest.mark.parametrize("kind", [BulkDelivery, FakeDelivery, FakeBulkDelivery, Delivery])
+@pytest.mark.parametrize("kind", [BulkDelivery, Delivery])
 def test_names_of_other_futures(kind: type) -> None:
     assert "__getattr__" not in dir(kind)
     delivery = kind.__new__(kind)
