@@ -34,7 +34,7 @@ from client_stub.outbox.stats import ProducerStats
 from client_stub.producer import repr_of
 from client_stub.record_metadata import RecordMetadata
 from client_stub.records.arguments import SEND_FIELDS, check_topic
-from client_stub.records.habits import no_pickle, unknown_field, with_hints
+from client_stub.records.habits import no_pickle, unknown_field
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers, full_record
 from client_stub.records.serializers import Serializer, serializers_of
@@ -49,7 +49,6 @@ FIELDS: Final = SEND_FIELDS[:-1]
 """Arguments of send(), whose future takes the place of ``on_delivery``."""
 
 
-@with_hints
 class AsyncProducer:
     """A producer for asyncio, with Producer's arguments. One may be used on several event loops, one after the other
     or in different threads.

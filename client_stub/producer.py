@@ -28,7 +28,7 @@ from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS
 from client_stub.outbox.stats import ProducerStats
 from client_stub.records.arguments import check_on_delivery, list_of_rows
-from client_stub.records.habits import no_pickle, unknown_field, with_hints
+from client_stub.records.habits import no_pickle, unknown_field
 from client_stub.records.serializers import Serializer, Serializers, serializers_of
 from client_stub.session.tracing import Trace
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("client_stub")
 
 
-@with_hints
 class Producer(ProducerCore):
     """Sends records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing is started before a
     send.

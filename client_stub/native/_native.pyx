@@ -38,7 +38,7 @@ from queue import Empty
 
 from client_stub.records.arguments import SEND_FIELDS, check_callable, checked_wait
 from client_stub.zmtp.frames import FRAME_COPIED_BYTES, FRAMES_MAX, HEADER_BYTES_MAX
-from client_stub.records.habits import Missing, no_pickle, not_awaited, unknown_field
+from client_stub.records.habits import no_pickle, not_awaited, unknown_field
 from client_stub.records.packer import ARRAY_BYTES_MAX, LARGE_BYTES, PACKER_START_BYTES, PLAIN_OVERHEAD_BYTES, ROW_CHARGE_BYTES
 from client_stub.record_metadata import RecordMetadata
 from client_stub.contract.wire import OUTCOME_HEADER_BYTES, Outcome

@@ -298,18 +298,6 @@ cdef class Delivery:
         check_callable("callback", callback, "callback(delivery)")
         self._submission.when_decided(self._index, partial(callback, self))
 
-    # Names in other clients. One __getattr__ for them would cost each result() a twentieth of a send.
-    get = Missing("Delivery", "get")
-    add_callback = Missing("Delivery", "add_callback")
-    add_errback = Missing("Delivery", "add_errback")
-    is_done = Missing("Delivery", "is_done")
-    succeeded = Missing("Delivery", "succeeded")
-    failed = Missing("Delivery", "failed")
-    topic = Missing("Delivery", "topic")
-    partition = Missing("Delivery", "partition")
-    offset = Missing("Delivery", "offset")
-    cancel = Missing("Delivery", "cancel")
-
     def __reduce__(self):
         raise no_pickle("Delivery")
 

@@ -12,7 +12,7 @@ from client_stub.outbox.callback_log import CallbackLog
 from client_stub.outbox.submission import make_call
 from client_stub.record_metadata import OffsetRange
 from client_stub.records.arguments import check_callable, checked_wait
-from client_stub.records.habits import no_pickle, with_hints
+from client_stub.records.habits import no_pickle
 
 if TYPE_CHECKING:
     from client_stub.outbox.submission import BulkPart, Submission
@@ -21,7 +21,6 @@ __all__ = ["BulkDelivery", "Delivery"]
 
 
 @refuses_await
-@with_hints
 class BulkDelivery:
     """The future of all records of one send_many() or send_arrow() call. Thread-safe."""
 

@@ -116,6 +116,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "client_stub.fakes": (
         "client_stub.fakes",
+        "client_stub.contract",
         "client_stub.record_metadata",
         "client_stub.errors",
         "client_stub.system",

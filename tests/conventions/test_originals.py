@@ -48,7 +48,7 @@ def replaced(source: str, allowed: frozenset[str] | set[str] = frozenset()) -> l
 def test_nothing_is_taken_that_a_patch_replaces(path: Path) -> None:
     # Spark's workers are processes of Spark's, which patches nothing, and a pipeline is a program of its own.
     if path.name != "originals.py" and not {"spark", "pipeline"} & set(path.parts):
-        assert replaced(path.read_text(), LOCKS if path.name.startswith("fake_") else set()) == []
+        assert replaced(path.read_text(), LOCKS if "fakes" in path.parts else set()) == []
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ TWINS: Final = ("client_stub/compat/",)
 """They repeat what they are compared with (tests/kernel/test_one_value.py)."""
 APART: Final = {
     "_LENGTH": "the length before each message of Kafka, read by the connection and written with the messages",
-    "exception": "of a bulk delivery and of its fake, which shares no state with it",
-    "send_and_wait": "of AsyncProducer and of its fake",
 }
 """Things that stand in two places, and why."""
 BODY_CHARACTERS: Final = 80

@@ -31,7 +31,7 @@ KEPT: Final = {
     "safe_environment": "for processes that bench and demo start, beside the command they take",
     "ProducerStats.why_away": "the stub's API: a field of Producer.stats()",
     "PartitionInfo.in_sync_replicas": "the stub's API: a field of Producer.partitions_for()",
-    **dict.fromkeys(("known_size_limit", "check_size"), "the stub's API: of Producer and its fake"),
+    **dict.fromkeys(("known_size_limit", "check_size", "send_and_wait"), "the stub's API"),
     "readinto": "io calls it for a raw stream's bytes",
     "get_renderables": "rich calls it for what a Progress shows",
     # In Cython.

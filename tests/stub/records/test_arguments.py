@@ -178,7 +178,7 @@ def test_what_belongs_to_a_process_cannot_be_copied_and_says_what_to_do(producer
         (bulk, "A BulkDelivery belongs to its process"),
         (FakeProducer(), "A FakeProducer belongs to its process"),
         (FakeAsyncProducer(), "A FakeAsyncProducer belongs to its process"),
-        (FakeProducer().send("orders", b"x"), r"A FakeDelivery belongs .*: pass on its result\(\)"),
+        (FakeProducer().send("orders", b"x"), r"A Delivery belongs .*: pass on its result\(\)"),
     ):
         for copies in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match=advice):
