@@ -230,7 +230,7 @@ def test_recovery_goes_on_where_the_dead_worker_stopped(journal: Journal) -> Non
     assert journal.owners == bytes(len(journal.owners))
 
 
-def test_damage_is_told_and_not_followed(kernel: ModuleType) -> None:
+def test_damage_is_reported_and_not_followed(kernel: ModuleType) -> None:
     rng = random.Random(3)
     for _ in range(200):
         journal = Journal(kernel, page_count=12)

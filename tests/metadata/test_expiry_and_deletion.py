@@ -104,7 +104,7 @@ class World:
 @pytest.mark.rule("U1")
 @pytest.mark.rule("U4")
 @pytest.mark.parametrize("seed", range(40))
-def test_who_uses_a_topic_ends_with_the_truth_about_it(seed: int) -> None:
+def test_users_of_a_topic_end_with_its_true_state(seed: int) -> None:
     world = World(seed)
     for _ in range(120):
         world.step()

@@ -101,7 +101,7 @@ class HurriedClock(MonotonicClock):
         return super().now_ms() + self._ahead_ms
 
 
-def test_a_backoff_that_ends_between_two_looks_at_the_clock_is_no_pause() -> None:
+def test_a_backoff_that_ends_between_two_readings_of_the_clock_is_no_pause() -> None:
     """The fetcher waited a minute for a connection that it could have tried at once."""
     tries = 0
 
@@ -180,7 +180,7 @@ def test_an_authentication_failure_is_raised_once_to_a_waiter() -> None:
 
 
 @pytest.mark.rule("M5")
-def test_what_is_cached_returns_at_once_without_a_request() -> None:
+def test_cached_topics_return_at_once_without_a_request() -> None:
     async def test() -> None:
         cluster = FakeCluster()
         cluster.topics["t"] = [1, 1]

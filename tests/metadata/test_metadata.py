@@ -343,7 +343,7 @@ def test_one_bad_topic_never_blocks_another(metadata: Metadata, clock: ManualClo
 
 
 @pytest.mark.rule("M2")
-def test_a_topic_that_expired_is_told_gone_once_when_it_is_missed(
+def test_an_expired_topic_is_reported_deleted_once_when_it_is_missing(
     metadata: Metadata, clock: ManualClock
 ) -> None:
     """It was deleted meanwhile: others may know it still, and must hear of it though it is not in ``old``."""

@@ -91,7 +91,7 @@ class FakeWorkers:
 
 
 @pytest.mark.rule("U1")
-def test_who_hears_what() -> None:
+def test_a_joining_worker_gets_everything_and_others_the_difference() -> None:
     """A worker joins: everything to it, the brokers to the others; then only what differs."""
 
     async def test() -> None:

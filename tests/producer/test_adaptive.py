@@ -52,7 +52,7 @@ def test_short_queues_get_more_also_when_batches_grow(growth: int) -> None:
         assert share == pytest.approx(weight / sum(expected), abs=0.015)
 
 
-def test_what_is_drained_counts_no_more_and_what_comes_back_does() -> None:
+def test_drained_batches_leave_the_load_and_returned_ones_join_it() -> None:
     core, partitioner = watched((1, 2))
     core.links.down.add(2)
     fill(core, [3, 3])

@@ -229,7 +229,7 @@ def test_overtaken_after_a_lost_answer_it_is_possibly_persisted() -> None:
     ]
 
 
-def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> None:
+def test_a_refuted_doubt_returns_when_a_later_batch_is_in_the_log() -> None:
     """One fails for good, the answers of the two behind it are lost. The first of these is refused as a gap, which is
     proof enough, and then the other one turns out to be there."""
     core = Core()
@@ -250,7 +250,7 @@ def test_what_a_refusal_proved_is_taken_back_when_a_later_batch_is_there() -> No
     assert core.send("c").batches[0].epoch == 1
 
 
-def test_what_a_refused_batch_left_behind_does_not_go_behind_a_later_one() -> None:
+def test_records_left_by_a_refused_batch_do_not_follow_a_later_one() -> None:
     """One of its records is invalid, the other is to be sent again. The answer of the next batch is lost, and it goes
     to a topic that was recreated meanwhile, which takes any first sequence."""
     core = Core()

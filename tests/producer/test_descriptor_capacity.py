@@ -41,7 +41,7 @@ def test_more_partitions_than_descriptors_are_sent_in_turns() -> None:
 
 
 @pytest.mark.rule("S1")
-def test_what_is_sent_again_needs_no_further_descriptor() -> None:
+def test_a_retry_needs_no_further_descriptor() -> None:
     core = Core(leaders=[1] * 12, descriptors=8)
     everywhere(core, "a", 12)
     first = core.poll()

@@ -168,7 +168,7 @@ def test_a_half_that_is_taken_does_not_make_the_others_surely_absent() -> None:
     }
 
 
-def test_what_is_told_of_a_half_stays_so_under_another_number_and_when_its_records_fail_alone() -> None:
+def test_the_doubt_of_a_half_survives_renumbering_and_single_failures() -> None:
     core = Core()
     again = sent_again(core, "a", "b", "large", "c", "bad")
     core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))

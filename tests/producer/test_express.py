@@ -62,7 +62,7 @@ def test_an_express_batch_goes_before_all_that_was_never_sent() -> None:
     assert rest_of(core) == ["x", "b", "c"]
 
 
-def test_what_is_sent_again_goes_before_express() -> None:
+def test_retries_go_before_express() -> None:
     core = large_batches(max_in_flight_requests_per_connection=1)
     backlog(core, "a", "b")
     (first,) = core.poll()
@@ -84,7 +84,7 @@ def test_halves_of_a_batch_stay_before_express() -> None:
     assert rest_of(core) == ["a", "b", "x", "c"]
 
 
-def test_what_a_refusal_of_records_leaves_stays_before_express() -> None:
+def test_records_left_by_a_refusal_stay_before_express() -> None:
     core = Core(max_in_flight_requests_per_connection=1)
     first = core.send("a", "bad", "b")
     pass_by(core, "x")

@@ -173,7 +173,7 @@ def test_answers_out_of_order() -> None:
     assert core.ids.epoch_bumps == 0
 
 
-def test_what_was_decided_early_is_told_when_the_one_before_it_is_given_up() -> None:
+def test_a_parked_batch_completes_when_the_one_before_it_is_given_up() -> None:
     """Nothing stays parked: the first runs out of time in doubt, the second is told right behind it."""
     core = Core()
     first, second = core.send("a"), core.send("b")

@@ -183,7 +183,7 @@ def test_a_full_batch_takes_nothing_along() -> None:
 
 
 @pytest.mark.rule("A5")
-def test_what_goes_along_fits_the_request() -> None:
+def test_lingering_batches_that_join_fit_the_request() -> None:
     core = Core(leaders=(1, 1, 1), linger_ms=10, max_request_size=61 * 2 + 100 * 4)
     core.append("a", "b", partition=0)
     core.poll(5)
@@ -229,7 +229,7 @@ def test_a_topic_that_is_to_linger_longer_stays() -> None:
 
 
 @pytest.mark.rule("A5")
-def test_what_lingers_follows_its_leader() -> None:
+def test_lingering_partitions_follow_their_leader() -> None:
     core = Core(leaders=(1, 2, -1), linger_ms=10)
     core.append("a", partition=0)
     core.append("z", partition=2)
@@ -306,7 +306,7 @@ def test_expedite_ends_linger_of_one_topic_only() -> None:
 
 
 @pytest.mark.rule("A9")
-def test_expedite_looks_at_what_was_used_since_the_last_one() -> None:
+def test_expedite_checks_partitions_used_since_the_last_one() -> None:
     class Unseen(deque[Any]):
         def __bool__(self) -> bool:
             raise AssertionError("an idle partition was looked at")

@@ -116,7 +116,7 @@ def test_a_gap_in_the_new_log_too_is_asked_about_once() -> None:
 
 
 @pytest.mark.parametrize("code", [Code.NOT_ENOUGH_REPLICAS, Code.UNKNOWN_TOPIC_ID, None])
-def test_what_did_not_reach_the_new_log_goes_there_first_once_more(code: int | None) -> None:
+def test_batches_missing_in_the_new_log_go_there_first_once_more(code: int | None) -> None:
     """None: the request was not sent."""
     topic = Topic()
     topic.lose_answer()

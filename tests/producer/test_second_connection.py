@@ -92,7 +92,7 @@ def test_a_partition_changes_over_when_its_answers_are_there() -> None:
 
 
 @pytest.mark.rule("S4")
-def test_what_is_sent_again_stays_on_its_connection_while_something_of_it_is_in_flight() -> None:
+def test_retries_stay_on_their_connection_while_the_partition_is_in_flight() -> None:
     core, _ = full_core("abd")
     core.poll()
     (d1,) = core.poll()
@@ -135,7 +135,7 @@ def test_without_it_everything_goes_by_the_first() -> None:
     assert (again.producer_id, again.epoch, again.base_sequence) == identity
 
 
-def test_its_loss_is_told_by_the_brokers_own_id() -> None:
+def test_the_loss_of_a_second_connection_names_the_brokers_own_id() -> None:
     core, _ = full_core()
     core.poll()
     core.poll()

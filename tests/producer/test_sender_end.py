@@ -91,7 +91,7 @@ def test_no_part_of_a_batch_that_was_refused_is_sent_after_its_topic_was_deleted
     assert {each.persistence for each in core.completed} == {Persistence.NOT_PERSISTED}
 
 
-def test_what_was_on_the_wire_when_its_topic_went_may_still_be_delivered_or_be_in_doubt() -> None:
+def test_batches_on_the_wire_of_a_deleted_topic_may_be_delivered_or_in_doubt() -> None:
     core = Core(leaders=(1, 1, 1))
     delivered, lost = core.send("a", partition=0), core.send("b", partition=1)
     core.sender.fail_partitions(

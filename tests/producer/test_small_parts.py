@@ -43,7 +43,7 @@ def test_a_small_request_takes_a_small_buffer() -> None:
     assert pool.taken_bytes == 64 * 1024
 
 
-def test_what_room_there_is_said_to_be_can_be_taken() -> None:
+def test_the_free_size_of_the_buffer_pool_can_be_taken() -> None:
     """Size classes and the reserve, at every state that requests of any size leave."""
     rng = random.Random(7)
     for max_request_size in (40_000, 100_000, 1_000_000, MIB, 3 * MIB):
@@ -183,7 +183,7 @@ def test_every_code_of_the_stub_has_a_row() -> None:
         (Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED),
     ],
 )
-def test_what_an_error_says_about_the_log(code: int, persistence: Persistence) -> None:
+def test_persistence_of_each_error(code: int, persistence: Persistence) -> None:
     assert classify(code).persistence == persistence
 
 

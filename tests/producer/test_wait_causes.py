@@ -37,7 +37,7 @@ def test_a_timer_of_our_own_is_no_word_of_the_broker() -> None:
     assert error == f"The connection to broker 1 ended before it answered: {TIMED_OUT}"
 
 
-def test_what_a_throttling_broker_does_not_read_waits_for_the_quota() -> None:
+def test_requests_to_a_throttling_broker_wait_for_the_quota() -> None:
     """It reads nothing more while it throttles, and the requests behind time out here."""
     core = Core()
     first, second = core.send("a"), core.send("b")

@@ -79,7 +79,7 @@ def test_waiters_are_served_in_turn(segment: Segment) -> None:
 
 
 @pytest.mark.rule("A2")
-def test_who_leaves_the_line_leaves_no_trace(segment: Segment) -> None:
+def test_a_waiter_that_leaves_the_queue_leaves_no_trace(segment: Segment) -> None:
     pool = pool_of(segment, 0, workers=1)
     pages = pool.take(PAGES)
     assert pages is not None
@@ -113,7 +113,7 @@ def test_a_floor_is_nobody_elses(segment: Segment) -> None:
 
 
 @pytest.mark.rule("A2")
-def test_what_may_be_lent_is_shared_by_all_workers(segment: Segment) -> None:
+def test_lendable_pages_are_shared_by_all_workers(segment: Segment) -> None:
     """Two that borrow leave a third its floor, although neither has borrowed all that may be lent."""
     one, two, third = (pool_of(segment, slot, workers=3, floor_pages=10) for slot in range(3))
     lendable = PAGES - 30
@@ -155,7 +155,7 @@ def test_workers_take_turns_by_ticket(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("way", ["cancel", "die"])
-def test_who_leaves_the_line_wakes_the_next_worker(segment: Segment, way: str) -> None:
+def test_a_waiter_that_leaves_the_queue_wakes_the_next_worker(segment: Segment, way: str) -> None:
     rung: list[str] = []
     first = pool_of(segment, 0, workers=2, floor_pages=0, wake_others=lambda: rung.append(way))
     second = pool_of(segment, 1, workers=2, floor_pages=0)

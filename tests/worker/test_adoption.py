@@ -119,7 +119,7 @@ def test_a_position_that_only_the_journal_knows(segment: Segment) -> None:
     check_end(second, 3)
 
 
-def test_failures_by_word_are_told_and_counted_once(segment: Segment) -> None:
+def test_failures_by_word_are_reported_and_counted_once(segment: Segment) -> None:
     first = SlotHarness(segment, MemoryBroker(), 1)
     session, _ = first.attach()
     first.know_topic()
@@ -331,7 +331,7 @@ def test_a_half_that_never_left_does_not_pass_what_is_before_it_at_a_successor(
     assert second.broker.log == {0: values[1:] if refused == "invalid" else values}
 
 
-def test_what_a_refused_batch_left_does_not_go_behind_a_later_one_at_a_successor(segment: Segment) -> None:
+def test_records_left_by_a_refused_batch_do_not_follow_a_later_one_at_a_successor(segment: Segment) -> None:
     """A batch with invalid records was set apart, a later one is in doubt, and the worker died. The broker takes the
     later one: it has forgotten the producer id."""
     config = producer_config(batch_size=1, linger_ms=0)

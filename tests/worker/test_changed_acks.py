@@ -110,7 +110,7 @@ def test_an_express_remainder_keeps_its_place_when_acks_is_changed(
 
 @pytest.mark.parametrize("after", [ALL, ONE], ids=["all", "1"])
 @pytest.mark.parametrize("is_express", [False, True])
-def test_what_a_refusal_left_keeps_its_place_when_acks_is_changed(
+def test_records_left_by_a_refusal_keep_their_order_when_acks_is_changed(
     segment: Segment, monkeypatch: pytest.MonkeyPatch, after: ProducerConfig, is_express: bool
 ) -> None:
     """The batch in bulk behind it was sent and has no answer: its broker lacks it for that."""
@@ -194,7 +194,7 @@ def test_numbered_batches_get_their_answers_where_acks_is_0_by_now(
     assert goes_on(harness, NONE) == [b"known", b"l0", b"l1", b"l2", b"l3"]
 
 
-def test_what_was_sent_with_other_acks_goes_one_at_a_time(segment: Segment) -> None:
+def test_batches_sent_with_other_acks_go_one_at_a_time(segment: Segment) -> None:
     """Its worker may have had one request in flight, for the order."""
     harness = began(segment, ONE)
     harness.broker.is_silent = True

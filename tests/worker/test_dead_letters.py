@@ -104,7 +104,7 @@ def test_a_client_that_comes_back_within_its_grace_hears_of_it(harness: Harness,
     assert office.found() == []
 
 
-def test_a_client_that_does_not_come_back_leaves_letters(harness: Harness, office: Office) -> None:
+def test_a_client_that_does_not_come_back_leaves_dead_letters(harness: Harness, office: Office) -> None:
     client = harness.client("billing")
     accept(harness, client, 1, 3)
     harness.sessions.detach(client, 0.0)
@@ -159,7 +159,7 @@ def test_a_batch_of_two_clients_of_which_one_is_gone(harness: Harness, office: O
     ] * 3
 
 
-def test_deliveries_of_a_gone_client_count_as_told(harness: Harness, office: Office) -> None:
+def test_deliveries_of_a_gone_client_count_as_complete(harness: Harness, office: Office) -> None:
     client = harness.client()
     harness.counters.add({"records_accepted_total": 2, "records_held": 2})
     batch = harness.batch(harness.accept(client, 1, 2))
@@ -172,7 +172,7 @@ def test_deliveries_of_a_gone_client_count_as_told(harness: Harness, office: Off
     assert office.found() == []
 
 
-def test_what_the_spool_cannot_take_is_held_and_tried_again(
+def test_dead_letters_that_the_spool_cannot_take_are_held_and_retried(
     harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     office = Office(harness, tmp_path / "blocked" / "spool")
@@ -326,7 +326,7 @@ def test_a_letter_that_never_fits_is_held_and_holds_up_nobody(
     assert caplog.text.count("is larger than all that") == 1
 
 
-def test_a_batchs_letters_copy_only_its_own_records(harness: Harness) -> None:
+def test_a_batchs_dead_letters_copy_only_its_own_records(harness: Harness) -> None:
     """A submission over many partitions fails batch by batch: no batch reads the others' records."""
     client = harness.client()
     entry = harness.accept_records(client, 1, [[b"k", b"v%d" % i, None, i % 6] for i in range(60)])

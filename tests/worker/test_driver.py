@@ -91,7 +91,7 @@ def port_harness(tmp_path: Path) -> Iterator[DriverHarness]:
     harness.close()
 
 
-def test_what_lingers_is_looked_at_when_its_time_is_over(port_harness: DriverHarness) -> None:
+def test_lingering_records_are_sent_when_their_time_is_over(port_harness: DriverHarness) -> None:
     port_harness.know("t")
     peer = port_harness.client()
     port_harness.submit(peer)
@@ -161,7 +161,7 @@ def test_a_shorter_backoff_that_begins_meanwhile_ends_in_time(tmp_path: Path) ->
     port_harness.harness.close()
 
 
-def test_what_waits_for_its_topic_fails_when_max_block_ms_is_over(port_harness: DriverHarness) -> None:
+def test_records_that_wait_for_their_topic_fail_after_max_block_ms(port_harness: DriverHarness) -> None:
     peer = port_harness.client()
     port_harness.submit(peer)
     accepted_ms = port_harness.clock.now_ms()
@@ -254,7 +254,7 @@ def test_a_drain_waits_for_records_without_a_partition(port_harness: DriverHarne
 
 
 @pytest.mark.rule("S2")
-def test_what_is_left_at_the_end_of_a_drain_fails_with_its_reason(port_harness: DriverHarness) -> None:
+def test_records_left_at_the_end_of_a_drain_fail_with_the_reason(port_harness: DriverHarness) -> None:
     peer = port_harness.client()
     port_harness.submit(peer, topic="late")
     port_harness.know("t")

@@ -120,7 +120,7 @@ def test_it_goes_on_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_o
     assert [value for value in log_of(harness.broker) if value.startswith(b"q")] == [b"q0", b"q1", b"q2"]
 
 
-def test_who_passes_goes_on_to_do_so_until_the_backlog_has_nearly_ended(harness: ExpressHarness) -> None:
+def test_a_passing_client_keeps_passing_until_the_backlog_has_nearly_ended(harness: ExpressHarness) -> None:
     """Else it would be held for each way back."""
     harness.pile_up()
     assert harness.submit(QUIET, b"q0")

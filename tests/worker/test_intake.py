@@ -271,7 +271,7 @@ def test_what_waits_for_the_disk_outlives_the_buffer_it_came_in() -> None:
     assert [bytes(payload) for payload in commit.pending] == [PAYLOAD]
 
 
-def test_a_repeat_is_told_its_position_and_not_taken_again() -> None:
+def test_a_repeat_gets_its_position_and_is_not_accepted_again() -> None:
     harness = Harness()
     harness.submit(1)
     harness.take_accepted()

@@ -108,7 +108,7 @@ def check_end(harness: SlotHarness, *, is_acking: bool) -> None:
 
 
 @pytest.mark.parametrize("is_acking", [True, False])
-def test_the_balance_holds_at_every_look(segment: Segment, is_acking: bool) -> None:
+def test_the_balance_holds_at_every_store(segment: Segment, is_acking: bool) -> None:
     broker = MemoryBroker(refuse_value=REFUSED)
     harness = SlotHarness(segment, broker, 1)
     looks = 0

@@ -78,7 +78,7 @@ def check(found: list[Letter]) -> None:
     assert by_value[b"n2"].partition is None
 
 
-def test_every_outcome_is_told_apart(path: Path, tmp_path: Path) -> None:
+def test_every_outcome_is_distinguished(path: Path, tmp_path: Path) -> None:
     before = path.read_bytes()
     with Salvage.open(path) as salvage:
         found = letters(salvage, tmp_path / "spool")

@@ -42,7 +42,9 @@ def fields_of(client_id: bytes, /, **changes: Any) -> list[Any]:
         ({"name": "somebody else"}, "NOT_ALLOWED"),
     ],
 )
-def test_who_was_not_admitted_does_not_attach(harness: Harness, changes: dict[str, Any], code: str) -> None:
+def test_a_client_that_was_not_admitted_does_not_attach(
+    harness: Harness, changes: dict[str, Any], code: str
+) -> None:
     with pytest.raises(Refused) as refusal:
         harness.sessions.attach(b"r", fields_of(secrets.token_bytes(20), **changes), 0.0)
     assert refusal.value.code == code
@@ -100,7 +102,7 @@ def test_a_client_that_never_heard_of_its_row_gets_another(harness: Harness) -> 
     assert harness.sessions.by_routing_id.get(b"second") is second
 
 
-def test_a_client_that_comes_back_finds_its_streams_and_its_untold_outcomes(harness: Harness) -> None:
+def test_a_client_that_comes_back_finds_its_streams_and_unread_outcomes(harness: Harness) -> None:
     client_id = secrets.token_bytes(20)
     before, known = harness.sessions.attach(b"first", fields_of(client_id), 0.0)
     assert not known
@@ -128,7 +130,7 @@ def test_a_gone_clients_row_outlives_its_grace_while_records_of_it_live(harness:
     assert harness.sessions.of_row(session.row.index) is None
 
 
-def test_who_is_dead_needs_no_grace(harness: Harness) -> None:
+def test_a_dead_client_gets_no_grace(harness: Harness) -> None:
     """Also one that was lost sight of before it was known to be dead."""
     session = harness.client()
     harness.sessions.detach(session, 0.0)
@@ -137,7 +139,7 @@ def test_who_is_dead_needs_no_grace(harness: Harness) -> None:
     assert list(ClientTable(harness.segment).rows()) == []
 
 
-def test_who_was_given_up_comes_back_as_somebody_else(harness: Harness) -> None:
+def test_a_client_that_was_given_up_comes_back_as_another(harness: Harness) -> None:
     client_id = b"g" * 20
     gone, _ = harness.sessions.attach(b"first", fields_of(client_id), 0.0)
     gone.unsettled_records = 1

@@ -21,7 +21,7 @@ DONE = 0xFFFE
 
 
 @pytest.mark.rule("A6")
-def test_a_delivered_batch_is_told_to_each_of_its_clients_with_its_own_offsets(harness: Harness) -> None:
+def test_each_client_of_a_delivered_batch_gets_its_own_offsets(harness: Harness) -> None:
     one, two = harness.client("one"), harness.client("two")
     first, second = harness.accept(one, 1, 3), harness.accept(two, 1, 2)
     batch = harness.batch(first, second)
@@ -188,7 +188,7 @@ def test_outcomes_that_wait_for_capacity_are_written_in_order(harness: Harness) 
     assert found == [(2, 0), (3, 0), (4, LocalCode.EXPIRED), (5, 0)]
 
 
-def test_a_cut_client_counts_as_told_and_frees_what_it_held(harness: Harness) -> None:
+def test_a_cut_client_counts_as_complete_and_frees_what_it_held(harness: Harness) -> None:
     deaf = harness.client("deaf")
     entry = harness.accept(deaf, 1, 1)
     batch = harness.batch(entry)
@@ -263,7 +263,7 @@ def test_a_topic_that_never_came_names_why_no_broker_answers(harness: Harness) -
     assert outcome.text.endswith("(max.block.ms). Kafka is not reachable: its certificate has expired.")
 
 
-def test_failures_before_partitioning_are_told_in_runs(harness: Harness) -> None:
+def test_failures_before_partitioning_are_reported_in_runs(harness: Harness) -> None:
     client = harness.client()
     entry = harness.accept(client, 1, 5)
     failed = fail_remaining(harness.chain, entry, LocalCode.METADATA_TIMEOUT)
@@ -278,7 +278,7 @@ def test_failures_before_partitioning_are_told_in_runs(harness: Harness) -> None
     assert harness.chain.live_entries == 0
 
 
-def test_pages_go_back_when_all_their_records_are_told(harness: Harness) -> None:
+def test_pages_go_back_when_all_their_records_are_complete(harness: Harness) -> None:
     client = harness.client()
     entries = [harness.accept(client, seq, 400) for seq in range(1, 40)]
     taken = harness.pool.taken_count

@@ -201,7 +201,7 @@ def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(
     assert 0 < one.fill("unknown 0") <= 3, "what was claimed and not taken is free again"
 
 
-def test_what_another_worker_gives_back_lets_held_streams_go_on(harnesses: MakeHarnesses) -> None:
+def test_pages_given_back_by_another_worker_resume_held_streams(harnesses: MakeHarnesses) -> None:
     one, two = harnesses(2)
     assert two.fill("unknown two") > 0
     assert one.fill("unknown one") > 0  # holds the rest of the share

@@ -167,7 +167,7 @@ ABSURD: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("message", ABSURD, ids=str)
-def test_what_no_stub_sends_is_refused_counted_and_changes_nothing(
+def test_malformed_frames_are_refused_and_counted_and_change_nothing(
     port_harness: PortHarness, message: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = port_harness.client()
@@ -343,7 +343,7 @@ def test_a_ticket_that_was_seen_lets_nobody_else_in(port_harness: PortHarness) -
     assert peer.heard(Kind.ACCEPTED)[-1][2] == [[1, 2]]
 
 
-def test_who_is_not_attached_hears_so_and_is_counted_on_its_connection(port_harness: PortHarness) -> None:
+def test_an_unattached_client_gets_an_answer_and_counts_on_its_connection(port_harness: PortHarness) -> None:
     stranger = port_harness.connect()
     for _ in range(3):
         stranger.submit(1)

@@ -283,7 +283,7 @@ def test_a_flush_with_new_records_reaches_earlier_ones_and_those_that_wait(topic
 
 
 @pytest.mark.rule("M1")
-def test_use_is_told_once_per_asking(topics: TopicHarness) -> None:
+def test_use_is_reported_once_per_request(topics: TopicHarness) -> None:
     topics.topics.on_snapshot(snapshot(a=1), 0.0)
     topics.end(topics.entry("a", 0.0))
     assert topics.topics.take_used() == ["a"]
@@ -471,7 +471,7 @@ def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicH
     assert topics.topics.waiting.next_due_ms == float("inf")
 
 
-def test_what_goes_on_stops_while_its_topic_is_gone_and_goes_on_when_it_is_back(
+def test_partitioning_stops_while_a_topic_is_gone_and_continues_when_it_is_back(
     topics: TopicHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_entries, "RUN_ENTRIES", 1)

@@ -77,7 +77,9 @@ class Counts:
         ({"a": None}, True, []),
     ],
 )
-def test_who_is_cut(full_for_ms: dict[str, float | None], scarce: bool, cut: list[str]) -> None:
+def test_the_client_that_holds_up_most_is_cut(
+    full_for_ms: dict[str, float | None], scarce: bool, cut: list[str]
+) -> None:
     now_ms = 100_000.0
     table = Table(
         [
