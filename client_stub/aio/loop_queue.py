@@ -116,12 +116,12 @@ class LoopQueue:
     def must_wait(self, topic: str) -> bool:
         """True when a new call must wait for others: those of its topic, or those that are just being given room."""
         outbox = self._outbox
-        if self.topics and outbox.has_room and outbox.attached_once:
+        if self.topics and outbox.has_capacity and outbox.attached_once:
             # There is room again: serve the queue now, so that a burst of calls does not join it after the first.
             self._serve()
         if not self.topics:
             return False
-        return topic in self.topics or outbox.has_room or not outbox.attached_once
+        return topic in self.topics or outbox.has_capacity or not outbox.attached_once
 
     async def run(self, topic: str, call: BulkCall) -> AsyncBulkDelivery:
         """Do all steps of ``call``, each when it finds room, and not before earlier calls of its topic.

@@ -52,7 +52,7 @@ class TableCall(BulkCall):
             count = batch.num_rows - self._start
         else:
             if waits:
-                outbox.wait_for_room(self._stream)
+                outbox.wait_for_capacity(self._stream)
             elif not outbox.takes_now(self._stream):
                 return FULL
             if not outbox.columns_readable:

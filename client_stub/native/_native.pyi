@@ -23,7 +23,7 @@ class RecordPacker:
     def view(self) -> memoryview: ...
     def reset(self) -> None: ...
 
-class Fate:
+class RecordsOutcome:
     """Immutable; any thread may use it. Offsets count along the bits of ``mask``; -1 when the broker gave none.
     ``timestamps`` has the records' own timestamps in ms, and ``timestamp_ms`` is that of all others.
     """
@@ -63,7 +63,7 @@ class SubmissionCore:
     parts: list[Any]
     """Parts of send_many() and send_arrow() calls. flush() reports their errors if the caller does not ask."""
     packer: RecordPacker | None
-    room: int
+    free_bytes: int
     """Payload bytes left, counted with an upper bound per record. It also keeps the record count below its limit."""
     count: int
     callback: OnDelivery | None
@@ -74,7 +74,7 @@ class SubmissionCore:
     """Index → the record's own timestamp in ms, if given. Metadata repeats it under CreateTime."""
     partition_max: int
     """The highest partition that a record names, to explain why it waits."""
-    fates: list[Fate]
+    outcomes: list[RecordsOutcome]
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None: ...
     def append(
         self, record: tuple[Any, ...], size: int, on_delivery: OnDelivery | None, timestamp_ms: int | None
@@ -243,7 +243,7 @@ class TwinCore:
 
 def plain_pairs(records: list[Any]) -> list[int] | None: ...
 def run_callbacks(
-    submission: SubmissionCore, fate: Fate, news: int, failed: Callable[[], object]
+    submission: SubmissionCore, outcome: RecordsOutcome, news: int, failed: Callable[[], object]
 ) -> None: ...
 def mask_of_indexes(indexes: bytes) -> int: ...
 def write_wake(fd: int) -> None: ...

@@ -61,9 +61,9 @@ cdef extern from *:
         PyTuple_SET_ITEM(made, 3, timestamp);
         return made;
     }
-    static inline void ks_refill(PyObject *made, Py_ssize_t place, PyObject *item) {
-        PyObject *old = PyTuple_GET_ITEM(made, place);
-        PyTuple_SET_ITEM(made, place, item);
+    static inline void ks_refill(PyObject *made, Py_ssize_t index, PyObject *item) {
+        PyObject *old = PyTuple_GET_ITEM(made, index);
+        PyTuple_SET_ITEM(made, index, item);
         Py_DECREF(old);
     }
     static PyAsyncMethods ks_no_await;
@@ -126,7 +126,7 @@ cdef double PLAIN_WAIT_S = 1e9
 
 
 include "_native_packer.pxi"
-include "_native_fate.pxi"
+include "_native_records_outcome.pxi"
 include "_native_submission.pxi"
 include "_native_keywords.pxi"
 include "_native_outbox.pxi"

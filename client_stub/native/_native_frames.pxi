@@ -52,12 +52,12 @@ def whole_message(view, Py_ssize_t start, Py_ssize_t end, Py_ssize_t bytes_max):
 def encode(frames):
     """One message as buffers to be written one after another. Large frames are not copied."""
     cdef list buffers = []
-    cdef Py_ssize_t place, begin = 0, count = len(frames)
-    for place in range(count):
-        if len(frames[place]) > COPIED_BYTES:
-            buffers.append(_gathered(frames, begin, place + 1, count))
-            buffers.append(frames[place])
-            begin = place + 1
+    cdef Py_ssize_t index, begin = 0, count = len(frames)
+    for index in range(count):
+        if len(frames[index]) > COPIED_BYTES:
+            buffers.append(_gathered(frames, begin, index + 1, count))
+            buffers.append(frames[index])
+            begin = index + 1
     if begin < count:
         buffers.append(_gathered(frames, begin, count, count))
     return buffers
@@ -65,19 +65,19 @@ def encode(frames):
 
 cdef bytes _gathered(frames, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t count):
     """The headers of these frames, each followed by its body unless the body is large."""
-    cdef Py_ssize_t total = 0, place, size, i
+    cdef Py_ssize_t total = 0, index, size, i
     cdef uint8_t *out
     cdef uint8_t more
     cdef bytes made
     cdef Py_buffer held
-    for place in range(begin, stop):
-        size = len(frames[place])
+    for index in range(begin, stop):
+        size = len(frames[index])
         total += (9 if size > 255 else 2) + (size if size <= COPIED_BYTES else 0)
     made = PyBytes_FromStringAndSize(NULL, total)
     out = <uint8_t *> PyBytes_AS_STRING(made)
-    for place in range(begin, stop):
-        size = len(frames[place])
-        more = MORE_FLAG if place + 1 < count else 0
+    for index in range(begin, stop):
+        size = len(frames[index])
+        more = MORE_FLAG if index + 1 < count else 0
         if size > 255:
             out[0] = more | LONG_FLAG
             for i in range(8):
@@ -88,10 +88,10 @@ cdef bytes _gathered(frames, Py_ssize_t begin, Py_ssize_t stop, Py_ssize_t count
             out[1] = <uint8_t> size
             out += 2
         if size <= COPIED_BYTES:
-            PyObject_GetBuffer(frames[place], &held, PyBUF_SIMPLE)
+            PyObject_GetBuffer(frames[index], &held, PyBUF_SIMPLE)
             if held.len != size:
                 PyBuffer_Release(&held)
-                raise ValueError(f"frame {place} is no sequence of bytes")
+                raise ValueError(f"frame {index} is no sequence of bytes")
             memcpy(out, held.buf, size)
             PyBuffer_Release(&held)
             out += size

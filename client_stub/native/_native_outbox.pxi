@@ -81,11 +81,11 @@ cdef class OutboxCore:
             self.end(submission)
 
     def close_all_open(self):
-        cdef Py_ssize_t place = 0
+        cdef Py_ssize_t position = 0
         cdef PyObject* topic
         cdef PyObject* found
         cdef OpenStream stream
-        while PyDict_Next(self.streams, &place, &topic, &found):
+        while PyDict_Next(self.streams, &position, &topic, &found):
             stream = <OpenStream> <object> found
             if stream.open is not None:
                 self.end(stream.open)
@@ -95,23 +95,23 @@ cdef class OutboxCore:
         """Forget the streams without an open submission and without a refusal, except those that a call uses now: it
         holds a reference beside the dictionary's.
         """
-        cdef Py_ssize_t place = 0
+        cdef Py_ssize_t position = 0
         cdef PyObject* topic
         cdef PyObject* found
         cdef list idle = []
         # One step under the GIL from here on, so that no call finds a stream between the look and its end.
-        while PyDict_Next(self.streams, &place, &topic, &found):
+        while PyDict_Next(self.streams, &position, &topic, &found):
             if (
                 Py_REFCNT(found) == 1
                 and (<OpenStream> found).open is None
                 and (<OpenStream> found).refusal is None
             ):
                 PyList_Append(idle, <object> topic)
-        for place in range(PyList_GET_SIZE(idle)):
-            PyDict_DelItem(self.streams, <object> PyList_GET_ITEM(idle, place))
+        for position in range(PyList_GET_SIZE(idle)):
+            PyDict_DelItem(self.streams, <object> PyList_GET_ITEM(idle, position))
 
     cdef void end(self, SubmissionCore submission) noexcept:
         submission.is_closed = True
-        submission.room = -1  # for callers that found it open just before
+        submission.free_bytes = -1  # for callers that found it open just before
         submission.payload_bytes = submission.packer.size
         self.closed_bytes += submission.payload_bytes

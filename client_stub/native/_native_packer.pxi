@@ -206,7 +206,7 @@ cdef class RecordPacker:
         return 0
 
     cdef int add_headers(self, headers) except -1:
-        cdef Py_ssize_t count, place
+        cdef Py_ssize_t count, index
         if headers is None:
             return self.add_byte(0xC0)
         if not isinstance(headers, list):
@@ -221,8 +221,8 @@ cdef class RecordPacker:
         else:
             self.add_byte(0xDD)
             self.size = put_head(self.data + self.size, count, 4) - self.data
-        for place in range(count):
-            pair = (<list> headers)[place]
+        for index in range(count):
+            pair = (<list> headers)[index]
             if not isinstance(pair, tuple) or len(<tuple> pair) != 2:
                 raise TypeError(f"headers must be (name, value) pairs, not {pair!r:.80}.")
             self.add_byte(0x92)
@@ -240,13 +240,13 @@ def plain_pairs(list records not None):
 
     Otherwise a list of the indexes of records above LARGE_BYTES, whose size is still to be checked.
     """
-    cdef Py_ssize_t place
+    cdef Py_ssize_t index
     cdef PyObject* row
     cdef list large = []
-    for place in range(PyList_GET_SIZE(records)):
-        row = PyList_GET_ITEM(records, place)
+    for index in range(PyList_GET_SIZE(records)):
+        row = PyList_GET_ITEM(records, index)
         if not is_plain_pair(row):
             return None
         if PLAIN_BYTES + bin_bytes(PyTuple_GET_ITEM(row, 0)) + bin_bytes(PyTuple_GET_ITEM(row, 1)) > LARGE:
-            large.append(place)
+            large.append(index)
     return large if PyList_GET_SIZE(records) else None

@@ -37,32 +37,32 @@ cdef class SubmissionCore:
     cdef public bint is_closed
     cdef public Py_ssize_t payload_bytes
     cdef public list parts
-    cdef public Py_ssize_t room
+    cdef public Py_ssize_t free_bytes
     cdef public Py_ssize_t count
     cdef public object callback
     cdef public list callbacks
     cdef public dict timestamps
     cdef public Py_ssize_t partition_max
-    cdef public list fates
+    cdef public list outcomes
 
-    cdef Fate fate_of(self, Py_ssize_t index, Py_ssize_t* rank):
-        """The record's fate, or None while it is undecided. ``rank`` is set to the number of that fate's records
+    cdef RecordsOutcome outcome_of(self, Py_ssize_t index, Py_ssize_t* rank):
+        """The record's outcome, or None while it is undecided. ``rank`` is set to the number of that outcome's records
         before it.
         """
-        cdef Fate fate
-        for fate in self.fates:
-            rank[0] = fate.rank_of(index)
+        cdef RecordsOutcome outcome
+        for outcome in self.outcomes:
+            rank[0] = outcome.rank_of(index)
             if rank[0] >= 0:
-                return fate
+                return outcome
         return None
 
     def find(self, Py_ssize_t index):
         """The record's (error, metadata); None while it is undecided. Any thread."""
         cdef Py_ssize_t rank
-        cdef Fate fate = self.fate_of(index, &rank)
-        if fate is None:
+        cdef RecordsOutcome outcome = self.outcome_of(index, &rank)
+        if outcome is None:
             return None
-        return (None, fate.metadata_of(index, rank)) if fate.error is None else (fate.error, None)
+        return (None, outcome.metadata_of(index, rank)) if outcome.error is None else (outcome.error, None)
 
     cdef inline int note_partition(self, PyObject* record) except -1:
         """Note the partition that a packed record names, if it names one."""
@@ -77,9 +77,9 @@ cdef class SubmissionCore:
         """Append a checked record. Returns its index, or -1 when another thread has taken the room."""
         cdef list callbacks = []
         cdef dict timestamps = {}
-        cdef Py_ssize_t index, place, begin
+        cdef Py_ssize_t index, number, begin
         # One step under the GIL from here on: see the docstring of the module.
-        if self.room < size:
+        if self.free_bytes < size:
             return -1
         index = self.count
         begin = self.packer.size
@@ -95,7 +95,7 @@ cdef class SubmissionCore:
             elif self.callbacks is not None:
                 PyList_Append(self.callbacks, on_delivery)
             elif on_delivery is not self.callback:
-                for place in range(index):
+                for number in range(index):
                     PyList_Append(callbacks, self.callback)
                 PyList_Append(callbacks, on_delivery)
                 self.callbacks = callbacks
@@ -104,7 +104,7 @@ cdef class SubmissionCore:
             if self.timestamps is not None:
                 self.timestamps.pop(index, None)
             raise
-        self.room -= size
+        self.free_bytes -= size
         self.count = index + 1
         if not index and self.outbox is not None:
             self.outbox.wake_io()
@@ -117,7 +117,7 @@ cdef class SubmissionCore:
         """
         cdef RecordPacker packer = self.packer
         cdef dict timestamps = {}
-        cdef Py_ssize_t begin, before, charge, place, room
+        cdef Py_ssize_t begin, before, charge, number, free
         cdef PyObject* row
         cdef PyObject* key
         cdef PyObject* value
@@ -126,44 +126,44 @@ cdef class SubmissionCore:
             return 0
         if self.callbacks is not None or (self.count and on_delivery is not self.callback):
             return -1
-        begin, room = packer.size, self.room
+        begin, free = packer.size, self.free_bytes
         try:
-            for place in range(start, PyList_GET_SIZE(rows)):
-                row = PyList_GET_ITEM(rows, place)
+            for number in range(start, PyList_GET_SIZE(rows)):
+                row = PyList_GET_ITEM(rows, number)
                 before = packer.size
                 if is_plain_pair(row):
                     key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
                     packer.add_plain(key, value, PLAIN_BYTES + bin_bytes(key) + bin_bytes(value))
                     charge = packer.size - before + ROW_CHARGE
-                    if charge > room:
+                    if charge > free:
                         packer.size = before
                         break
-                    room -= charge
+                    free -= charge
                     continue
                 packer.add(<object> row)
                 charge = packer.size - before + ROW_CHARGE
-                if charge > room:
+                if charge > free:
                     packer.size = before
                     break
-                room -= charge
+                free -= charge
                 self.note_partition(row)
                 if PyTuple_GET_SIZE(row) == 5 and PyTuple_GET_ITEM(row, 4) != <PyObject*> None:
-                    PyDict_SetItem(timestamps, self.count + place - start, <object> PyTuple_GET_ITEM(row, 4))
+                    PyDict_SetItem(timestamps, self.count + number - start, <object> PyTuple_GET_ITEM(row, 4))
             else:
-                place = PyList_GET_SIZE(rows)
+                number = PyList_GET_SIZE(rows)
         except BaseException:
             packer.size = begin
             raise
-        if place <= start:
+        if number <= start:
             return 0
         if timestamps:
             if self.timestamps is None:
                 self.timestamps = timestamps
             else:
                 PyDict_Update(self.timestamps, timestamps)
-        self.added(place - start, on_delivery, part, begin)
-        self.room = room
-        return place - start
+        self.added(number - start, on_delivery, part, begin)
+        self.free_bytes = free
+        return number - start
 
     cdef int added(self, Py_ssize_t count, on_delivery, PartCore part, Py_ssize_t begin) except -1:
         """Finish a step that packed rows from byte ``begin`` on."""
@@ -189,7 +189,7 @@ cdef class SubmissionCore:
         walks the rows once instead of twice.
         """
         cdef RecordPacker packer = self.packer
-        cdef Py_ssize_t begin, count = PyList_GET_SIZE(rows), place, room = self.room, size
+        cdef Py_ssize_t begin, count = PyList_GET_SIZE(rows), number, free = self.free_bytes, size
         cdef PyObject* row
         cdef PyObject* key
         cdef PyObject* value
@@ -197,21 +197,21 @@ cdef class SubmissionCore:
         if self.is_closed or self.callbacks is not None or not self.count or on_delivery is not self.callback:
             return -1
         begin = packer.size
-        for place in range(count):
-            row = PyList_GET_ITEM(rows, place)
+        for number in range(count):
+            row = PyList_GET_ITEM(rows, number)
             if not is_plain_pair(row):
                 break
             key, value = PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1)
             size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
-            if not place and count * size > self.room:
+            if not number and count * size > self.free_bytes:
                 break  # rows of one call are mostly of one length: stop before packing in vain
-            if size > room or size > LARGE:
+            if size > free or size > LARGE:
                 break
             packer.add_plain(key, value, size)
-            room -= size
+            free -= size
         else:
             self.added(count, on_delivery, part, begin)
-            self.room = room
+            self.free_bytes = free
             return count
         packer.size = begin
         return -1
@@ -220,7 +220,7 @@ cdef class SubmissionCore:
         """Append a plain record without a lock. Returns its index, or -1 when the slow path must take it."""
         cdef Py_ssize_t size = PLAIN_BYTES + bin_bytes(key) + bin_bytes(value)
         cdef Py_ssize_t index = self.count
-        if size > self.room or size > LARGE or not index:
+        if size > self.free_bytes or size > LARGE or not index:
             return -1
         if self.callbacks is not None:
             self.packer.reserve(size)
@@ -228,7 +228,7 @@ cdef class SubmissionCore:
         elif on_delivery is not self.callback:
             return -1
         self.packer.add_plain(key, value, size)
-        self.room -= size
+        self.free_bytes -= size
         self.count = index + 1
         return index
 
@@ -262,7 +262,7 @@ cdef class Delivery:
     def done(self) -> bool:
         """True once the record was delivered or has failed."""
         cdef Py_ssize_t rank
-        return self._submission is not None and self._submission.fate_of(self._index, &rank) is not None
+        return self._submission is not None and self._submission.outcome_of(self._index, &rank) is not None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait at most ``timeout`` seconds for the record's place in the log.
@@ -272,13 +272,13 @@ cdef class Delivery:
         """
         cdef SubmissionCore submission = self._submission
         cdef Py_ssize_t rank
-        cdef Fate fate
+        cdef RecordsOutcome outcome
         if not is_plain_wait(<PyObject*> timeout):
             timeout = checked_wait(timeout)
         if submission is not None and submission.outbox is not None and not submission.outbox.forked:
-            fate = submission.fate_of(self._index, &rank)
-            if fate is not None and fate.error is None:
-                return fate.metadata_of(self._index, rank)
+            outcome = submission.outcome_of(self._index, &rank)
+            if outcome is not None and outcome.error is None:
+                return outcome.metadata_of(self._index, rank)
         error, metadata = submission.wait_for(self._index, timeout)
         if error is not None:
             raise error

@@ -37,7 +37,7 @@ cdef class MessageCore:
     cdef double at_s
     cdef TwinCore twin
     cdef object report
-    cdef object place          # the partition where it lies; None: it was not delivered
+    cdef object delivered_partition  # the partition where it lies; None: it was not delivered
     cdef object timestamp_ms
     cdef int64_t offset
 
@@ -53,9 +53,9 @@ cdef class MessageCore:
     @property
     def _metadata(self):
         """The place in the log; None: it was not delivered, or not yet."""
-        if self.place is None:
+        if self.delivered_partition is None:
             return None
-        return RecordMetadata(self._topic, self.place, self.offset, self.timestamp_ms)
+        return RecordMetadata(self._topic, self.delivered_partition, self.offset, self.timestamp_ms)
 
     def __call__(self, error, metadata):
         """The outcome is there. Io thread."""
@@ -71,7 +71,7 @@ cdef class MessageCore:
     cdef int delivered(self, partition, int64_t offset, timestamp_ms) except -1:
         if self.twin._only_errors:
             return 0
-        self.place, self.offset, self.timestamp_ms = partition, offset, timestamp_ms
+        self.delivered_partition, self.offset, self.timestamp_ms = partition, offset, timestamp_ms
         return self.arrive()
 
     cdef int arrive(self) except -1:

@@ -49,7 +49,7 @@ class CapacityWait:
         self,
         topic: str,
         is_attached: Callable[[], bool],
-        has_capacity: Callable[[], bool],
+        is_free: Callable[[], bool],
         *,
         max_block_ms: float,
         connect_timeout_ms: float,
@@ -69,7 +69,7 @@ class CapacityWait:
         # Waiters are woken when half of the buffer is free. Less capacity is polled for, as one held topic may occupy
         # the rest for long.
         while not self._waiters.wait_until(
-            has_capacity, min(CHECK_MS / 1e3, ends - monotonic()), for_capacity=True
+            is_free, min(CHECK_MS / 1e3, ends - monotonic()), for_capacity=True
         ):
             now = monotonic()
             if now >= ends:

@@ -89,15 +89,15 @@ class BulkDelivery:
         self.watch()
         entry = [callback]
 
-        def look() -> None:
+        def check() -> None:
             if self.done():
                 with contextlib.suppress(IndexError):  # two parts finished at the same time
                     entry.pop()(self)
 
         for part in self._parts:
-            part.when_over(look)
+            part.when_over(check)
         if not self._parts:  # no records: the call is over already
-            make_call([look], CallbackLog())
+            make_call([check], CallbackLog())
 
     def offsets(self) -> tuple[OffsetRange, ...]:
         """The places of the delivered records, by partition and offset; adjacent ranges are merged. Does not wait.

@@ -110,20 +110,20 @@ class Failures:
         them = "it" if count == 1 else "them" if accepted == count else "those"
         delivers = f", and delivers {them} once that can be: {why}" if why else f" and delivers {them}"
         if accepted == count:
-            fate = f"the daemon has accepted {them}{delivers}"
+            state = f"the daemon has accepted {them}{delivers}"
         elif accepted:
-            fate = f"the others may be lost; the daemon has accepted {accepted}{delivers}"
+            state = f"the others may be lost; the daemon has accepted {accepted}{delivers}"
         else:
-            fate = "the daemon has not accepted it, and it may be lost"
+            state = "the daemon has not accepted it, and it may be lost"
             if count > 1:
-                fate = "the daemon has accepted none of them, and they may be lost"
+                state = "the daemon has accepted none of them, and they may be lost"
         log.warning(
             "%d record%s%s had no outcome when the producer was closed %s: %s.",
             count,
             "" if count == 1 else "s",
             f" for {topics_text(topics)}" if topics else "",
             behind,
-            fate.rstrip("."),
+            state.rstrip("."),
         )
         self._log.left_is_reported = True
 

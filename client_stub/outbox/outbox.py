@@ -66,7 +66,7 @@ class Outbox(OutboxCore):
         self.connect_timeout_ms = connect_timeout_ms
         self.path = path
         self.buffer_bytes = BUFFER_BYTES
-        self.size_limits = SizeLimits(lambda topic: self.wait_for_room(self.open_stream(topic)))
+        self.size_limits = SizeLimits(lambda topic: self.wait_for_capacity(self.open_stream(topic)))
         self.submission_bytes = SUBMISSION_BYTES_MAX
         """The bytes at which a new submission is begun, from the daemon's last WELCOME. None is opened before the
         first.
@@ -110,7 +110,7 @@ class Outbox(OutboxCore):
             size = packed_size(record)
         while True:
             submission = stream.open
-            if submission is None or submission.room < size:
+            if submission is None or submission.free_bytes < size:
                 if not self.roll(stream, size, waits=waits):
                     return FULL
                 continue
@@ -174,7 +174,7 @@ class Outbox(OutboxCore):
 
     def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> bool:
         """Open a submission with room for ``size`` bytes, unless another caller does so first. It first waits for room
-        in the buffer, and raises as ``wait_for_room``; unless ``waits``, it returns False in place of waiting.
+        in the buffer, and raises as ``wait_for_capacity``; unless ``waits``, it returns False in place of waiting.
         """
         if not (
             self.attached_once
@@ -184,11 +184,11 @@ class Outbox(OutboxCore):
             and self.closed_bytes - self._released_bytes < self.buffer_bytes
         ):
             if waits:
-                self.wait_for_room(stream)
+                self.wait_for_capacity(stream)
             elif not self.takes_now(stream):
                 return False
         opened = stream.open
-        if opened is not None and opened.room >= size:
+        if opened is not None and opened.free_bytes >= size:
             return True
         packer = self._packers.take()
         # A larger record is sent in a submission of its own.
@@ -208,10 +208,10 @@ class Outbox(OutboxCore):
         return self.closed_bytes - self._released_bytes
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.closed_bytes - self._released_bytes < self.buffer_bytes
 
-    def wait_for_room(self, stream: OpenStream) -> None:
+    def wait_for_capacity(self, stream: OpenStream) -> None:
         """Wait for room. Raises BufferExhausted, DaemonUnreachable, ProducerClosed, or the error that refused the
         topic.
         """
@@ -220,15 +220,15 @@ class Outbox(OutboxCore):
             self.check_usable(stream)
             return self.attached_once
 
-        def has_capacity() -> bool:
+        def is_free() -> bool:
             self.check_usable(stream)
-            return self.has_room
+            return self.has_capacity
 
-        if not (is_attached() and has_capacity()):
+        if not (is_attached() and is_free()):
             self.capacity_wait.run(
                 stream.topic,
                 is_attached,
-                has_capacity,
+                is_free,
                 max_block_ms=self.max_block_ms,
                 connect_timeout_ms=self.connect_timeout_ms,
             )
@@ -236,7 +236,7 @@ class Outbox(OutboxCore):
     def takes_now(self, stream: OpenStream) -> bool:
         """Whether a new submission finds room without a wait. Raises the error of a call that would never find it."""
         self.check_usable(stream)
-        return self.attached_once and self.has_room
+        return self.attached_once and self.has_capacity
 
     def knows_limits(self, stream: OpenStream) -> bool:
         """Whether a check of a size would not wait for the daemon's first WELCOME. Raises as ``takes_now``."""
@@ -247,7 +247,7 @@ class Outbox(OutboxCore):
         stream = self.streams.get(topic)
         if stream is None or self.closed or self.fatal is not None or stream.refusal is not None:
             return True
-        return self.attached_once and (self.has_room or stream.open is not None)
+        return self.attached_once and (self.has_capacity or stream.open is not None)
 
     def check_usable(self, stream: OpenStream) -> None:
         """Raises the error of a call that can never add a record to ``stream``."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from client_stub.contract.wire import Format, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag
 from client_stub.errors import FORKED_TEXT, DeliveryFailed, ForkedProducer, SidecarError, error_for
 from client_stub.native.hot import (
-    Fate,
     PartCore,
     RecordPacker,
+    RecordsOutcome,
     SubmissionCore,
     mask_of_indexes,
     run_callbacks,
@@ -112,7 +112,12 @@ class Submission(SubmissionCore):
     )
 
     def __init__(
-        self, waiters: Waiters, topic: str, packer: RecordPacker | None, room: int, base_timestamp_ms: int
+        self,
+        waiters: Waiters,
+        topic: str,
+        packer: RecordPacker | None,
+        free_bytes: int,
+        base_timestamp_ms: int,
     ) -> None:
         super().__init__()
         self.waiters = waiters
@@ -120,7 +125,7 @@ class Submission(SubmissionCore):
         self.topic = topic
         self.parts = []
         self.packer = packer
-        self.room = room
+        self.free_bytes = free_bytes
         self.base_timestamp_ms = base_timestamp_ms
         self.format: int = _MSGPACK
         self.flags = 0
@@ -137,7 +142,7 @@ class Submission(SubmissionCore):
         """Whether a caller has asked for the outcome of one of its records."""
         self.why_slow = ""
         """The reason that a warning has given for its wait."""
-        self.fates = []
+        self.outcomes = []
         self.payload: bytes | memoryview | None = None
         """The bytes to send, of a sealed submission that the daemon has not accepted yet. A view keeps its packer from
         being used again.
@@ -178,11 +183,11 @@ class Submission(SubmissionCore):
         if self.first_error is None or not self.flags & WANT_INDEXES:
             return self.first_error, self.failed_count  # without indexes the submission belongs to one call
         error, failed, left = None, 0, (1 << count) - 1
-        for fate in self.fates:
-            hit = fate.mask >> first & left
-            left &= ~hit  # a record keeps its first fate
-            if hit and fate.error is not None:
-                error = error or fate.error
+        for outcome in self.outcomes:
+            hit = outcome.mask >> first & left
+            left &= ~hit  # a record keeps its first outcome
+            if hit and outcome.error is not None:
+                error = error or outcome.error
                 failed += hit.bit_count()
         return error, failed
 
@@ -194,13 +199,13 @@ class Submission(SubmissionCore):
             if not has_failed
         ]
         left = (1 << count) - 1
-        for fate in self.fates:
-            hit = fate.mask >> first & left
-            left &= ~hit  # a record keeps its first fate
-            if hit and fate.error is None:
-                rank = fate.rank(first + (hit & -hit).bit_length() - 1)
-                offset = fate.base_offset + rank if fate.base_offset >= 0 else -1
-                ranges.append((fate.partition, offset, hit.bit_count()))
+        for outcome in self.outcomes:
+            hit = outcome.mask >> first & left
+            left &= ~hit  # a record keeps its first outcome
+            if hit and outcome.error is None:
+                rank = outcome.rank(first + (hit & -hit).bit_length() - 1)
+                offset = outcome.base_offset + rank if outcome.base_offset >= 0 else -1
+                ranges.append((outcome.partition, offset, hit.bit_count()))
         return ranges
 
     def when_decided(self, index: int, call: Callable[[], object]) -> None:
@@ -220,9 +225,9 @@ class Submission(SubmissionCore):
         if self.completed if index == WHOLE else self.find(index) is not None:
             make_call(entry, self.waiters.callback_log)
 
-    def call_listeners(self, fate: Fate | None) -> None:
-        """Make the calls that wait for the records of ``fate``, or with None for the whole submission. Io thread."""
-        due = [WHOLE] if fate is None else sorted(i for i in list(self.listeners) if fate.rank(i) >= 0)
+    def call_listeners(self, outcome: RecordsOutcome | None) -> None:
+        """Make the calls that wait for the records of ``outcome``, or with None for the whole submission. Io thread."""
+        due = [WHOLE] if outcome is None else sorted(i for i in list(self.listeners) if outcome.rank(i) >= 0)
         for index in due:
             for entry in self.listeners.pop(index, ()):
                 try:
@@ -259,12 +264,12 @@ class Submission(SubmissionCore):
         if self.outbox.forked:
             raise ForkedProducer(FORKED_TEXT)
         self.watched = True
-        fate = self.find(index)
-        if fate is None:
-            fate = self.waiters.wait_until(partial(self.find, index), timeout, for_outcome=True)
-        if fate is None:
+        found = self.find(index)
+        if found is None:
+            found = self.waiters.wait_until(partial(self.find, index), timeout, for_outcome=True)
+        if found is None:
             raise self.no_outcome(timeout)
-        return fate
+        return found
 
     def no_outcome(self, timeout: float | None) -> TimeoutError:
         """The TimeoutError of a caller that waited for one record. It may ask the daemon for the cause."""
@@ -317,7 +322,7 @@ class Submission(SubmissionCore):
         # From here on any thread finds the outcome.
         self._done_mask |= news
         appended = append_time_ms >= 0
-        fate = Fate(
+        applied = RecordsOutcome(
             mask,
             self.topic,
             outcome.partition,
@@ -326,14 +331,14 @@ class Submission(SubmissionCore):
             None if appended else self.timestamps,
             error,
         )
-        self.fates.append(fate)
+        self.outcomes.append(applied)
         if error is not None:
             self._note(error, news.bit_count())
         try:
             if self.callbacks is not None or self.callback is not None:
-                run_callbacks(self, fate, news, self._callback_failed)
+                run_callbacks(self, applied, news, self._callback_failed)
             if self.listeners:
-                self.call_listeners(fate)
+                self.call_listeners(applied)
         finally:
             # Last, because flush() returns when this is set; the callbacks have then run.
             self.remaining -= news.bit_count()

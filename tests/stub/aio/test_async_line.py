@@ -32,7 +32,7 @@ def make_harness(monkeypatch: pytest.MonkeyPatch, run_dir: Path) -> MakeHarness:
 
 async def fill(harness: Harness, topic: str = "full") -> None:
     """Send until a record of any topic without an open submission would have to wait."""
-    while harness.outbox.has_room:
+    while harness.outbox.has_capacity:
         await harness.producer.send(topic, bytes(500))
     harness.gathered.extend(harness.outbox.gather(lambda each: each == topic)[0])
 
@@ -130,7 +130,7 @@ def test_a_topic_without_room_does_not_hold_up_one_that_has_some(make_harness: M
         loop = asyncio.get_running_loop()
         await harness.producer.send("open", b"0")
         for number in itertools.count():
-            if not harness.outbox.has_room:
+            if not harness.outbox.has_capacity:
                 break
             await harness.producer.send("full", b"%500d" % number)
         waits = loop.create_task(harness.producer.send("full", bytes(500)))

@@ -95,7 +95,7 @@ def run_on(kind: str, main: Coroutine[Any, Any, None]) -> None:
 async def until_full(producer: AsyncProducer) -> None:
     outbox = producer._engine.outbox
     async with asyncio.timeout(20):
-        while outbox.has_room or not outbox.attached_once:  # noqa: ASYNC110 (nobody tells of a seal)
+        while outbox.has_capacity or not outbox.attached_once:  # noqa: ASYNC110 (nobody tells of a seal)
             await asyncio.sleep(0.001)
 
 

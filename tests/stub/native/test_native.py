@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from client_stub import Producer, RecordMetadata, errors
 from client_stub.native import _native
-from client_stub.native.hot import Fate, RecordPacker, SubmissionCore, run_callbacks
+from client_stub.native.hot import RecordPacker, RecordsOutcome, SubmissionCore, run_callbacks
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 from tests.stub.records.packed_records import RECORDS_MAX
@@ -50,7 +50,7 @@ def often_switched() -> Iterator[None]:
 def test_a_submission_notes_callbacks_and_timestamps(steps: list[tuple[int, int | None, int]]) -> None:
     known: list[Any] = [None, lambda error, metadata: 1, lambda error, metadata: 2]
     core = SubmissionCore()
-    core.packer, core.room = RecordPacker(), 400
+    core.packer, core.free_bytes = RecordPacker(), 400
     taken: list[tuple[int, int | None]] = []
     room = 400
     for which, own, size in steps:
@@ -59,7 +59,7 @@ def test_a_submission_notes_callbacks_and_timestamps(steps: list[tuple[int, int 
         if index >= 0:
             taken.append((which, own))
             room -= size
-    assert (core.count, core.room) == (len(taken), room)
+    assert (core.count, core.free_bytes) == (len(taken), room)
     callbacks = [known[which] for which, _ in taken]
     assert (core.callbacks or [core.callback] * core.count) == callbacks
     assert (core.callbacks is None) == (len(set(callbacks)) <= 1)
@@ -94,8 +94,8 @@ def test_callbacks_get_the_outcome_of_their_record(data: st.DataObject) -> None:
         submission.callback = callback_of(7)
     else:
         submission.callbacks = [None if number is None else callback_of(number) for number in numbers]
-    fate = Fate(mask, "t", 3, base, 1_000, own, error)
-    run_callbacks(submission, fate, news, lambda: called.append(repr(sys.exception())))
+    outcome = RecordsOutcome(mask, "t", 3, base, 1_000, own, error)
+    run_callbacks(submission, outcome, news, lambda: called.append(repr(sys.exception())))
     expected: list[Any] = []
     members = [index for index in range(count) if mask >> index & 1]
     for rank, index in enumerate(members):
@@ -110,7 +110,7 @@ def test_callbacks_get_the_outcome_of_their_record(data: st.DataObject) -> None:
     assert all(type(metadata) is RecordMetadata and tuple(metadata) == was for metadata, was in kept)
 
 
-def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again() -> None:
+def test_a_callback_that_exits_ends_the_others_only_if_that_is_raised_again() -> None:
     told: list[Any] = []
 
     def leave(error: Any, metadata: Any) -> None:
@@ -125,11 +125,11 @@ def test_what_is_no_exception_ends_the_loop_only_if_it_is_raised_again() -> None
     submission = SubmissionCore()
     submission.callback = leave
     with pytest.raises(SystemExit):
-        run_callbacks(submission, Fate(7, "t", 0, 0, 0, None, None), 7, failed)
+        run_callbacks(submission, RecordsOutcome(7, "t", 0, 0, 0, None, None), 7, failed)
     assert told == [0, "failed", 1, "failed"]
 
 
-def test_metadata_that_callbacks_keep_stays_what_it_was(producer: Producer) -> None:
+def test_metadata_that_callbacks_keep_does_not_change(producer: Producer) -> None:
     kept: list[RecordMetadata] = []
 
     def keep_some(error: Any, metadata: Any) -> None:

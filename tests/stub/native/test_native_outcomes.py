@@ -15,7 +15,7 @@ from client_stub.contract.wire import (
     pack_outcome,
 )
 from client_stub.native import hot
-from client_stub.native.hot import Fate, SubmissionCore
+from client_stub.native.hot import RecordsOutcome, SubmissionCore
 
 u32, u64, i64 = (st.integers(0, (1 << bits) - 1) for bits in (32, 64, 63))
 outcomes = st.builds(
@@ -50,22 +50,22 @@ def test_both_read_the_same_outcomes(some: list[Outcome], damage: tuple[int, int
 
 
 @given(st.sets(st.integers(0, 700), max_size=300))
-def test_a_fate_tells_the_rank_of_each_record(members: set[int]) -> None:
+def test_an_outcome_has_the_rank_of_each_record(members: set[int]) -> None:
     mask = sum(1 << member for member in members)
-    fate = Fate(mask, "t", 0, 0, 0, None, None)
-    ranks = {index: fate.rank(index) for index in range(-1, 800)}
+    outcome = RecordsOutcome(mask, "t", 0, 0, 0, None, None)
+    ranks = {index: outcome.rank(index) for index in range(-1, 800)}
     assert {index: rank for index, rank in ranks.items() if rank >= 0} == {
         member: rank for rank, member in enumerate(sorted(members))
     }
 
 
-def test_the_first_fate_of_a_record_counts_and_gives_its_metadata() -> None:
+def test_the_first_outcome_of_a_record_counts_and_gives_its_metadata() -> None:
     submission = SubmissionCore()
     error = errors.DeliveryFailed("expired")
-    submission.fates = [
-        Fate(0b0101, "t", 3, 70, 1_000, {2: 5}, None),
-        Fate(0b1110, "t", 4, -1, 2_000, None, None),
-        Fate(0b110000, "t", 4, -1, 2_000, None, error),
+    submission.outcomes = [
+        RecordsOutcome(0b0101, "t", 3, 70, 1_000, {2: 5}, None),
+        RecordsOutcome(0b1110, "t", 4, -1, 2_000, None, None),
+        RecordsOutcome(0b110000, "t", 4, -1, 2_000, None, error),
     ]
     assert [submission.find(index) for index in range(7)] == [
         (None, RecordMetadata("t", 3, 70, 1_000)),

@@ -36,7 +36,7 @@ def test_rows_fill_the_room_and_no_more(some: list[Any], data: st.DataObject) ->
     check_rows(some, start, room)
 
 
-def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
+def test_a_wrong_record_is_refused_and_leaves_no_bytes() -> None:
     packer = RecordPacker()
     packer.pack((b"k", b"v"))
     before = bytes(packer.view())
@@ -51,10 +51,10 @@ def test_what_is_no_record_is_refused_and_leaves_no_bytes_behind() -> None:
         assert bytes(packer.view()) == before
         core = core_of(1_000)
         assert core.append_rows([(b"a", b"b")], 0, None) == 1
-        taken = core.room, core.count, bytes(core.packer.view())
+        taken = core.free_bytes, core.count, bytes(core.packer.view())
         with pytest.raises(TypeError):
             core.append_rows([(b"a", b"b"), record], 0, None)
-        assert (core.room, core.count, bytes(core.packer.view())) == taken
+        assert (core.free_bytes, core.count, bytes(core.packer.view())) == taken
     with pytest.raises(OverflowError):
         packer.pack((b"k", b"v", None, None, -1))
     assert bytes(packer.view()) == before
@@ -85,7 +85,7 @@ def test_a_buffer_with_a_view_neither_moves_nor_empties() -> None:
         ([(bytearray(b"k"), b"v")], False),
     ],
 )
-def test_plain_pairs_are_told_from_others(rows: list[Any], plain: bool) -> None:
+def test_plain_pairs_are_found(rows: list[Any], plain: bool) -> None:
     assert plain_pairs(rows) == ([] if plain else None)
 
 
@@ -100,19 +100,19 @@ def test_plain_rows_are_taken_whole_or_not_at_all(some: list[Any], room: int) ->
     core, twin = core_of(room + 40), core_of(1 << 20)
     for each in (core, twin):
         assert each.append_rows([(b"k", b"v")], 0, None) == 1
-    before = core.room, core.count, bytes(core.packer.view())
+    before = core.free_bytes, core.count, bytes(core.packer.view())
     added = core.append_plain(some, None)
     if added == -1:
-        assert (core.room, core.count, bytes(core.packer.view())) == before
+        assert (core.free_bytes, core.count, bytes(core.packer.view())) == before
         is_plain = bool(some) and all(len(record) == 2 for record in some)
         assert not is_plain or sum(map(packed_bound, some)) > before[0]
     else:
         assert added == len(some) == twin.append_rows(some, 0, None)
         assert bytes(core.packer.view()) == bytes(twin.packer.view())
-        assert core.count == twin.count and core.room >= 0
+        assert core.count == twin.count and core.free_bytes >= 0
 
 
-def test_plain_rows_join_only_what_gathers_for_the_same_callback() -> None:
+def test_plain_rows_share_a_submission_only_with_the_same_callback() -> None:
     empty, other = core_of(1_000), core_of(1_000)
     assert empty.append_plain([(b"k", b"v")], None) == -1  # a first record may have to wake the io thread
     other.append_rows([(b"k", b"v")], 0, print)

@@ -51,7 +51,7 @@ def _runs(indexes: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def test_records_told_by_count_and_then_by_index_are_counted_once() -> None:
+def test_records_given_by_count_and_then_by_index_are_counted_once() -> None:
     """A batch fails before it was drained, its worker dies before the ACK, and who adopts it tells by index."""
     submission = _submission()
     submission.apply(_outcome(Shape.COUNT, 0, 10, failed=True))

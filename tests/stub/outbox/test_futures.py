@@ -204,7 +204,7 @@ def test_ranges_are_those_of_the_calls_own_records_in_a_submission_of_several() 
     assert delivery.offsets() == (OffsetRange(0, 11, 2), OffsetRange(1, 51, 2))
 
 
-def test_ranges_that_are_told_by_count_are_joined_where_they_meet() -> None:
+def test_adjacent_ranges_given_by_count_are_joined() -> None:
     submission, delivery = bulk(10)
     for first_index, count, partition, offset in ((5, 2, 0, 7), (0, 3, 0, 4), (3, 2, 1, -1), (7, 2, 1, -1)):
         submission.apply(
@@ -227,7 +227,7 @@ def test_ranges_that_are_told_by_count_are_joined_where_they_meet() -> None:
 # --- stats ----------------------------------------------------------------------------------------------
 
 
-def test_stats_count_what_was_sent_and_what_became_of_it(producer: Producer, daemon: FakeDaemon) -> None:
+def test_stats_count_sent_records_and_their_outcomes(producer: Producer, daemon: FakeDaemon) -> None:
     idle = producer.stats()
     assert (idle.sent, idle.waiting, idle.connections, idle.is_connected) == (0, 0, 0, False)
     daemon.deliver = None
@@ -252,9 +252,7 @@ def test_stats_count_what_was_sent_and_what_became_of_it(producer: Producer, dae
     assert (ended.waiting, ended.waiting_bytes, ended.is_connected) == (0, 0, False)
 
 
-def test_stats_count_what_is_queued_while_no_daemon_was_seen_again(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_stats_count_queued_records_while_the_daemon_is_away(producer: Producer, daemon: FakeDaemon) -> None:
     producer.send("t", b"1").result(WAIT_S)
     daemon.stop()
     eventually(lambda: producer.stats().why_away)

@@ -64,7 +64,7 @@ def test_failures_that_nobody_asks_about_are_counted_beyond_their_bound() -> Non
     assert (outbox.failures.newly_failed(), outbox.failures.newly_failed()) == (2 * calls, 0)
 
 
-def test_an_acceptance_wakes_who_waits_for_room_and_not_who_waits_for_an_outcome() -> None:
+def test_an_acceptance_wakes_callers_that_wait_for_capacity_and_none_that_wait_for_an_outcome() -> None:
     outbox = Outbox(max_block_ms=0, connect_timeout_ms=0, path="/nowhere")
     lock = threading.Lock()
     lock.acquire()

@@ -169,9 +169,7 @@ def test_a_failed_record_raises_its_own_error(producer: Producer, daemon: FakeDa
     assert told == [(caught.value, None)]
 
 
-def test_a_failure_of_send_many_that_nobody_asks_about_is_told_by_flush(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_flush_raises_an_unwatched_failure_of_send_many(producer: Producer, daemon: FakeDaemon) -> None:
     daemon.deliver = lambda client, submit: daemon.outcome(client, submit, kind=OutcomeKind.FAILED, code=29)
     producer.send_many("t", [(b"k", b"v")] * 3)
     with pytest.raises(errors.TopicAuthorizationFailed, match="3 records"):

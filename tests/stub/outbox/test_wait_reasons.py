@@ -48,7 +48,9 @@ def test_flush_and_a_bulk_result_name_the_cause(
             call()
 
 
-def test_what_is_not_accepted_names_the_cause(producer: Producer, daemon: FakeDaemon) -> None:
+def test_an_error_for_a_record_that_is_not_accepted_names_the_cause(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
     producer.send("a", b"0").result(10)
     daemon.accept = lambda client, submit: False
     bulk = producer.send_many("a", [(None, b"1"), (None, b"2")])

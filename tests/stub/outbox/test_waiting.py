@@ -119,7 +119,7 @@ def test_a_block_that_an_exception_leaves_waits_only_so_long(
     assert len(told) == 1
 
 
-def test_records_that_a_close_behind_ctrl_c_leaves_are_told_once_also_those_that_somebody_listens_to(
+def test_records_left_by_a_close_after_ctrl_c_are_logged_once_with_those_that_have_callbacks(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(producer_module, "ERROR_CLOSE_S", 0.05)
@@ -165,7 +165,7 @@ def test_a_close_that_ctrl_c_breaks_off_is_not_waited_for_again(
     assert producer._engine.io is None
 
 
-def test_the_error_of_a_short_patience_says_what_the_record_waits_for(
+def test_the_error_of_a_short_timeout_names_what_the_record_waits_for(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
     daemon.deliver = None

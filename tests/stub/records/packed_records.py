@@ -28,7 +28,7 @@ records = st.builds(
 
 def core_of(room: int) -> Any:
     core = SubmissionCore()
-    core.packer, core.room = RecordPacker(), room
+    core.packer, core.free_bytes = RecordPacker(), room
     return core
 
 
@@ -38,10 +38,10 @@ def check_rows(some: list[Any], start: int, room: int) -> None:
     count = core.append_rows(some, start, print)
     packed = bytes(core.packer.view())
     assert packed == packed_by_msgpack(some[start : start + count])
-    assert core.count == count and 0 <= core.room <= room - len(packed) - count
+    assert core.count == count and 0 <= core.free_bytes <= room - len(packed) - count
     assert core.callback is (print if count else None)
     if start + count < len(some):  # the next one had no room
-        assert packed_bound(some[start + count]) > core.room
+        assert packed_bound(some[start + count]) > core.free_bytes
 
 
 def packed_by_msgpack(some: list[Any]) -> bytes:

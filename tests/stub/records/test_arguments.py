@@ -169,7 +169,7 @@ def test_a_script_whose_name_is_no_text_has_a_client_name(daemon: FakeDaemon) ->
     assert [submit.count for submit in daemon.received] == [1]
 
 
-def test_what_belongs_to_a_process_cannot_be_copied_and_says_what_to_do(producer: Producer) -> None:
+def test_producers_and_futures_cannot_be_copied_or_pickled(producer: Producer) -> None:
     bulk, delivery = producer.send_many("orders", [(None, b"x")]), producer.send("orders", b"x")
     for thing, advice in (
         (producer, "A Producer belongs to its process .*: make one where it is used"),
@@ -186,7 +186,7 @@ def test_what_belongs_to_a_process_cannot_be_copied_and_says_what_to_do(producer
     assert pickle.loads(pickle.dumps(delivery.result(10))) == delivery.result(10)
 
 
-def test_a_bulk_delivery_shows_what_became_of_it_and_has_an_exception(any_producer: Any) -> None:
+def test_the_repr_of_a_bulk_delivery_shows_its_outcome(any_producer: Any) -> None:
     with any_producer as producer:
         bulk = producer.send_many("orders", [(None, b"x"), (None, b"y")])
         assert bulk.exception(10) is None
@@ -266,9 +266,7 @@ def test_of_the_waits_and_of_a_bulk_call(any_producer: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["5", True, timedelta(seconds=1), math.nan])
-def test_a_wait_looks_at_its_argument_first_whatever_there_is_to_wait_for(
-    any_producer: Any, wrong: Any
-) -> None:
+def test_a_wait_checks_its_timeout_first(any_producer: Any, wrong: Any) -> None:
     """Otherwise a wrong one would pass each time the outcome is quicker than the caller."""
     with any_producer as producer:
         done, many = producer.send("orders", b"1"), producer.send_many("orders", [(None, b"1")])

@@ -169,7 +169,7 @@ def test_a_header_key_that_is_no_utf8_is_refused_before_anything_is_queued(
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_what_lies_under_a_null_headers_row_is_nothing(large: bool) -> None:
+def test_a_null_headers_row_has_no_headers(large: bool) -> None:
     """Null keys and bytes that are no text: Arrow lets anything stand there."""
     keys = pa.array([b"a", None, b"\xff", b"b", b"c"])
     column = headers_from(keys, [1, 3, 3, 5], [True, False, True, True], large=large)
@@ -302,7 +302,9 @@ def test_nulls_of_a_dictionary_and_empty_batches(producer: Producer) -> None:
     assert producer.send_arrow("t", table).result(10) == 1
 
 
-def test_a_table_that_fails_in_the_middle_has_the_future_of_what_is_queued(column_daemon: FakeDaemon) -> None:
+def test_a_table_that_fails_in_the_middle_has_the_future_of_its_queued_rows(
+    column_daemon: FakeDaemon,
+) -> None:
     column_daemon.accept = lambda client, submit: False
     producer = Producer(column_daemon.run_dir, max_block_ms=100)
     table = pa.table({"value": pa.array([bytes(500_000)] * 40)})

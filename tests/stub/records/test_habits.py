@@ -51,7 +51,7 @@ def test_await_of_a_delivery_names_the_producer_that_is_awaited(producer: Produc
         assert not inspect.isawaitable(delivery) and not hasattr(delivery, "__await__")
 
 
-def test_a_delivery_shows_what_became_of_it(producer: Producer, daemon: FakeDaemon) -> None:
+def test_the_repr_of_a_delivery_shows_its_outcome(producer: Producer, daemon: FakeDaemon) -> None:
     daemon.deliver = None
     delivery = producer.send("orders", b"x")
     producer.flush(10, until="accepted")

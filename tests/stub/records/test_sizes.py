@@ -164,9 +164,7 @@ def test_submissions_are_cut_where_the_daemon_says(
         daemon.stop()
 
 
-def test_what_another_daemon_would_have_read_fails_alone_and_the_rest_goes_on(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_a_record_too_large_for_a_new_daemon_fails_alone(producer: Producer, daemon: FakeDaemon) -> None:
     """Queued under a larger limit, then the daemon was replaced."""
     daemon.limits["max_request_size"] = 8 << 20
     producer.send("t", b"first").result(10)

@@ -1,8 +1,8 @@
-# Fate: an outcome, looked up record by record.
+# RecordsOutcome: an outcome, looked up record by record.
 
 
 @cython.final
-cdef class Fate:
+cdef class RecordsOutcome:
     """The outcome of the records whose bits are set in ``mask``."""
 
     cdef readonly object mask
@@ -12,7 +12,7 @@ cdef class Fate:
     cdef readonly object timestamp_ms
     cdef readonly dict timestamps
     cdef readonly object error
-    cdef bytes words            # made at the first look-up: most fates are never looked up
+    cdef bytes words            # made at the first look-up: most outcomes are never looked up
     cdef bytearray before       # a u32 per word: how many members the words before it have
 
     def __init__(self, mask, topic, partition, int64_t base_offset, timestamp_ms, dict timestamps, error):
@@ -67,9 +67,9 @@ cdef class Fate:
         return metadata
 
     def rank(self, Py_ssize_t index):
-        """How many of this fate's records come before ``index``; -1 when the record is none of them."""
+        """How many of this outcome's records come before ``index``; -1 when the record is none of them."""
         return self.rank_of(index)
 
     def metadata(self, Py_ssize_t index, Py_ssize_t rank):
-        """The metadata of the record ``index``, which ``rank`` records of this fate come before."""
+        """The metadata of the record ``index``, which ``rank`` records of this outcome come before."""
         return self.metadata_of(index, rank)
