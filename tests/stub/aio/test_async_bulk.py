@@ -101,7 +101,7 @@ def make(request: pytest.FixtureRequest, daemon: FakeDaemon) -> Callable[[], Any
     return FakeAsyncProducer if request.param == "fake" else lambda: AsyncProducer(daemon.run_dir)
 
 
-def test_what_a_program_sees_of_the_fake_is_the_same(make: Callable[[], Any]) -> None:
+def test_the_fake_behaves_as_the_real_one(make: Callable[[], Any]) -> None:
     async def main() -> None:
         async with make() as producer:
             future = await producer.send("orders", b"1", key=b"k")

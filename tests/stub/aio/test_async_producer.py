@@ -269,7 +269,7 @@ def test_a_forked_child_uses_the_inherited_producer_on_a_loop_of_its_own(daemon:
     assert values_of(daemon) == [b"parent", b"child", b"parent again"]
 
 
-def test_close_ends_the_thread_and_tells_who_waits_for_room(daemon: FakeDaemon) -> None:
+def test_close_ends_the_thread_and_fails_the_sends_that_wait(daemon: FakeDaemon) -> None:
     daemon.accept = lambda client, submit: False
     before = set(threading.enumerate())
 

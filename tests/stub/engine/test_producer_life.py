@@ -53,7 +53,7 @@ def test_a_daemon_that_starts_meanwhile_is_found(run_dir: Path) -> None:
     daemon.stop()
 
 
-def test_a_refused_client_hears_why(run_dir: Path) -> None:
+def test_the_error_of_a_refused_client_has_the_reason(run_dir: Path) -> None:
     daemon = FakeDaemon(run_dir)
     daemon.refuse_hello = ("NOT_ADMITTED", 'Client "x" needs the token.')
     producer = Producer(run_dir, "x")
@@ -65,7 +65,7 @@ def test_a_refused_client_hears_why(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("refused", ["producer", "topic"])
-def test_whose_record_fails_of_a_refusal_sees_that_the_producer_takes_no_more(
+def test_after_a_refusal_the_producer_takes_no_more_records(
     daemon: FakeDaemon, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark's next task asks at once, before the io thread has passed the refusal on to senders."""
@@ -157,9 +157,7 @@ def test_close_0_fails_what_is_not_delivered_and_says_what_may_be(daemon: FakeDa
     assert eventually(lambda: daemon.byes) == [True]
 
 
-def test_what_ends_the_producer_is_told_to_each_call_with_its_own_number(
-    producer: Producer, daemon: FakeDaemon
-) -> None:
+def test_each_call_gets_the_fatal_error_with_its_own_number(producer: Producer, daemon: FakeDaemon) -> None:
     """Two calls wait for room in the middle when the daemon turns the client away."""
     producer.send("t", b"v").result(10)
     daemon.accept = lambda client, submit: False

@@ -21,7 +21,7 @@ def either(request: pytest.FixtureRequest, daemon: FakeDaemon) -> Any:
     return FakeProducer() if request.param == "fake" else Producer(daemon.run_dir)
 
 
-def test_what_a_program_sees_is_the_same(either: Any) -> None:
+def test_the_fake_behaves_as_the_real_one(either: Any) -> None:
     seen: list[tuple[Any, Any]] = []
     with either as producer:
         first = producer.send("orders", b"1", key=b"k", on_delivery=lambda *both: seen.append(both))
@@ -69,7 +69,7 @@ def test_records_without_a_key_go_in_turns_also_those_that_were_held() -> None:
     assert producer.send("a", b"next").result(0).partition == 1
 
 
-def test_a_callback_that_sends_has_its_record_behind_those_sent_before(either: Any) -> None:
+def test_a_record_sent_by_a_callback_comes_after_those_sent_before(either: Any) -> None:
     """It may not wait, and a producer that is being closed takes no more of it."""
     sent: list[Any] = []
     refused: list[Exception] = []
@@ -253,7 +253,7 @@ def test_partitions_of_a_topic() -> None:
         producer.partitions_for("orders")
 
 
-def test_a_callback_that_fails_is_logged_and_the_others_go_on(
+def test_a_callback_that_fails_is_logged_and_the_others_run(
     either: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a bulk call without a record, too: it is over before anybody can listen."""
@@ -276,7 +276,7 @@ def test_a_callback_that_fails_is_logged_and_the_others_go_on(
     assert all(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
 
 
-def test_flush_raises_what_nobody_asked_about() -> None:
+def test_flush_raises_an_unwatched_bulk_failure() -> None:
     producer = FakeProducer(fail_with=lambda _: errors.error_for(29))
     producer.send_many("orders", [(None, b"x")])
     with pytest.raises(errors.TopicAuthorizationFailed):

@@ -1,4 +1,4 @@
-"""The line for room on an event loop: histories of sends, cancellations and room that comes and goes.
+"""The queue for free memory on an event loop: histories of sends, cancellations and room that comes and goes.
 
 No daemon and no time: what is late or early here is so by order alone.
 """
@@ -144,7 +144,7 @@ def test_a_topic_without_room_does_not_hold_up_one_that_has_some(make_harness: M
     run(main())
 
 
-def test_room_is_given_to_who_came_first_whatever_the_topic(make_harness: MakeHarness) -> None:
+def test_capacity_is_given_in_the_order_of_calls_whatever_the_topic(make_harness: MakeHarness) -> None:
     """Also where a newcomer asks in the moment between room and those who wait for it."""
     harness = make_harness()
 
@@ -154,7 +154,7 @@ def test_room_is_given_to_who_came_first_whatever_the_topic(make_harness: MakeHa
         tasks = [asyncio.create_task(harness.producer.send(topic, bytes(500))) for topic in topics[:10]]
         await settle()
         tasks.append(asyncio.create_task(harness.producer.send(topics[10], bytes(500))))
-        harness.accept()  # the newcomer's first step comes before the line has looked
+        harness.accept()  # the newcomer's first step comes before the queue is served
         await asyncio.gather(*tasks)
         assert [each.topic for each in harness.outbox.pending if each.topic != "full"] == topics
 
@@ -260,7 +260,7 @@ def test_a_bulk_call_that_gets_on_is_given_more_time_and_says_what_is_queued(
     run(main())
 
 
-def test_a_long_bulk_call_lets_the_loop_go_on(make_harness: MakeHarness) -> None:
+def test_a_long_bulk_call_does_not_block_the_loop(make_harness: MakeHarness) -> None:
     """Rows with headers are checked in Python: a bad last one is found before any is queued."""
     harness = make_harness()
     harness.outbox.buffer_bytes = 1 << 20
@@ -310,7 +310,7 @@ def test_a_refused_topic_fails_those_who_wait_for_it_and_no_others(make_harness:
     run(main())
 
 
-def test_what_ends_the_producer_is_told_to_all_who_wait(make_harness: MakeHarness) -> None:
+def test_every_waiting_call_gets_the_error_that_ends_the_producer(make_harness: MakeHarness) -> None:
     harness = make_harness()
 
     async def main() -> None:
@@ -359,12 +359,12 @@ def test_a_cancelled_send_leaves_nothing_behind(make_harness: MakeHarness) -> No
 
     async def main() -> None:
         await fill(harness)
-        line = harness.producer._queue_of(asyncio.get_running_loop())
+        queue = harness.producer._queue_of(asyncio.get_running_loop())
         for _ in range(500):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await harness.producer.send("t", bytes(400))
-        assert not line._by_age
+        assert not queue._by_age
         assert harness.outbox.waiters.listeners == {}
         await harness.accept_all()
         assert "t" not in harness.log
@@ -372,7 +372,7 @@ def test_a_cancelled_send_leaves_nothing_behind(make_harness: MakeHarness) -> No
     run(main())
 
 
-def test_a_send_cancelled_just_before_the_line_looks_is_not_sent(make_harness: MakeHarness) -> None:
+def test_a_send_cancelled_just_before_the_queue_is_served_is_not_sent(make_harness: MakeHarness) -> None:
     harness = make_harness()
 
     async def main() -> None:
@@ -380,7 +380,7 @@ def test_a_send_cancelled_just_before_the_line_looks_is_not_sent(make_harness: M
         waits = asyncio.create_task(harness.producer.send("t", b"v"))
         await settle()
         harness.accept()
-        waits.cancel()  # there is room, and neither the line nor the task has run since
+        waits.cancel()  # there is room, and neither the queue nor the task has run since
         with pytest.raises(asyncio.CancelledError):
             await waits
         await harness.accept_all()
@@ -397,7 +397,7 @@ def test_a_send_cancelled_in_the_step_that_queues_it_is_sent(make_harness: MakeH
         waits = asyncio.create_task(harness.producer.send("t", b"v"))
         await settle()
         harness.accept()
-        await asyncio.sleep(0)  # the line has looked, the task has not run
+        await asyncio.sleep(0)  # the queue is served, the task has not run
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits
@@ -450,7 +450,7 @@ def test_a_loop_that_closes_takes_its_waiters_along_and_disturbs_no_other(
 
 
 def test_buffer_bytes_bound_what_waits_with_the_daemon_away(make_harness: MakeHarness) -> None:
-    """The line holds calls, not bytes: what is queued stays within the buffer and one open submission a topic."""
+    """The queue holds calls, not bytes: what is queued stays within the buffer and one open submission a topic."""
     harness = make_harness()
 
     async def main() -> None:
@@ -465,14 +465,14 @@ def test_buffer_bytes_bound_what_waits_with_the_daemon_away(make_harness: MakeHa
 
 
 @pytest.mark.parametrize("is_met_at_once", [True, False])
-def test_what_was_decided_before_a_wait_ends_is_done_behind_it(
+def test_futures_decided_before_a_wait_ends_are_done_after_it(
     make_harness: MakeHarness, is_met_at_once: bool
 ) -> None:
     """The io thread decides the last record and lets flush() go between two lines of the loop's thread."""
     harness = make_harness()
 
     async def main() -> None:
-        line = harness.producer._queue_of(asyncio.get_running_loop())
+        queue = harness.producer._queue_of(asyncio.get_running_loop())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         error = errors.RecordTooLarge("too large")
         looks = itertools.count()
@@ -481,10 +481,10 @@ def test_what_was_decided_before_a_wait_ends_is_done_behind_it(
             if next(looks) == 0 and not is_met_at_once:
                 return False
             if not future.done():
-                line.decided(future, error, None)
+                queue.decided(future, error, None)
             return True
 
-        assert await line.until(io_thread_lets_go, 10)
+        assert await queue.until(io_thread_lets_go, 10)
         assert future.done()
         assert future.exception() is error
 
