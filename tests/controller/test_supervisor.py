@@ -147,7 +147,7 @@ async def test_a_silent_worker_that_waits_in_the_kernel_is_named(it: Harness) ->
         await it.until(lambda: error.called)
         it.slots.silent.clear()
     assert signals == [signal.SIGABRT, signal.SIGKILL]
-    assert "does not die by SIGKILL" in error.call_args.args[0]
+    assert "does not die on SIGKILL" in error.call_args.args[0]
 
 
 @with_harness(heartbeat_timeout_s=0.6)
