@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from functools import cache
 
+import pytest
+
 from tests.conventions.test_layering import ROOT, imports, sources, type_only_lines
 
 TYPED_IN_CIRCLES = {
@@ -57,6 +59,7 @@ def imported() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     return running, typed
 
 
+@pytest.mark.slow
 def test_no_import_that_runs_closes_a_circle() -> None:
     found = [sorted(each) for each in circles(imported()[0])]
     assert not found, f"import for types under TYPE_CHECKING, or move what both need to a third file: {found}"

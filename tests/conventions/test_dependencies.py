@@ -106,6 +106,7 @@ def imported() -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", RUNTIME)
 def test_each_dependency_is_imported(extra: str) -> None:
     rooms = [room for room in imported() if extra in GIVES[room] and room != "dev"]

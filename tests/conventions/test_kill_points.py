@@ -49,6 +49,7 @@ def test_a_mark_may_name_its_work_and_a_condition() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_armed_process_compiles_the_marks_and_no_other_does() -> None:
     program = "from sidecar.shm.descriptors import DescriptorTable as T; print('_passed' in T.step.__code__.co_names)"
     found = [

@@ -583,6 +583,7 @@ def circles(doors: Mapping[str, Iterable[str]]) -> list[str]:
     return sorted(left)
 
 
+@pytest.mark.slow
 def test_no_rooms_know_each_other() -> None:
     """Nor their types: who reads one room need read only those below it."""
     above = ("sidecar.worker", "sidecar.controller")  # each wires its rooms

@@ -86,6 +86,7 @@ def test_every_setting_is_read() -> None:
     assert unread >= READ_OTHERWISE.keys(), f"read by now: {READ_OTHERWISE.keys() - unread}"
 
 
+@pytest.mark.slow
 def test_every_field_of_a_workers_settings_is_read() -> None:
     texts = sources()
     used = {name for text in texts for name in attributes_read(text)}

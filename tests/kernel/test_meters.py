@@ -88,6 +88,7 @@ def test_requests_of_one_client_each_are_counted(kernel: ModuleType) -> None:
     assert meters.meter.requests_saved == 4, "nothing is read of entries that have ended"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     batches=st.lists(

@@ -177,6 +177,7 @@ def test_unreadable_payloads_fail_alike(payload: bytes, count: int, data: st.Dat
     assert walk(_kernel, payloads, 1_000, 1 << 20) == walk(reference, payloads, 1_000, 1 << 20)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(blobs, blobs, headers, st.none(), timestamps).map(list), min_size=1, max_size=40))
 def test_kafka_pythons_decoder_reads_our_batches(given_records: list[list[Any]]) -> None:

@@ -330,6 +330,7 @@ def test_a_refused_login_is_said_once(
     assert len([line for line in caplog.messages if "the login is refused" in line]) == 1 + is_good_one_there
 
 
+@pytest.mark.slow
 def test_a_process_without_sasl_imports_nothing_of_it() -> None:
     code = (
         "import sys, sidecar.worker.worker, sidecar.controller.cluster.cluster; "

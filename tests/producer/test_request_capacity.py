@@ -195,6 +195,7 @@ def test_a_stalled_connection_is_closed_for_a_batch_larger_than_all_request_buff
     assert payloads_of(request.batches) == ["large"]
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_from_any_broker_have_their_turn() -> None:
     """Sockets take bytes when they please; brokers answer when they please. Nothing waits for its deadline."""
     for seed in range(60):

@@ -1,6 +1,6 @@
 """Goal: the stub has real threads, locks and polls, and a lock for green threads. Where that cannot be, a send says so.
 
-Method: programs of their own, as a patch cannot be taken back.
+Method: separate programs, as a patch cannot be taken back. They are `slow`: make quick installs no green threads.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def said(program: str, *words: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("library", PATCHES)
 def test_threads_and_locks_are_real_whether_patched_before_or_after_the_import(
@@ -102,11 +103,13 @@ def test_threads_and_locks_are_real_whether_patched_before_or_after_the_import(
     assert said("\n".join([*(both if late else both[::-1]), IN_A_REAL_THREAD])) == "True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", HUBS)
 def test_a_green_lock_is_released_from_any_thread_and_its_timeout_ends(library: str) -> None:
     assert said(HUBS[library] + LOCKS) == "True"
 
 
+@pytest.mark.slow
 def test_a_callback_of_the_hub_waits_as_other_threads_do() -> None:
     assert said(IN_THE_HUB) == "True"
 
