@@ -264,7 +264,7 @@ def _over_tcp(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:
     listen, key_file = config.text("daemon.listen"), config.text("daemon.curve_key_file")
     if not listen:
         return
-    from sidecar.net.stubs.curve_door import public_keys_of
+    from sidecar.net.stubs.curve_gate import public_keys_of
     from sidecar.net.stubs.tcp_listen import listen_on
 
     workers = config.integer("daemon.workers")

@@ -174,7 +174,7 @@ class Worker:
         """Listen for clients over TCP too, on this worker's own port. If another process has the port, try again
         later.
         """
-        from sidecar.net.stubs.curve_door import CurveDoor
+        from sidecar.net.stubs.curve_gate import CurveGate
         from sidecar.net.stubs.tcp_listen import listen_on
 
         config, endpoint = self._start.config, self._endpoint
@@ -188,8 +188,8 @@ class Worker:
             return
         limits = self._rooms.stubs.limits
         try:
-            endpoint.add_door(
-                CurveDoor(listening, str(config["daemon.curve_key_file"]), lambda: limits.rules)
+            endpoint.add_gate(
+                CurveGate(listening, str(config["daemon.curve_key_file"]), lambda: limits.rules)
             )
         except KeyFileError as error:
             listening.close()

@@ -19,8 +19,8 @@ import pytest
 from client_stub.native.hot import encode
 from client_stub.zmtp.mechanism import opening
 from sidecar.net.stubs import endpoint as endpoint_module
-from sidecar.net.stubs import newcomers as newcomers_module
-from sidecar.net.stubs import receive_room
+from sidecar.net.stubs import pending as pending_module
+from sidecar.net.stubs import receive_memory
 from sidecar.net.stubs.endpoint import (
     UNATTACHED_BUFFER_BYTES,
 )
@@ -28,14 +28,14 @@ from sidecar.net.stubs.penalties import (
     SKIPPED_BYTES_PER_POINT,
     Penalties,
 )
-from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
+from sidecar.net.stubs.receive_memory import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX, UNATTACHED_MESSAGES_MAX
 from tests.net.harness import MESSAGE_BYTES_MAX, dial, greet, harness_at, is_closed, run, stub_at, until
 from tests.patience import PATIENCE_S
 
 
 def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
+    monkeypatch.setattr(pending_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
@@ -51,7 +51,7 @@ def test_a_mute_connection_is_closed_in_the_end(tmp_path: Path, monkeypatch: pyt
 def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.3)
+    monkeypatch.setattr(pending_module, "ATTACH_S", 0.3)
 
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
@@ -79,7 +79,7 @@ def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_second
 def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
+    monkeypatch.setattr(pending_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
@@ -87,7 +87,7 @@ def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
                 await until(lambda: harness.endpoint._by_id)
                 peer.sendall(b"".join(encode([b"hello"])))
                 time.sleep(0.3)  # noqa: ASYNC251 (the loop is busy with something else)
-                harness.endpoint._newcomers.unattached.look()
+                harness.endpoint._pending.unattached.look()
                 await until(lambda: harness.messages)
                 assert not is_closed(peer)
 
@@ -115,9 +115,9 @@ def test_half_messages_of_connections_that_did_not_attach_share_a_little_room(
 def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receive_room, "UNFINISHED_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(receive_room, "USER_UNFINISHED_BYTES_MAX", 8 << 20)
-    monkeypatch.setattr(receive_room, "STALLED_S", 0.2)
+    monkeypatch.setattr(receive_memory, "UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(receive_memory, "USER_UNFINISHED_BYTES_MAX", 8 << 20)
+    monkeypatch.setattr(receive_memory, "STALLED_S", 0.2)
 
     async def test() -> None:
         async with harness_at(tmp_path) as harness, AsyncExitStack() as stack:
@@ -133,12 +133,12 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
                 for peer in (quick, bulk):
                     peer.sendall(b"".join(encode([b"hello"])))
                 await until(lambda: len(harness.messages) == heard + 2)
-                highest = harness.endpoint._room.buffers.held_bytes
+                highest = harness.endpoint._memory.buffers.held_bytes
                 for number in range(20):
                     quick.sendall(b"".join(encode([b"small", b"%d" % number])))
                     await until(lambda: harness.messages[-1][1][0] == b"small")
                     harness.messages.append((b"", [b""]))
-                    highest = max(highest, harness.endpoint._room.buffers.held_bytes)
+                    highest = max(highest, harness.endpoint._memory.buffers.held_bytes)
                 large = b"".join(encode([b"large", bytes(2 << 20)]))
                 bulk.setblocking(False)
                 async with asyncio.timeout(PATIENCE_S):
@@ -146,7 +146,7 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
                         with suppress(BlockingIOError):
                             large = large[bulk.send(large) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, harness.endpoint._room.buffers.held_bytes)
+                        highest = max(highest, harness.endpoint._memory.buffers.held_bytes)
                 await until(lambda: harness.messages[-1][1][0] == b"large")
                 assert len(harness.messages[-1][1][1]) == 2 << 20
                 assert not is_closed(quick) and not is_closed(bulk)
@@ -169,7 +169,7 @@ def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_
                         with suppress(BlockingIOError):
                             too_long = too_long[peer.send(too_long) :]
                         await asyncio.sleep(0)
-                        highest = max(highest, harness.endpoint._room.buffers.held_bytes)
+                        highest = max(highest, harness.endpoint._memory.buffers.held_bytes)
                 await until(lambda: len(harness.messages) == 3)
                 assert [frames for _, frames in harness.messages[1:]] == [[b"head"], [b"next"]]
                 assert harness.skipped[1:] == [MESSAGE_BYTES_MAX, 0]

@@ -15,9 +15,9 @@ from client_stub.native.hot import encode
 from client_stub.zmtp.buffers import Buffers
 from sidecar.net.stubs import endpoint as endpoint_module
 from sidecar.net.stubs import listener as listener_module
-from sidecar.net.stubs import receive_room
+from sidecar.net.stubs import receive_memory
 from sidecar.net.stubs.peer import Peer, peer_of
-from sidecar.net.stubs.receive_room import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
+from sidecar.net.stubs.receive_memory import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import StubConnection
 from sidecar.net.stubs.unattached import PLACES_PER_FREE, Unattached
 from tests.net.harness import MESSAGE_BYTES_MAX, dial, harness_at, is_closed, run, stub_at, until
@@ -111,22 +111,22 @@ def test_half_messages_of_one_user_leave_buffers_to_others(
             await until(lambda: len(harness.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            users = harness.endpoint._room.by_user
-            await until(lambda: users[1001].held_bytes > harness.endpoint._room.user_bytes_max)
+            users = harness.endpoint._memory.by_user
+            await until(lambda: users[1001].held_bytes > harness.endpoint._memory.user_bytes_max)
             other = stack.enter_context(stub_at(harness))
             other.sendall(b"".join(encode([b"hello"])))
             await until(lambda: len(harness.messages) == len(peers) + 1)
             other.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + b"x")
             await until(lambda: 1002 in users and users[1002].held_bytes)
             assert users[1002].held_bytes == RECEIVE_BUFFER_BYTES, "a whole buffer, no short one"
-            assert harness.endpoint._room.user_bytes_max >= 4 * MESSAGE_BYTES_MAX
+            assert harness.endpoint._memory.user_bytes_max >= 4 * MESSAGE_BYTES_MAX
 
     run(test)
 
 
 def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them keeps to its own, and all together would take three times as much."""
-    monkeypatch.setattr(receive_room, "UNFINISHED_BYTES_MAX", 1)
+    monkeypatch.setattr(receive_memory, "UNFINISHED_BYTES_MAX", 1)
     users = [1001 + number // 20 for number in range(120)]
     as_users(monkeypatch, [*users, 1])
 
@@ -138,13 +138,13 @@ def test_half_messages_of_many_users_share_one_bound(tmp_path: Path, monkeypatch
             await until(lambda: len(harness.messages) == len(peers))
             for peer in peers:
                 peer.sendall(b"\x01\x01h\x02" + (3 << 20).to_bytes(8, "big") + bytes(60_000))
-            whole, bound = harness.endpoint._room.buffers, 2 * harness.endpoint._room.user_bytes_max
+            whole, bound = harness.endpoint._memory.buffers, 2 * harness.endpoint._memory.user_bytes_max
             highest = 0
 
             def is_tight() -> bool:
                 nonlocal highest
                 highest = max(highest, whole.held_bytes)
-                return all(harness.endpoint._room.by_user[user].held_bytes for user in set(users))
+                return all(harness.endpoint._memory.by_user[user].held_bytes for user in set(users))
 
             await until(is_tight)
             with stub_at(harness) as other:

@@ -26,7 +26,7 @@ from client_stub.errors import DaemonRefused, DaemonUnreachable, SidecarError
 from client_stub.zmtp.curve import KeyPair
 from sidecar.common.model import ExitStatus
 from sidecar.net.stubs.endpoint import MALFORMED_MAX
-from sidecar.net.stubs.newcomers import HANDSHAKE_S
+from sidecar.net.stubs.pending import HANDSHAKE_S
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.forked_clients import collect, enter, start_clients
 from sidecar.tools.testing.kafka_cluster import KafkaCluster

@@ -22,7 +22,7 @@ from client_stub.contract.wire import Kind
 from client_stub.zmtp.curve import Curve, KeyPair
 from client_stub.zmtp.keys import key_file_text, read_key_file
 from client_stub.zmtp.mechanism import greeting
-from sidecar.net.stubs.newcomers import HANDSHAKE_S, HANDSHAKES_MAX
+from sidecar.net.stubs.pending import HANDSHAKE_S, HANDSHAKES_MAX
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.hostile_client import RECORD

@@ -23,7 +23,7 @@ from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX
 from sidecar.net.stubs.unattached import PLACES_PER_FREE
 
 if TYPE_CHECKING:
-    from sidecar.net.stubs.curve_door import CurveDoor
+    from sidecar.net.stubs.curve_gate import CurveGate
     from sidecar.net.stubs.tcp_listen import Listening
 
 log = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ class ControlEndpoint:
             attach_s=CONNECTION_S,
         )
         temporary.rename(path)
-        self._door: CurveDoor | None = None
-        """The TCP door, if daemon.listen is set."""
+        self._gate: CurveGate | None = None
+        """The TCP gate, if daemon.listen is set."""
         self._tasks: dict[asyncio.Task[None], int] = {}
         """Questions and orders under way → the uid of each."""
         self._waiting: dict[bytes, tuple[list[Any], asyncio.TimerHandle]] = {}
@@ -100,15 +100,15 @@ class ControlEndpoint:
         on_new_keys: Callable[[], None] = lambda: None,
     ) -> None:
         """Take clients over TCP as well, by the keys that the rules have at the time. Raises KeyFileError."""
-        from sidecar.net.stubs.curve_door import CurveDoor
+        from sidecar.net.stubs.curve_gate import CurveGate
 
-        self._door = CurveDoor(listening.socket, listening.key_file, rules, on_new_keys)
-        self._endpoint.add_door(self._door)
+        self._gate = CurveGate(listening.socket, listening.key_file, rules, on_new_keys)
+        self._endpoint.add_gate(self._gate)
 
     @property
     def public_keys(self) -> list[str]:
         """The public keys by which clients over TCP know this daemon; none without ``listen``."""
-        return [] if self._door is None else self._door.public_keys
+        return [] if self._gate is None else self._gate.public_keys
 
     def listen_again(self) -> None:
         """Make the socket again, whose folder was removed. Raises OSError."""
@@ -117,8 +117,8 @@ class ControlEndpoint:
 
     def check_keys(self) -> None:
         """Check whether the key file has changed, even when no client connects."""
-        if self._door is not None:
-            self._door.look()
+        if self._gate is not None:
+            self._gate.look()
 
     def close(self) -> None:
         self._endpoint.close()
@@ -227,10 +227,10 @@ class ControlEndpoint:
 
     def _is_withdrawn(self, routing_id: bytes) -> bool:
         """Whether a reload has removed its key from all tables since it connected."""
-        if self._door is None:
+        if self._gate is None:
             return False
         key = self._endpoint.caller(routing_id).key
-        return bool(key) and not self._door.knows(key)
+        return bool(key) and not self._gate.knows(key)
 
     def _on_topics(self, routing_id: bytes, message: Any) -> None:
         names = message[1] if len(message) > 1 else None

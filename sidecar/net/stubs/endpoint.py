@@ -23,9 +23,9 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.config.client_rules import Caller
 from sidecar.net.stubs.listener import Listener
-from sidecar.net.stubs.newcomers import Newcomers
 from sidecar.net.stubs.peer import GONE, Peer, caller_of, user_of
-from sidecar.net.stubs.receive_room import ReceiveRoom
+from sidecar.net.stubs.pending import PendingConnections
+from sidecar.net.stubs.receive_memory import ReceiveMemory
 from sidecar.net.stubs.stub_connection import (
     UNATTACHED_BYTES_MAX,
     UNATTACHED_FREE_MESSAGES,
@@ -34,7 +34,7 @@ from sidecar.net.stubs.stub_connection import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.net.stubs.curve_door import CurveDoor
+    from sidecar.net.stubs.curve_gate import CurveGate
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +105,9 @@ class Endpoint:
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = min(CONNECTIONS_MAX, max(soft_limit // 2, soft_limit - DESCRIPTORS_KEPT))
-        self._newcomers = Newcomers(loop, attach_s, self._connections_max, self._end_late)
+        self._pending = PendingConnections(loop, attach_s, self._connections_max, self._end_late)
         self._epoll = select.epoll()
-        self._room = ReceiveRoom(
+        self._memory = ReceiveMemory(
             loop,
             self._epoll,
             message_bytes_max,
@@ -125,9 +125,9 @@ class Endpoint:
         )
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
-    def add_door(self, door: CurveDoor) -> None:
+    def add_gate(self, gate: CurveGate) -> None:
         """Accept clients over TCP as well."""
-        self._listener.add_door(door)
+        self._listener.add_gate(gate)
 
     def listen_again(self) -> None:
         self._listener.listen_again()
@@ -137,10 +137,10 @@ class Endpoint:
         connection = self._by_id.get(routing_id)
         if connection is not None and not connection.has_attached:
             if connection.is_stranger:
-                self._newcomers.has_proved(connection)
+                self._pending.has_proved(connection)
             connection.has_attached = True
-            self._newcomers.remove(connection)
-            buffers = self._room.of_user(connection.peer.uid)
+            self._pending.remove(connection)
+            buffers = self._memory.of_user(connection.peer.uid)
             connection.zmtp.skip_long_messages(buffers, self._message_bytes_max)
             self._unattached_parts.pop(connection, None)
 
@@ -152,7 +152,7 @@ class Endpoint:
         if connection is not None and connection.has_attached:
             connection.has_attached = False
             connection.came_bytes = connection.came_messages = 0
-            self._newcomers.begin(connection)
+            self._pending.begin(connection)
 
     def sent_nonsense(self, routing_id: bytes) -> None:
         """Count a malformed or refused message. Too many of them close the connection."""
@@ -214,7 +214,7 @@ class Endpoint:
         self._closed = True
         if self._again is not None:
             self._again.cancel()
-        self._room.close()
+        self._memory.close()
         self._loop.remove_reader(self._epoll.fileno())
         self._listener.close()
         deadline = self._loop.time() + linger_ms / 1000
@@ -231,7 +231,7 @@ class Endpoint:
         self._by_fd.clear()
         for table in (self._unattached_parts, self._unread, self._late):
             table.clear()
-        self._newcomers.clear()
+        self._pending.clear()
         self._epoll.close()
 
     def _on_ready(self) -> None:
@@ -259,7 +259,7 @@ class Endpoint:
             for fd, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
                 found = self._by_fd.get(fd)
                 if found is None:
-                    if self._listener.is_door(fd):
+                    if self._listener.is_gate(fd):
                         self._listener.accept(fd)
                     continue
                 if events & _EPOLLOUT and found.unsent:
@@ -285,8 +285,8 @@ class Endpoint:
                     break
             if self._closed:
                 return
-            if self._room.paused:
-                self._room.resume()
+            if self._memory.paused:
+                self._memory.resume()
             if (self._unread or self._late) and self._again is None:
                 self._again = self._loop.call_soon(self._go_on)
         finally:
@@ -298,8 +298,8 @@ class Endpoint:
         self._again = None
         self._on_ready()
 
-    def _on_connected(self, connected: socket.socket, peer: Peer, door: CurveDoor | None) -> None:
-        given = self._newcomers.gives_way(peer, len(self._by_id), is_stranger=door is not None)
+    def _on_connected(self, connected: socket.socket, peer: Peer, gate: CurveGate | None) -> None:
+        given = self._pending.gives_way(peer, len(self._by_id), is_stranger=gate is not None)
         if given is not None:
             self._spare(*given)
         elif len(self._by_id) >= self._connections_max:
@@ -308,16 +308,16 @@ class Endpoint:
             return
         connected.setblocking(False)
         routing_id = _ROUTING_ID.pack(self._next_id)
-        connection = StubConnection(connected, peer, routing_id, self._unattached_buffers, door)
+        connection = StubConnection(connected, peer, routing_id, self._unattached_buffers, gate)
         self._next_id += 1
         self._by_id[routing_id] = self._by_fd[connected.fileno()] = connection
         self._epoll.register(connected, select.EPOLLIN)
-        self._newcomers.begin(connection)
+        self._pending.begin(connection)
         connection.write([connection.opening], self._epoll)
 
     def _make_room(self) -> bool:
         """Close a connection that has not attached, because no file descriptor is left. False if there is none."""
-        oldest = self._newcomers.oldest()
+        oldest = self._pending.oldest()
         if oldest is not None:
             self._spare(oldest, "it did not attach, and no descriptor is left")
         return oldest is not None
@@ -325,11 +325,11 @@ class Endpoint:
     def _end_late(self, late: list[StubConnection]) -> None:
         """Close connections that did not attach in time."""
         for connection in late:
-            why = self._newcomers.late_words(connection)
+            why = self._pending.late_words(connection)
             was_stranger = connection.is_stranger
             # Data that has arrived by now counts: this loop may have been slow.
             self._receive(connection)
-            if connection in self._newcomers and connection.is_stranger == was_stranger:
+            if connection in self._pending and connection.is_stranger == was_stranger:
                 self._spare(connection, why)
         self._turn_is_due = False
         self._on_turn_end()
@@ -364,7 +364,7 @@ class Endpoint:
                     break
                 space = zmtp.space()
                 if not space:
-                    self._room.pause(connection)
+                    self._memory.pause(connection)
                     break
                 if not connection.has_attached:
                     space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
@@ -411,7 +411,7 @@ class Endpoint:
     def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
         """Check the limits of a connection that has not attached. False: it was closed."""
         if connection.is_stranger and connection.key:
-            self._newcomers.has_proved(connection)
+            self._pending.has_proved(connection)
         free = max(connection.came_messages, UNATTACHED_FREE_MESSAGES)
         connection.came_messages += messages
         connection.useless += max(0, connection.came_messages - free)
@@ -490,8 +490,8 @@ class Endpoint:
         if self._by_id.pop(connection.routing_id, None) is None:
             return
         connection.is_closed = True
-        self._newcomers.remove(connection)
-        for table in (self._unattached_parts, self._room.paused, self._unread, self._late):
+        self._pending.remove(connection)
+        for table in (self._unattached_parts, self._memory.paused, self._unread, self._late):
             table.pop(connection, None)
         connection.zmtp.close()
         fd = connection.socket.fileno()

@@ -2,7 +2,7 @@
 
 A process that has cost too much (see :mod:`sidecar.net.stubs.penalties`) waits before its connections are used, and
 all but a few of its further ones are closed. Other processes of its user wait too, but much less. While many such
-connections arrive, the door stays shut for some milliseconds at a time, so that the loop has time for other work.
+connections arrive, the gate stays shut for some milliseconds at a time, so that the loop has time for other work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sidecar.net.stubs.penalties import (
 )
 
 if TYPE_CHECKING:
-    from sidecar.net.stubs.curve_door import CurveDoor
+    from sidecar.net.stubs.curve_gate import CurveGate
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ PARKED_PER_USER_MAX: Final = 64
 PARKED_PER_PROCESS_MAX: Final = 4
 """Limit of these per process. Another one is closed at once."""
 UNWELCOME_MAX: Final = 16
-"""After this many connections in one turn that had to wait or were closed, the door is shut for a moment."""
+"""After this many connections in one turn that had to wait or were closed, the gate is shut for a moment."""
 SHUT_S: Final = 0.02
 BACKLOG: Final = 4096
 
@@ -49,7 +49,7 @@ BACKLOG: Final = 4096
 class Listener:
     """A listening Unix socket in its owner's ``epoll``, and TCP beside it. Belongs to the loop's thread.
 
-    ``on_connected(socket, peer, door)`` gets each accepted connection; ``door`` is None at the Unix socket.
+    ``on_connected(socket, peer, gate)`` gets each accepted connection; ``gate`` is None at the Unix socket.
     ``make_room()`` closes a connection that can be spared, if no file descriptor is left; False: there is none.
     """
 
@@ -59,7 +59,7 @@ class Listener:
         epoll: select.epoll,
         path: str,
         *,
-        on_connected: Callable[[socket.socket, Peer, CurveDoor | None], None],
+        on_connected: Callable[[socket.socket, Peer, CurveGate | None], None],
         on_turned_away: Callable[[], None],
         make_room: Callable[[], bool],
     ) -> None:
@@ -70,24 +70,24 @@ class Listener:
         self._on_turned_away = on_turned_away
         self._make_room = make_room
         self._penalties = Penalties()
-        self._parked: dict[socket.socket, tuple[Peer, CurveDoor | None, asyncio.TimerHandle]] = {}
-        """Waiting connections, each with its process, its door, and the timer that lets it in."""
+        self._parked: dict[socket.socket, tuple[Peer, CurveGate | None, asyncio.TimerHandle]] = {}
+        """Waiting connections, each with its process, its gate, and the timer that lets it in."""
         self._parked_of: dict[int | str, int] = {}
         self._parked_of_user: dict[int, int] = {}
         self._shut: dict[int, asyncio.TimerHandle] = {}
-        """By descriptor: doors that are shut for a moment, with the timer that opens them."""
+        """By descriptor: gates that are shut for a moment, with the timer that opens them."""
         self._sparse_log = SparseLog(log, lambda: loop.time() * 1000)
         self._socket = _listening(path)
         # Closed for a moment if descriptors run out, to accept and close a connection, which would otherwise wake the
         # loop for ever.
         self._reserve_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._doors: dict[int, tuple[socket.socket, CurveDoor | None]] = {}
-        """Doors by descriptor."""
+        self._gates: dict[int, tuple[socket.socket, CurveGate | None]] = {}
+        """By descriptor: the Unix socket with None, and that of TCP."""
         self._add(self._socket, None)
 
-    def add_door(self, door: CurveDoor) -> None:
+    def add_gate(self, gate: CurveGate) -> None:
         """Accept connections over TCP as well."""
-        self._add(door.socket, door)
+        self._add(gate.socket, gate)
 
     def listen_again(self) -> None:
         """Make the Unix socket again, whose path was removed with its folder. Raises OSError."""
@@ -96,16 +96,16 @@ class Listener:
             self._shut.pop(old.fileno()).cancel()
         else:
             self._epoll.unregister(old)
-        del self._doors[old.fileno()]
+        del self._gates[old.fileno()]
         old.close()
         self._add(self._socket, None)
 
-    def _add(self, listening: socket.socket, door: CurveDoor | None) -> None:
-        self._doors[listening.fileno()] = listening, door
+    def _add(self, listening: socket.socket, gate: CurveGate | None) -> None:
+        self._gates[listening.fileno()] = listening, gate
         self._epoll.register(listening, select.EPOLLIN)
 
-    def is_door(self, fd: int) -> bool:
-        return fd in self._doors
+    def is_gate(self, fd: int) -> bool:
+        return fd in self._gates
 
     def sent_nonsense(self, peer: Peer) -> None:
         """Charge a process for a malformed message."""
@@ -128,7 +128,7 @@ class Listener:
         self._penalties.charge(peer, skipped_bytes // SKIPPED_BYTES_PER_POINT, self._loop.time())
 
     def close(self) -> None:
-        """Close all doors. The path is removed first, so that stubs are refused at once and do not wait."""
+        """Close all gates. The path is removed first, so that stubs are refused at once and do not wait."""
         with contextlib.suppress(OSError):  # the file system has become read-only: continue to close
             Path(self._path).unlink(missing_ok=True)
         for timer in self._shut.values():
@@ -137,13 +137,13 @@ class Listener:
             timer.cancel()
             parked.close()
         self._parked.clear()
-        for listening, _ in self._doors.values():
+        for listening, _ in self._gates.values():
             listening.close()
         os.close(self._reserve_fd)
 
     def accept(self, fd: int) -> None:
-        """Accept the connections that wait at this door, up to a turn's limit."""
-        listening, door = self._doors[fd]
+        """Accept the connections that wait at this gate, up to a turn's limit."""
+        listening, gate = self._gates[fd]
         unwelcome = 0
         for _ in range(ACCEPTED_PER_TURN_MAX):
             try:
@@ -160,8 +160,8 @@ class Listener:
                 break
             try:
                 peer = peer_of(connected)
-                if door is not None:
-                    door.prepare(connected)
+                if gate is not None:
+                    gate.prepare(connected)
             except OSError:  # reset before it was accepted
                 connected.close()
                 continue
@@ -169,16 +169,16 @@ class Listener:
             wait_s = self._penalties.wait_s(peer, now_s)
             self._penalties.charge_connection(peer, now_s)
             if not wait_s:
-                self._on_connected(connected, peer, door)
+                self._on_connected(connected, peer, gate)
                 continue
             unwelcome += 1
-            self._park(connected, peer, door, wait_s)
+            self._park(connected, peer, gate, wait_s)
         if unwelcome >= UNWELCOME_MAX and fd not in self._shut:
-            # Only this door: TCP connections must not keep out clients of this host.
+            # Only this gate: TCP connections must not keep out clients of this host.
             self._epoll.unregister(fd)
             self._shut[fd] = self._loop.call_later(SHUT_S, self._reopen, fd)
 
-    def _park(self, connected: socket.socket, peer: Peer, door: CurveDoor | None, wait_s: float) -> None:
+    def _park(self, connected: socket.socket, peer: Peer, gate: CurveGate | None, wait_s: float) -> None:
         of_process = self._parked_of.get(peer.payer, 0)
         of_user = self._parked_of_user.get(peer.uid, 0)
         # Payer 0 stands for all processes of other pid namespaces.
@@ -191,7 +191,7 @@ class Listener:
         self._parked_of[peer.payer] = of_process + 1
         self._parked_of_user[peer.uid] = of_user + 1
         timer = self._loop.call_later(wait_s, self._let_in, connected)
-        self._parked[connected] = peer, door, timer
+        self._parked[connected] = peer, gate, timer
 
     def _say_turned_away(self, peer: Peer) -> None:
         if self._penalties.own_wait_s(peer, self._loop.time()):
@@ -207,10 +207,10 @@ class Listener:
             )
 
     def _let_in(self, connected: socket.socket) -> None:
-        peer, door, _ = self._parked.pop(connected)
+        peer, gate, _ = self._parked.pop(connected)
         _take_one(self._parked_of, peer.payer)
         _take_one(self._parked_of_user, peer.uid)
-        self._on_connected(connected, peer, door)
+        self._on_connected(connected, peer, gate)
 
     def _reopen(self, fd: int) -> None:
         del self._shut[fd]

@@ -15,7 +15,7 @@ from sidecar.net.stubs.peer import Peer
 
 if TYPE_CHECKING:
     from client_stub.zmtp.curve import CurveServer
-    from sidecar.net.stubs.curve_door import CurveDoor
+    from sidecar.net.stubs.curve_gate import CurveGate
 
 UNATTACHED_BYTES_MAX: Final = 64 << 10
 """Limit of bytes on a connection before its client has attached."""
@@ -73,17 +73,17 @@ class StubConnection:
         peer: Peer,
         routing_id: bytes,
         buffers: Buffers,
-        door: CurveDoor | None = None,
+        gate: CurveGate | None = None,
     ) -> None:
-        """``door``: the TCP door through which it came; None for the Unix socket."""
+        """``gate``: the TCP gate through which it came; None for the Unix socket."""
         self.socket = connected
         self.peer = peer
         self.routing_id = routing_id
-        self._curve: CurveServer | None = None if door is None else door.mechanism(peer)
+        self._curve: CurveServer | None = None if gate is None else gate.mechanism(peer)
         mechanism: Mechanism = self._curve or _NULL
         self.zmtp = ZmtpConnection(mechanism, _PEER_TYPES, buffers, message_bytes_max=UNATTACHED_BYTES_MAX)
         self.encode = mechanism.encode
-        self.is_stranger = door is not None
+        self.is_stranger = gate is not None
         """True over TCP until it has proved its key."""
         self.has_attached = False
         self.came_bytes = self.came_messages = 0

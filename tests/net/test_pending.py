@@ -1,6 +1,6 @@
 """Goal: strangers over TCP have few places and little time, and take nothing from those who are known.
 
-Method: a real Endpoint with a door of CURVE on loopback. Hosts and users are given by hand: a test has one of each.
+Method: a real Endpoint with a gate of CURVE on loopback. Hosts and users are given by hand: a test has one of each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from client_stub.zmtp.keys import key_file_text
 from sidecar.config.client_rules import ClientRule, ClientRules
 from sidecar.net.stubs import endpoint as endpoint_module
 from sidecar.net.stubs import listener as listener_module
-from sidecar.net.stubs import newcomers as newcomers_module
-from sidecar.net.stubs.curve_door import CurveDoor
+from sidecar.net.stubs import pending as pending_module
+from sidecar.net.stubs.curve_gate import CurveGate
 from sidecar.net.stubs.listener import UNWELCOME_MAX
 from sidecar.net.stubs.peer import Peer, host_of, peer_of, user_of
 from sidecar.net.stubs.penalties import FREE_POINTS
@@ -35,8 +35,8 @@ DAEMON, CLIENT = KeyPair.new(), KeyPair.new()
 RULES = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})
 
 
-class DoorHarness:
-    """A harness with a door, and the port of that door."""
+class GateHarness:
+    """A harness with a gate, and the port of that gate."""
 
     def __init__(self, harness: Harness, folder: Path) -> None:
         self.harness = harness
@@ -44,12 +44,12 @@ class DoorHarness:
         key_file = folder / "daemon.key"
         key_file.touch(0o600)
         key_file.write_text(key_file_text(DAEMON.secret, DAEMON.public))
-        self.door = CurveDoor(listen_on(f"tcp://{HOST}:{self.port}"), str(key_file), lambda: RULES)
-        harness.endpoint.add_door(self.door)
+        self.gate = CurveGate(listen_on(f"tcp://{HOST}:{self.port}"), str(key_file), lambda: RULES)
+        harness.endpoint.add_gate(self.gate)
 
     @property
-    def newcomers(self) -> newcomers_module.Newcomers:
-        return self.harness.endpoint._newcomers
+    def pending(self) -> pending_module.PendingConnections:
+        return self.harness.endpoint._pending
 
     def dial(self) -> socket.socket:
         return socket.create_connection((HOST, self.port), timeout=PATIENCE_S)
@@ -69,9 +69,9 @@ class DoorHarness:
 
 
 @asynccontextmanager
-async def door_harness_in(folder: Path) -> AsyncIterator[DoorHarness]:
+async def gate_harness_in(folder: Path) -> AsyncIterator[GateHarness]:
     async with harness_at(folder) as harness:
-        yield DoorHarness(harness, folder)
+        yield GateHarness(harness, folder)
 
 
 def from_hosts(monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> None:
@@ -90,14 +90,14 @@ def from_hosts(monkeypatch: pytest.MonkeyPatch, hosts: list[str]) -> None:
 def test_a_stranger_has_a_few_seconds_also_where_others_may_stay_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomers_module, "HANDSHAKE_S", 0.2)
-    monkeypatch.setattr(newcomers_module, "ATTACH_S", 60.0)
+    monkeypatch.setattr(pending_module, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(pending_module, "ATTACH_S", 60.0)
 
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness:
-            with door_harness.dial() as mute, door_harness.dial() as half, door_harness.dial() as known:
+        async with gate_harness_in(tmp_path) as gate_harness:
+            with gate_harness.dial() as mute, gate_harness.dial() as half, gate_harness.dial() as known:
                 half.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE")
-                await door_harness.proved(known)
+                await gate_harness.proved(known)
                 await until(lambda: is_closed(mute) and is_closed(half))
                 assert not is_closed(known)
 
@@ -106,16 +106,16 @@ def test_a_stranger_has_a_few_seconds_also_where_others_may_stay_for_long(
 
 def test_a_proved_key_has_a_place_of_its_own_and_bounds_of_its_own(tmp_path: Path) -> None:
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness:
-            with door_harness.dial() as peer, door_harness.dial() as second:
-                await until(lambda: len(door_harness.newcomers.strangers) == 2)
-                assert door_harness.newcomers.strangers.count_of(user_of(HOST.encode())) == 2
-                ours = await door_harness.proved(peer)
-                await until(lambda: len(door_harness.newcomers.strangers) == 1)
-                assert door_harness.newcomers.unattached.count_of(user_of(CLIENT.public)) == 1
+        async with gate_harness_in(tmp_path) as gate_harness:
+            with gate_harness.dial() as peer, gate_harness.dial() as second:
+                await until(lambda: len(gate_harness.pending.strangers) == 2)
+                assert gate_harness.pending.strangers.count_of(user_of(HOST.encode())) == 2
+                ours = await gate_harness.proved(peer)
+                await until(lambda: len(gate_harness.pending.strangers) == 1)
+                assert gate_harness.pending.unattached.count_of(user_of(CLIENT.public)) == 1
                 await asyncio.get_running_loop().sock_sendall(peer, as_bytes(ours, b"hello"))
-                await until(lambda: door_harness.harness.messages)
-                assert not len(door_harness.newcomers.unattached), "its client has attached"
+                await until(lambda: gate_harness.harness.messages)
+                assert not len(gate_harness.pending.unattached), "its client has attached"
                 assert not is_closed(second)
 
     run(test)
@@ -124,19 +124,17 @@ def test_a_proved_key_has_a_place_of_its_own_and_bounds_of_its_own(tmp_path: Pat
 def test_strangers_have_places_of_their_own_and_share_them_by_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newcomers_module, "HANDSHAKES_MAX", 16)
+    monkeypatch.setattr(pending_module, "HANDSHAKES_MAX", 16)
     from_hosts(monkeypatch, ["10.0.0.1"] * 40 + ["10.0.0.2"])
 
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
-            local = [stack.enter_context(stub_at(door_harness.harness)) for _ in range(20)]
-            many = [stack.enter_context(door_harness.dial()) for _ in range(40)]
+        async with gate_harness_in(tmp_path) as gate_harness, AsyncExitStack() as stack:
+            local = [stack.enter_context(stub_at(gate_harness.harness)) for _ in range(20)]
+            many = [stack.enter_context(gate_harness.dial()) for _ in range(40)]
             await until(lambda: sum(map(is_closed, many)) == 28)
-            assert door_harness.newcomers.strangers.count_of(user_of(b"10.0.0.1")) == 12, (
-                "three quarters of 16"
-            )
-            other = stack.enter_context(door_harness.dial())
-            await door_harness.proved(other)
+            assert gate_harness.pending.strangers.count_of(user_of(b"10.0.0.1")) == 12, "three quarters of 16"
+            other = stack.enter_context(gate_harness.dial())
+            await gate_harness.proved(other)
             assert sum(map(is_closed, many)) == 28, "it took a free place"
             assert not any(map(is_closed, local))
 
@@ -144,15 +142,15 @@ def test_strangers_have_places_of_their_own_and_share_them_by_host(
 
 
 def test_with_many_hosts_the_bound_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newcomers_module, "HANDSHAKES_MAX", 16)
+    monkeypatch.setattr(pending_module, "HANDSHAKES_MAX", 16)
     from_hosts(monkeypatch, [f"10.0.1.{number}" for number in range(41)])
 
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
-            many = [stack.enter_context(door_harness.dial()) for _ in range(40)]
+        async with gate_harness_in(tmp_path) as gate_harness, AsyncExitStack() as stack:
+            many = [stack.enter_context(gate_harness.dial()) for _ in range(40)]
             await until(lambda: sum(map(is_closed, many)) == 24)
-            assert len(door_harness.newcomers.strangers) == 16
-            await door_harness.proved(stack.enter_context(door_harness.dial()))
+            assert len(gate_harness.pending.strangers) == 16
+            await gate_harness.proved(stack.enter_context(gate_harness.dial()))
 
     run(test)
 
@@ -163,45 +161,45 @@ def test_a_full_endpoint_spares_a_stranger_for_its_own_host_and_nobody_for_a_str
     monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 8)
 
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
+        async with gate_harness_in(tmp_path) as gate_harness, AsyncExitStack() as stack:
             local = []
             for number in range(1, 7):
-                local.append(stack.enter_context(stub_at(door_harness.harness)))
+                local.append(stack.enter_context(stub_at(gate_harness.harness)))
                 local[-1].sendall(b"".join(encode([b"attach"])))
-                await until(lambda number=number: len(door_harness.harness.messages) == number)
-            strangers = [stack.enter_context(door_harness.dial()) for _ in range(5)]
+                await until(lambda number=number: len(gate_harness.harness.messages) == number)
+            strangers = [stack.enter_context(gate_harness.dial()) for _ in range(5)]
             await until(lambda: sum(map(is_closed, strangers)) == 3)
             assert not any(map(is_closed, local))
             for number in (7, 8):
-                local.append(stack.enter_context(stub_at(door_harness.harness)))
+                local.append(stack.enter_context(stub_at(gate_harness.harness)))
                 local[-1].sendall(b"".join(encode([b"attach"])))
-                await until(lambda number=number: len(door_harness.harness.messages) == number)
+                await until(lambda number=number: len(gate_harness.harness.messages) == number)
             await until(lambda: all(map(is_closed, strangers)))
-            late = stack.enter_context(door_harness.dial())
+            late = stack.enter_context(gate_harness.dial())
             await until(lambda: is_closed(late))
             assert not any(map(is_closed, local))
 
     run(test)
 
 
-def test_a_storm_over_tcp_shuts_its_own_door_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storm_over_tcp_shuts_its_own_gate_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "SHUT_S", 60.0)
 
     async def test() -> None:
-        async with door_harness_in(tmp_path) as door_harness, AsyncExitStack() as stack:
-            penalties = door_harness.harness.endpoint._listener._penalties
+        async with gate_harness_in(tmp_path) as gate_harness, AsyncExitStack() as stack:
+            penalties = gate_harness.harness.endpoint._listener._penalties
             penalties.charge(
                 Peer(0, user_of(HOST.encode()), 0, HOST, HOST),
                 2 * FREE_POINTS,
                 asyncio.get_running_loop().time(),
             )
             for _ in range(UNWELCOME_MAX):
-                stack.enter_context(door_harness.dial())
-            await until(lambda: door_harness.harness.endpoint._listener._shut)
-            assert list(door_harness.harness.endpoint._listener._shut) == [door_harness.door.socket.fileno()]
-            peer = stack.enter_context(stub_at(door_harness.harness))
+                stack.enter_context(gate_harness.dial())
+            await until(lambda: gate_harness.harness.endpoint._listener._shut)
+            assert list(gate_harness.harness.endpoint._listener._shut) == [gate_harness.gate.socket.fileno()]
+            peer = stack.enter_context(stub_at(gate_harness.harness))
             peer.sendall(b"".join(encode([b"hello"])))
-            await until(lambda: door_harness.harness.messages)
+            await until(lambda: gate_harness.harness.messages)
 
     run(test)
 
@@ -210,7 +208,7 @@ def test_a_connection_whose_client_has_gone_is_a_newcomer_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else one process could attach and leave until all connections are taken."""
-    monkeypatch.setattr(newcomers_module, "ATTACH_S", 0.2)
+    monkeypatch.setattr(pending_module, "ATTACH_S", 0.2)
 
     async def test() -> None:
         async with harness_at(tmp_path) as harness:

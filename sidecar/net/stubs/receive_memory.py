@@ -1,4 +1,4 @@
-"""ReceiveRoom: the receive buffers of attached clients, and the connections that wait for one.
+"""ReceiveMemory: the receive buffers of attached clients, and the connections that wait for one.
 
 Buffers are limited in total and per user. A message without a buffer waits in the kernel. If half a message waits too
 long for its rest, its connection is closed and others get the buffer.
@@ -70,7 +70,7 @@ class UserBuffers(Buffers):
         self._whole.held_bytes += size
 
 
-class ReceiveRoom:
+class ReceiveMemory:
     """Receive buffers of an endpoint; belongs to its loop. ``connections`` returns all its connections, ``spare``
     closes one, and ``on_relieved`` runs after the waiting ones were examined.
     """

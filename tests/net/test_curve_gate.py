@@ -1,4 +1,4 @@
-"""The door's key file while it is open: a new key, two of them, a broken file."""
+"""The gate's key file while it is open: a new key, two of them, a broken file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from client_stub.zmtp.curve import KeyPair
 from client_stub.zmtp.frames import ZmtpError
 from client_stub.zmtp.keys import key_file_text
 from sidecar.config.client_rules import ClientRule, ClientRules
-from sidecar.net.stubs.curve_door import CurveDoor
+from sidecar.net.stubs.curve_gate import CurveGate
 from sidecar.net.stubs.peer import Peer
 from tests.stub.zmtp.ends import DEALERS, client, joined
 
@@ -30,7 +30,7 @@ class Harness:
         self.rules = ClientRules({"billing": ClientRule("billing", keys=(CLIENT.public,))})
         self.changes = 0
         self.socket = socket.socket()
-        self.door = CurveDoor(self.socket, str(self.file), lambda: self.rules, self._changed)
+        self.gate = CurveGate(self.socket, str(self.file), lambda: self.rules, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -42,7 +42,7 @@ class Harness:
         """A client that knows the daemon by this key."""
         ours = client(server_key, CLIENT)
         peer = Peer(0, 1 << 62, 0, "192.0.2.1", "192.0.2.1")
-        theirs = ZmtpConnection(self.door.mechanism(peer), DEALERS, Buffers(1 << 16))
+        theirs = ZmtpConnection(self.gate.mechanism(peer), DEALERS, Buffers(1 << 16))
         try:
             joined(ours, theirs)
         except ZmtpError:
@@ -61,10 +61,10 @@ def test_the_next_connection_finds_the_key_that_the_file_has_by_then(harness: Ha
     assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (True, False, 0)
     harness.write(NEW, OLD)
     assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (True, True, 1)
-    assert harness.door.public_keys == [NEW.public.hex(), OLD.public.hex()]
+    assert harness.gate.public_keys == [NEW.public.hex(), OLD.public.hex()]
     harness.write(NEW)
     assert (harness.lets_in(OLD.public), harness.lets_in(NEW.public), harness.changes) == (False, True, 2)
-    assert harness.door.public_keys == [NEW.public.hex()]
+    assert harness.gate.public_keys == [NEW.public.hex()]
 
 
 def test_a_file_that_is_broken_meanwhile_is_said_once_and_the_earlier_key_stays(

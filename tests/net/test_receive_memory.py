@@ -8,7 +8,7 @@ from client_stub.native.hot import encode
 from client_stub.zmtp.buffers import Buffers
 from client_stub.zmtp.frames import LONG
 from client_stub.zmtp.mechanism import opening
-from sidecar.net.stubs.receive_room import SHORT_BUFFER_BYTES, UserBuffers
+from sidecar.net.stubs.receive_memory import SHORT_BUFFER_BYTES, UserBuffers
 from tests.stub.zmtp.ends import BUFFER_BYTES, feed, null_client
 
 

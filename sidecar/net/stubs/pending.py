@@ -1,4 +1,4 @@
-"""Newcomers: an endpoint's connections that must still attach or prove a key, with limits of number and time.
+"""PendingConnections: an endpoint's connections that must still attach or prove a key, with limits of number and time.
 
 Strangers over TCP must prove a key first. They have places of their own, so that the network cannot use up those of
 this host. Once they have proved a key they must attach like all others.
@@ -57,8 +57,8 @@ class _Table(Unattached):
         self._on_late(late)
 
 
-class Newcomers:
-    """Tracks newcomers. ``on_late(connections)`` gets those whose time is over. ``connections_max`` counts all
+class PendingConnections:
+    """Tracks pending. ``on_late(connections)`` gets those whose time is over. ``connections_max`` counts all
     connections, including attached ones. Belongs to the loop's thread.
     """
 

@@ -1,4 +1,4 @@
-"""Goal: whose connections wait at the door, how many, and that others come in meanwhile.
+"""Goal: whose connections wait at the gate, how many, and that others come in meanwhile.
 
 Method: a real Endpoint under uvloop and bare sockets; peers of other processes and users by hand.
 """
@@ -175,7 +175,7 @@ def test_of_a_user_that_has_to_wait_so_many_connections_do_and_another_user_find
     assert line.startswith("Connections of uid 1000 are closed: its processes open more than they use well")
 
 
-def test_a_storm_of_connections_shuts_the_door_for_moments_and_others_are_read(
+def test_a_storm_of_connections_shuts_the_gate_for_moments_and_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""CurveDoor: an endpoint's entrance over TCP: its listening socket, its keys, and the check of client keys.
+"""CurveGate: an endpoint's entrance over TCP: its listening socket, its keys, and the check of client keys.
 
 Over TCP the kernel names no user. A peer gets only a handshake of few bytes, and continues only with a key that a
 table ``[clients.NAME]`` has. The key file is checked before each connection, like the files of TLS. This is the
@@ -28,7 +28,7 @@ UNACKED_MS: Final = 30_000
 """Time in ms after which a client whose host is gone is noticed, whether data is sent to it or not."""
 
 
-class CurveDoor:
+class CurveGate:
     """Accepts TCP clients by their keys. ``rules()`` returns the current client rules. Not thread-safe.
 
     ``on_new_keys()`` is called when the key file has changed.
