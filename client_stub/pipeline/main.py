@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 69, 130
+ALONE: Final = {
+    "spark.master": "local[*]",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Of a run without spark-submit."""
 _NO_DAEMON: Final = "Each executor host needs a daemon"
 
 
@@ -37,6 +43,7 @@ def main(
     if arguments.command == "new":
         return _new(arguments.file)
     settings = dict(_setting(each) for each in arguments.set)
+    conf = dict(_setting(each) for each in arguments.conf)
     as_json = arguments.command == "run" and arguments.json
     try:
         pipeline = read_pipeline(arguments.file, settings, os.environ)
@@ -53,7 +60,7 @@ def main(
             as_json=as_json,
         )
     try:
-        spark = _session(pipeline, arguments.master, [_setting(each) for each in arguments.conf])
+        spark = _session(pipeline, session_settings(arguments.master, conf, os.environ))
     except KeyboardInterrupt:
         return _failed("Stopped: nothing was sent.", INTERRUPTED, as_json=as_json)
     try:
@@ -119,23 +126,24 @@ def _new(file: Path) -> int:
     return OK
 
 
-def _session(pipeline: Pipeline, master: str | None, settings: list[tuple[str, str]]) -> SparkSession:
+def session_settings(
+    master: str | None, settings: Mapping[str, str], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Spark's settings of a run. Those of spark-submit stay, as it has started the JVM that this program talks to."""
+    found = {} if "PYSPARK_GATEWAY_PORT" in environment else dict(ALONE)
+    if master is not None:
+        found["spark.master"] = master
+    return found | settings
+
+
+def _session(pipeline: Pipeline, settings: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Spark would log each wrong statement with its stack, and the fault says all of it.
     logging.getLogger("SQLQueryContextLogger").disabled = True
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(pipeline.name)
-    configured = SparkConf()
-    if master is not None:
-        builder = builder.master(master)
-    elif not configured.contains("spark.master"):
-        builder = builder.master("local[*]")
-    if not configured.contains("spark.master"):  # not by spark-submit, which has its own
-        for name, value in (("spark.log.level", "ERROR"), ("spark.ui.showConsoleProgress", "false")):
-            builder = builder.config(name, value)
-    for name, value in settings:
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -147,6 +155,8 @@ def _check(spark: SparkSession, pipeline: Pipeline) -> int:
         print(check(spark, pipeline))
     except PipelineFaults as faults:
         return _failed(str(faults), FAILED)
+    except KeyboardInterrupt:
+        return _failed("Stopped: nothing was sent.", INTERRUPTED)
     return OK
 
 
