@@ -133,7 +133,7 @@ def session_settings(
     found = {} if "PYSPARK_GATEWAY_PORT" in environment else dict(ALONE)
     if master is not None:
         found["spark.master"] = master
-    return found | settings
+    return {**found, **settings}
 
 
 def _session(pipeline: Pipeline, settings: Mapping[str, str]) -> SparkSession:

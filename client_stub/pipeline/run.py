@@ -65,6 +65,7 @@ class Run:
         self._progress = RunProgress(self._share)
         self._size_limit: int | None = None
         self._stopping = False
+        self._cancelled = False
         self._writing = threading.Lock()
         self._last_batch: dict[str, int] = {}
         """Query → the micro-batch that it wrote last."""
@@ -80,31 +81,37 @@ class Run:
         """
         began = time.monotonic()
         try:
-            if self._pipeline.is_stream:
-                self._spark.conf.set("spark.sql.streaming.schemaInference", "true")
-            plans = self._planner.outputs(self._planner.views())
-            if self._planner.faults:
-                raise PipelineFaults(self._planner.faults)
-            register(self._spark)
-            self._size_limit = self._known_size_limit()
-            self.report.steps = {step.name: None for step in self._pipeline.steps}
-            self.report.outputs = [
-                OutputReport(plan.output.label, plan.output.view, plan.output.topic is not None)
-                for plan in plans
-            ]
-            with _signals(self._stop), self._progress.shown(quiet=self._quiet):
-                if self._pipeline.is_stream:
-                    self._run_streams(plans)
-                else:
-                    self._run_batch(plans)
-        except KeyboardInterrupt:
-            self._spark.sparkContext.cancelAllJobs()
-            raise Interrupted(self.in_kafka()) from None
+            with _signals(self._stop):
+                self._run()
+        except PipelineFaults:
+            raise
+        except Exception:
+            if self._cancelled:
+                raise Interrupted(self.in_kafka()) from None
+            raise
         finally:
             self.report.seconds = time.monotonic() - began
             self.report.samples = self._progress.samples
             shutil.rmtree(self._folder, ignore_errors=True)
         return self.report
+
+    def _run(self) -> None:
+        if self._pipeline.is_stream:
+            self._spark.conf.set("spark.sql.streaming.schemaInference", "true")
+        plans = self._planner.outputs(self._planner.views())
+        if self._planner.faults:
+            raise PipelineFaults(self._planner.faults)
+        register(self._spark)
+        self._size_limit = self._known_size_limit()
+        self.report.steps = {step.name: None for step in self._pipeline.steps}
+        self.report.outputs = [
+            OutputReport(plan.output.label, plan.output.view, plan.output.topic is not None) for plan in plans
+        ]
+        with self._progress.shown(quiet=self._quiet):
+            if self._pipeline.is_stream:
+                self._run_streams(plans)
+            else:
+                self._run_batch(plans)
 
     # --- batch --------------------------------------------------------------------------------------
 
@@ -160,6 +167,8 @@ class Run:
 
     def _save(self, frame: DataFrame, options: Mapping[str, str]) -> dict[str, Any]:
         """Write the frame through the sidecar. Returns the counts that its commit left."""
+        if self._cancelled:
+            raise Interrupted
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         seen = self._progress.counts()
         with self._progress.writing(folder):
@@ -187,6 +196,8 @@ class Run:
                 counters.append(_StreamCounter(self.report, self._start(plan, frame, checkpoint), counted))
             # One that fails ends the others, which would run on for good.
             while any(each.query.isActive for each in counters) and not any(map(_failed, counters)):
+                if self._cancelled:
+                    raise Interrupted
                 for counter in counters:
                     counter.take()
                     if self._stopping and not counter.query.status["isTriggerActive"]:
@@ -238,7 +249,9 @@ class Run:
             self._stopping = True
             print("Stopping after this micro-batch; once more ends it at once.", file=sys.stderr, flush=True)
             return
-        raise KeyboardInterrupt
+        self._cancelled = True
+        # Not in this thread: it may be in the middle of a call of the JVM, which an exception would break.
+        threading.Thread(target=self._spark.sparkContext.cancelAllJobs, name="cancel", daemon=True).start()
 
     def in_kafka(self) -> str:
         time.sleep(POLL_S)  # the tasks write their last counts

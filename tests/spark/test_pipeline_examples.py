@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/pipelines/kafka_to_kafka.toml"
 TOPICS = {"orders": 3, "orders-by-customer": 3, "orders-bad": 1, "large-orders": 2}
-TIMEOUT_S = 240.0
+TIMEOUT_S = 400.0
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ class Stream:
         return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_a_stream_is_stopped_and_goes_on(
     kafka: KafkaCluster, daemon: SidecarDaemon, jars: Path, tmp_path: Path
 ) -> None:
