@@ -10,7 +10,7 @@ import pytest
 from tests.conventions.test_layering import ROOT, imports, sources, type_only_lines
 
 TYPED_IN_CIRCLES = {
-    # A batch knows the line it stands in, and a submission the outbox that it waits through; and back.
+    # A batch knows its queue, and the queue its batches, whose sequences are renumbered together.
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
 }
 """Files that name each other's types under TYPE_CHECKING only. Shorten it; a new circle needs a reason here."""
