@@ -44,7 +44,7 @@ class FlushWait:
             which = "1 record is not accepted yet" if count == 1 else f"{count} records are not accepted yet"
         else:
             count = sum(each.undecided_count for each in self._left)
-            which = no_outcome_text(count)
+            which = "1 record has no outcome yet" if count == 1 else f"{count} records have no outcome yet"
         oldest = self.oldest()
         if oldest is None:
             why = self._outbox.waiters.reasons.why_not_taken("")
@@ -52,8 +52,3 @@ class FlushWait:
             whose = "" if count == 1 else " the oldest"
             why = f",{whose} for topic {oldest.topic}{oldest.why_no_outcome(said)}"
         return TimeoutError(f"flush() timed out after {timeout} s: {which}{why}.")
-
-
-def no_outcome_text(count: int) -> str:
-    """The reason for the timeout of a flush() that waits for outcomes; FakeProducer uses it, too."""
-    return "1 record has no outcome yet" if count == 1 else f"{count} records have no outcome yet"
