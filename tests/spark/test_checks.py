@@ -54,7 +54,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
 
 def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
     found = read_options({"sidecar.run_dir": str(tmp_path)})
-    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "")
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "", None)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
         (
             "header",
             "true",
-            "option 'header' is not known; options are topic, sidecar.run_dir, delivery, window",
+            "option 'header' is not known; options are topic, sidecar.run_dir, sidecar.autostart, delivery, window",
         ),
     ],
 )
