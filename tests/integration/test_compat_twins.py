@@ -206,12 +206,19 @@ def test_confluents_faults(of_confluent: tuple[ModuleType, dict[str, Any]], new_
     assert error == module.KafkaError.MSG_SIZE_TOO_LARGE
     with pytest.raises(TypeError):
         producer.produce(topic, 5)
-    producer.produce(topic, b"lost", partition=99)
+    try:
+        producer.produce(topic, b"lost", partition=99)
+    except module.KafkaException as known:  # the topic's partitions are known already
+        (lost,) = known.args
+    else:
+        lost = None
     producer.produce(topic, b"kept")
     assert producer.flush(WAIT_S) == 0
     outcomes = {message.value(): (error, message) for error, message in told}
-    error, message = outcomes[b"lost"]
-    assert (error.code(), error.name(), message.error() == error) == (-190, "_UNKNOWN_PARTITION", True)
+    if lost is None:
+        lost, message = outcomes[b"lost"]
+        assert message.error() == lost
+    assert (lost.code(), lost.name()) == (-190, "_UNKNOWN_PARTITION")
     assert outcomes[b"kept"][0] is None and outcomes[b"kept"][1].offset() == 0
 
     def fail(error: Any, message: Any) -> None:

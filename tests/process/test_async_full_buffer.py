@@ -46,7 +46,7 @@ def test_sends_keep_their_order_while_the_worker_stops_and_the_buffer_is_full(
                             for n in numbers
                         }
                         outbox = producer._engine.outbox
-                        while outbox.has_room:  # noqa: ASYNC110 (nobody tells of a seal)
+                        while outbox.has_capacity:  # noqa: ASYNC110 (nobody tells of a seal)
                             await asyncio.sleep(0.001)
                         waiting = [n for n, task in tasks.items() if not task.done()]
                         assert waiting

@@ -108,7 +108,7 @@ def test_letters_delivered_before_the_timeout_are_not_sent_again(
         held.release()
         done = daemon.command("replay")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"An earlier replay ended with {COUNT} letters under way" in done.stdout
+        assert f"An earlier replay ended with {COUNT} letters in flight" in done.stdout
         assert f"{COUNT} were there twice or had been delivered" in done.stdout
         assert spool_files(folder) == []
         assert daemon.stop() == 0, daemon.log_tail()
