@@ -239,7 +239,7 @@ class SessionRenewal:
         return self._held_since_ms if self.held else None
 
     def next_due_ms(self, now_ms: float) -> float:
-        """When :meth:`look` should run without an event, monotonic ms; infinity if an event will follow."""
+        """When :meth:`tick` should run without an event, monotonic ms; infinity if an event will follow."""
         held_ms = min((each.deadline_ms for each in self.held), default=inf)
         return min(held_ms, self._session.next_due_ms(now_ms))
 
