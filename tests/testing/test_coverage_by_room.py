@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import coverage_by_room
-from tests.coverage_by_room import FLOOR, PACKAGES, TOOLS, Room, main, room_of, rooms, table
+from tests.coverage_by_room import FLOOR, PACKAGES, FLOORS, Room, main, room_of, rooms, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,11 +57,11 @@ def test_a_room_under_its_floor_fails_and_is_named(
 
 
 def test_only_tools_have_a_floor_of_their_own() -> None:
-    report = {f"{name}/a.py": summary(1_000, 899) for name in TOOLS} | {
+    report = {f"{name}/a.py": summary(1_000, 899) for name in FLOORS} | {
         "client_stub/a.py": summary(1_000, 899)
     }
     assert [room.name for room in rooms(report) if room.is_low] == ["client_stub"]
-    assert all((ROOT / name).is_dir() for name in TOOLS)
+    assert all((ROOT / name).is_dir() for name in FLOORS)
 
 
 def test_the_table_marks_what_is_low() -> None:
