@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import coverage_by_room
-from tests.coverage_by_room import FLOOR, PACKAGES, FLOORS, Room, main, room_of, rooms, table
+from tests.coverage_by_room import FLOOR, FLOORS, PACKAGES, Room, main, room_of, rooms, table
 
 ROOT = Path(__file__).parents[2]
 
