@@ -26,8 +26,8 @@ FLOORS: Final = {
     "sidecar/kernel": 0.0,
 }
 """Rooms that measure, show or test the product. Most of each runs in processes of `make bench`, `make demo` and
-`kafka-sidecar chaos`, which `make test` starts in short forms or kills: their floors only keep them from falling. The kernel's
-Python is an import and the words for its failure, which tests read in a copy of the tree."""
+`kafka-sidecar chaos`, which `make test` starts in short forms or kills: their floors only keep them from falling. The
+kernel's Python is an import and the words for its failure, which tests read in a copy of the tree."""
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGES: Final = ("sidecar", "client_stub")
 
