@@ -45,6 +45,8 @@ PROCESS_FOLDERS := cluster process scenarios spark
 # A file stays together where its tests share a broker.
 CPUS := $(shell nproc)
 UNIT_AT_ONCE := -n $(CPUS) --dist worksteal
+# Without coverage some of them wait, too: for a child process, or for a timer.
+QUICK_AT_ONCE := -n $(shell expr 2 \* $(CPUS)) --dist worksteal
 PROCESS_AT_ONCE := -n 4 --dist loadfile --no-loadscope-reorder
 SPARK_AT_ONCE := -n 2 --dist loadfile
 # What asyncio of another release of this Python may break first: the controller, the links, and the life of a daemon.
@@ -88,7 +90,7 @@ bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 
 # Needs neither Java nor Spark. Tests of the folders left out start processes, or need packages that are not installed.
 quick: $(STAMPS)/quick
-	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(UNIT_AT_ONCE) $(addprefix --ignore=tests/,$(PROCESS_FOLDERS)) $(TEST_ARGS)
+	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(QUICK_AT_ONCE) $(addprefix --ignore=tests/,$(PROCESS_FOLDERS)) $(TEST_ARGS)
 
 test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \

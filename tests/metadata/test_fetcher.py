@@ -416,7 +416,7 @@ def test_a_start_that_takes_long_is_said_before_an_attempt_has_failed(
         async with cluster.running(1):
             with socket.create_server(("127.0.0.1", 0)) as mute:
                 async with fetching([mute.getsockname()]) as (fetcher, told):
-                    await until(lambda: bool(fetcher._links.slow_step(-1, float("inf"))))
+                    await until(lambda: "has accepted" in fetcher._links.slow_step(-1, float("inf")))
                     fetcher.log_slow_start()
                     assert told.errors == [], "not at once"
                     monkeypatch.setattr("sidecar.net.kafka.cluster_links.SILENT_MS", 0.0)
