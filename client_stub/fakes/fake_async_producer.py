@@ -9,10 +9,10 @@ from typing import Any, Literal
 from client_stub.aio.loop_queue import LoopQueue, resolve
 from client_stub.async_producer import AsyncProducer
 from client_stub.errors import SidecarError
+from client_stub.fakes.fake_controls import FakeControls
 from client_stub.fakes.fake_engine import FakeEngine
-from client_stub.fakes.memory_daemon import FailWith, FakeRecord
+from client_stub.fakes.memory_daemon import FailWith
 from client_stub.record_metadata import RecordMetadata
-from client_stub.records.arguments import check_callable, check_count
 
 
 class FakeLoopQueue(LoopQueue):
@@ -34,7 +34,7 @@ class FakeLoopQueue(LoopQueue):
             super().decided(future, error, metadata)
 
 
-class FakeAsyncProducer(AsyncProducer):
+class FakeAsyncProducer(FakeControls, AsyncProducer):
     """The real AsyncProducer over a daemon in memory that delivers at once.
 
     ``records``, ``fail_with``, ``hold()`` and ``release()`` are those of FakeProducer. Any thread may call them.
@@ -54,36 +54,7 @@ class FakeAsyncProducer(AsyncProducer):
         **settings: Any,
     ) -> None:
         super().__init__(run_dir, client_name, **settings)
-        check_count("partitions", partitions)
-        if fail_with is not None:
-            check_callable("fail_with", fail_with, "fail_with(record)")
-        self._engine.daemon.partitions = partitions
-        self._engine.daemon.fail_with = fail_with
-
-    @property
-    def records(self) -> list[FakeRecord]:
-        """All records that were sent, in order."""
-        return self._engine.daemon.records
-
-    @property
-    def fail_with(self) -> FailWith | None:
-        return self._engine.daemon.fail_with
-
-    @fail_with.setter
-    def fail_with(self, function: FailWith | None) -> None:
-        self._engine.daemon.fail_with = function
-
-    @property
-    def closed(self) -> bool:
-        return self._engine.outbox.closed
-
-    def hold(self) -> None:
-        """Hold back the outcomes of records sent from now on, like a broker that does not answer."""
-        self._engine.daemon.hold()
-
-    def release(self) -> None:
-        """Give all held records their outcomes, in order, and stop holding."""
-        self._engine.daemon.release()
+        self._set_up(partitions, fail_with)
 
     async def flush(
         self,
