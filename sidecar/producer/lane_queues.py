@@ -96,6 +96,8 @@ class LaneQueues:
         """
         self.opened.pop(topic, None)
         self._partitioners.pop(topic, None)
+        for queue in self.of(topic).values():
+            queue.partitioner = None
         self._let_rest(topic)
         if self.ids is not None and len(self._resting) > self.resting_max:
             self.ids.begin_epoch()
@@ -107,7 +109,6 @@ class LaneQueues:
         """Drop the topic's queues, and keep their next sequence numbers. A queue stays whose broker is in doubt."""
         queues = self._by_topic.get(topic, {})
         for partition, queue in list(queues.items()):
-            queue.partitioner = None
             if queue.is_unused and self._rest(queue):
                 del queues[partition]
         if queues:
@@ -144,13 +145,16 @@ class LaneQueues:
         """Forget the sequences of topics that have a new id or are gone: no broker knows a producer of these logs."""
         if self.ids is None:
             return
-        for name, queues in self._by_topic.items():
+
+        def is_another(name: str) -> bool:
             old, new = before.topics.get(name), after.topics.get(name)
-            if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
+            return old is not new and (old is None or new is None or old.topic_id != new.topic_id)
+
+        for name, queues in self._by_topic.items():
+            if is_another(name):
                 for queue in queues.values():
                     if queue.sequences is not None:
                         queue.sequences.forget()
         for key, number in self._resting.items():
-            old, new = before.topics.get(key[0]), after.topics.get(key[0])
-            if old is not new and (old is None or new is None or old.topic_id != new.topic_id):
+            if is_another(key[0]):
                 self._resting[key] = number | UNCERTAIN

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from sidecar.common.errors import Code
+from sidecar.kernel import StickyPartitioner
 from sidecar.producer.lane_queues import RESTING_MAX
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.partition_queue import PartitionQueue
@@ -152,3 +153,17 @@ def test_a_resting_partition_costs_a_tenth_of_a_queue() -> None:
     core.accumulator.forget_topic(TOPIC, core.lane)
     ((key, number),) = core.accumulator.lanes[core.lane]._resting.items()
     assert 10 * (sys.getsizeof(key) + sys.getsizeof(number)) < queue_bytes
+
+
+def test_a_topic_that_is_used_again_keeps_its_partitioner_over_the_next_epoch() -> None:
+    """Its queue stayed, as a batch was in flight; the epoch begins when another topic is forgotten."""
+    core = Core()
+    lane = core.accumulator.lanes[core.lane]
+    core.append("a")
+    core.poll()
+    core.accumulator.forget_topic(TOPIC, core.lane)
+    again = StickyPartitioner(1, [0], 16_384, 1)
+    lane.follow_loads(TOPIC, again)
+    lane.resting_max = -1
+    core.accumulator.forget_topic("another", core.lane)
+    assert queue_of(core).partitioner is again
