@@ -135,12 +135,17 @@ def _own_folder(path: Path) -> Path:
 
 def _name_of(settings: Mapping[str, str]) -> str:
     """Short: with it the path of a socket must fit into some 100 bytes. Another version is another daemon."""
-    try:
-        installed = version("kafka-sidecar")
-    except PackageNotFoundError:
-        installed = ""
-    told = json.dumps([installed, sys.executable, sorted(settings.items())])
+    told = json.dumps([_installed_version(), sys.executable, sorted(settings.items())])
     return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=1)
+def _installed_version() -> str:
+    """Read once in a process, as each task asks for its daemon."""
+    try:
+        return version("kafka-sidecar")
+    except PackageNotFoundError:
+        return ""
 
 
 def _listens(run_dir: Path) -> bool:
