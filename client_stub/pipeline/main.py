@@ -16,6 +16,7 @@ if __name__ == "__main__":  # by spark-submit: the folder of this file must not 
 
 from client_stub.pipeline.example import EXAMPLE
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.spark.options import NO_DAEMON
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,6 @@ ALONE: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 """Of a run without spark-submit."""
-_NO_DAEMON: Final = "Each executor host needs a daemon"
 
 
 def main(
@@ -175,7 +175,7 @@ def _run(spark: SparkSession, pipeline: Pipeline, *, as_json: bool, html: Path |
         report.error, status = str(stopped), INTERRUPTED
     except Exception as error:
         report.error = f"{sentence(error)}. {run.in_kafka()}"
-        status = UNREACHABLE if _NO_DAEMON in report.error else FAILED
+        status = UNREACHABLE if NO_DAEMON in report.error else FAILED
     if status == OK and not report.ok:
         status = FAILED
     if html is not None:

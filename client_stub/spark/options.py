@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from client_stub.contract.run_dir import default_run_dir
 
 WINDOW_BATCHES: Final = 8
+NO_DAEMON: Final = "Each executor host needs a daemon"
+"""How the error of a task without a daemon is told from others, when Spark hands on its text only."""
 _OWN: Final = ("topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms")
 REPORT: Final = "sidecar.report"
 """Internal: the folder in which a write leaves its counts for the pipeline."""
@@ -32,7 +34,6 @@ class Options(NamedTuple):
     """kafka.bootstrap.servers."""
     report: str = ""
     """The folder for the counts of this write; empty for none."""
-
     settings: tuple[tuple[str, str], ...] | None = None
     """With sidecar.autostart: those of the daemon that each host starts for itself. ``run_dir`` is then empty."""
 

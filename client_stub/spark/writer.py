@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from client_stub.errors import DaemonUnreachable, SidecarError
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.autostart import DaemonNotStarted
+from client_stub.spark.options import NO_DAEMON
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.write_report import TaskProgress, TaskWritten
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _cache = ProducerCache()
 _HINT = (
-    "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names its run directory, and "
+    f"{NO_DAEMON} ('kafka-sidecar run'); option sidecar.run_dir names its run directory, and "
     "sidecar.autostart=true starts one."
 )
 _RECORD: Final = re.compile(r"^record (\d+): ")
