@@ -26,7 +26,7 @@ VALUE = b"compressible " * 40
 
 @pytest.fixture
 def daemon() -> Iterator[SidecarDaemon]:
-    settings = {"compression.type": "gzip", "linger.ms": 200, "daemon.workers": 1}
+    settings = {"compression.type": "gzip", "linger.ms": 10_000, "daemon.workers": 1}
     with (
         FakeBroker({"orders": 1}) as kafka,
         SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon,
@@ -35,11 +35,17 @@ def daemon() -> Iterator[SidecarDaemon]:
 
 
 def send(daemon: SidecarDaemon) -> None:
-    """Half of the records by each of two clients, for one partition, within one linger."""
+    """Half of the records by each of two clients, for one partition. Nobody flushes before all are accepted, so that
+    at least one batch has records of both.
+    """
+    accepted = metric(daemon, "kafka_sidecar_records_accepted_total") + RECORDS
     with Producer(daemon.run_dir) as first, Producer(daemon.run_dir) as second:
         for _ in range(RECORDS // 2):
             first.send("orders", VALUE)
             second.send("orders", VALUE)
+        wait_until(
+            lambda: metric(daemon, "kafka_sidecar_records_accepted_total") == accepted, "all to be accepted"
+        )
         assert first.flush(60) == second.flush(60) == 0
 
 
@@ -73,7 +79,9 @@ def test_counts_are_right_and_continue_after_a_death(daemon: SidecarDaemon) -> N
     check(daemon, RECORDS)
     wait_until(lambda: metric(daemon, "kafka_sidecar_bytes_sent_total") > 0, "the twice a second")
     assert metric(daemon, "kafka_sidecar_bytes_sent_total") < RECORDS * len(VALUE) / 2, "as compressed"
-    assert metric(daemon, "kafka_sidecar_requests_saved_total") >= 1, "two clients, and one request for both"
+    wait_until(
+        lambda: metric(daemon, "kafka_sidecar_requests_saved_total") >= 1, "one request for both clients"
+    )
     answered = parts(daemon, "request_seconds")["count"]
     assert answered == metric(daemon, "kafka_sidecar_requests_total") > 0
     before = {name: metric(daemon, f"kafka_sidecar_{name}_total") for name in ("bytes_sent", "requests")}
@@ -88,6 +96,7 @@ def test_counts_are_right_and_continue_after_a_death(daemon: SidecarDaemon) -> N
     for name, value in before.items():
         assert metric(daemon, f"kafka_sidecar_{name}_total") >= value
 
+    wait_until(lambda: metric(daemon, "kafka_sidecar_clients_connected") == 0, "both clients to have left")
     take_over(daemon)
     send(daemon)
     check(daemon, RECORDS)  # nothing was held: it has a segment of its own
