@@ -147,38 +147,29 @@ class Session:
         streams = self.streams
         if streams.orders:
             return [self._pack(streams.orders.popleft())]
-        turns = streams.turns
-        while turns and not self._draining:
-            window = turns[0]
-            queue, next_index = window.queue, window.sent_count
-            if next_index == len(queue) or window.held:
-                turns.popleft()
-                window.has_turn = False
-                continue
-            submission = queue[next_index]
-            size = submission.payload_bytes
-            if size > self.attachment.payload_bytes_max:
+        if streams.turns and not self._draining:
+            frames = self._next_submit()
+            if frames is not None:
+                return frames
+        if streams.flushing:
+            flush = streams.next_flush()
+            if flush is not None:
+                return [self._pack([Kind.FLUSH, *flush])]
+        if self._outcomes_seen != self._acked and self._ack_cannot_wait():
+            return [self._pack([Kind.ACK, self._ack()])]
+        return None
+
+    def _next_submit(self) -> list[Any] | None:
+        """SUBMIT with the next submission; None without one, or without credit."""
+        streams = self.streams
+        while (window := streams.next_window()) is not None:
+            submission = window.queue[window.sent_count]
+            if submission.payload_bytes > self.attachment.payload_bytes_max:
                 self._fail_too_large(window)
                 continue
-            # A submission larger than the whole credit may be sent when nothing else is under way.
-            alone = not streams.sent_bytes and streams.accepted_bytes < streams.credit_bytes
-            if not alone and streams.accepted_bytes + streams.sent_bytes + size > streams.credit_bytes:
-                break
-            submission.sent = True
-            streams.sent_bytes += size
-            window.sent_count = next_index + 1
-            if window.sent_count < len(queue):
-                turns.rotate(-1)
-            else:
-                turns.popleft()
-                window.has_turn = False
-            flags = submission.flags
-            if window.flush_to_seq == submission.seq and window.number in streams.flushing:
-                # The flush ends at this submission and travels with it.
-                window.flush_sent_seq = submission.seq
-                streams.flushing.discard(window.number)
-                flags |= _FLUSH
-            self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
+            if not streams.has_credit(submission.payload_bytes):
+                return None
+            ends_flush = streams.send_next(window)
             header = [
                 _SUBMIT,
                 self.attachment.worker_epoch,
@@ -187,26 +178,26 @@ class Session:
                 submission.topic,
                 submission.base_timestamp_ms,
                 submission.format,
-                flags,
+                submission.flags | _FLUSH if ends_flush else submission.flags,
                 submission.count,
-                self._acked,
+                self._ack(),
             ]
             return [self._pack(header), submission.payload]
-        if streams.flushing:
-            flush = streams.next_flush()
-            if flush is not None:
-                return [self._pack([Kind.FLUSH, *flush])]
-        # This ACK cannot wait for the next SUBMIT.
-        unacked = self._outcomes_seen - self._acked
-        if unacked and (
+        return None
+
+    def _ack_cannot_wait(self) -> bool:
+        """Whether outcomes are to be acknowledged before the next SUBMIT."""
+        return (
             self._ack_is_due
             or self._draining
-            or unacked >= ACK_OUTCOMES_MAX
+            or self._outcomes_seen - self._acked >= ACK_OUTCOMES_MAX
             or self._unacked_bytes >= ACK_BYTES_MAX
-        ):
-            self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
-            return [self._pack([Kind.ACK, self._acked])]
-        return None
+        )
+
+    def _ack(self) -> int:
+        """Acknowledge everything in the message that is sent now. Returns the number of the last outcome."""
+        self._acked, self._unacked_bytes, self._ack_is_due = self._outcomes_seen, 0, False
+        return self._acked
 
     def _fail_too_large(self, window: AckWindow) -> None:
         """Fail the next submission of ``window``. The ones after it are not affected.

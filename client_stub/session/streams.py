@@ -148,6 +148,42 @@ class Streams:
 
     # --- turns to send ------------------------------------------------------------------------------
 
+    def next_window(self) -> AckWindow | None:
+        """The window whose turn it is to send; None when no window has anything to send."""
+        turns = self.turns
+        while turns:
+            window = turns[0]
+            if window.sent_count < len(window.queue) and not window.held:
+                return window
+            turns.popleft()
+            window.has_turn = False
+        return None
+
+    def has_credit(self, payload_bytes: int) -> bool:
+        """Whether so many bytes may be sent now. More than the whole credit may be when nothing else is under way."""
+        left_bytes = self.credit_bytes - self.accepted_bytes
+        return self.sent_bytes + payload_bytes <= left_bytes or (not self.sent_bytes and left_bytes > 0)
+
+    def send_next(self, window: AckWindow) -> bool:
+        """Count the next submission of the window whose turn it is as under way; then it is the next one's turn.
+
+        Returns whether the window's flush ends at this submission and travels with it.
+        """
+        submission = window.queue[window.sent_count]
+        submission.sent = True
+        self.sent_bytes += submission.payload_bytes
+        window.sent_count += 1
+        if window.sent_count < len(window.queue):
+            self.turns.rotate(-1)
+        else:
+            self.turns.popleft()
+            window.has_turn = False
+        if window.flush_to_seq != submission.seq or window.number not in self.flushing:
+            return False
+        window.flush_sent_seq = submission.seq
+        self.flushing.discard(window.number)
+        return True
+
     def flush(self) -> None:
         """Let the present submissions of all streams go without linger."""
         for window in list(self.in_use.values()):

@@ -288,13 +288,13 @@ class Endpoint:
             if self._memory.paused:
                 self._memory.resume()
             if (self._unread or self._late) and self._again is None:
-                self._again = self._loop.call_soon(self._go_on)
+                self._again = self._loop.call_soon(self._read_again)
         finally:
             if self._turn_is_due:
                 self._turn_is_due = False
                 self._on_turn_end()
 
-    def _go_on(self) -> None:
+    def _read_again(self) -> None:
         self._again = None
         self._on_ready()
 
@@ -304,7 +304,7 @@ class Endpoint:
             self._spare(*given)
         elif len(self._by_id) >= self._connections_max:
             connected.close()
-            self._say_closed(f"there are {self._connections_max} of them already", peer)
+            self._log_closed(f"there are {self._connections_max} of them already", peer)
             return
         connected.setblocking(False)
         routing_id = _ROUTING_ID.pack(self._next_id)
@@ -336,63 +336,19 @@ class Endpoint:
 
     def _receive(self, connection: StubConnection) -> None:
         """Read and handle everything that has arrived from one peer, within the limits of a turn."""
-        zmtp = connection.zmtp
-        messages = read = count = 0
-        has_bytes = connection.part_since > 0  # left by an earlier read
         try:
-            while True:
-                while (
-                    has_bytes
-                    and messages < MESSAGES_PER_TURN_MAX
-                    and (frames := zmtp.next_message()) is not None
-                ):
-                    messages += 1
-                    self._turn_is_due = True
-                    if zmtp.skipped_bytes:
-                        self._listener.read_away(connection.peer, zmtp.skipped_bytes)
-                    try:
-                        self._on_message(connection.routing_id, frames, zmtp.skipped_bytes)
-                    except Exception as error:
-                        self._say_failed(len(frames), error)
-                    if connection.is_closed:
-                        return
-                if zmtp.replies and not self._reply(connection):
-                    return
-                if messages == MESSAGES_PER_TURN_MAX or (
-                    read and (count < SHORT_READ_BYTES or read >= BYTES_PER_TURN_MAX)
-                ):
-                    break
-                space = zmtp.space()
-                if not space:
-                    self._memory.pause(connection)
-                    break
-                if not connection.has_attached:
-                    space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
-                    if not space:
-                        self._drop_for(
-                            connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached"
-                        )
-                        return
-                count = connection.socket.recv_into(space)
-                if not count:
-                    self._drop(connection)
-                    return
-                zmtp.received(count)
-                has_bytes = True
-                read += count
-                if not connection.has_attached:
-                    connection.came_bytes += count
-        except BlockingIOError:
-            zmtp.give_back_unused()
+            messages = self._read(connection)
         except ZmtpError as error:
             self._drop_for(connection, str(error))
             return
         except OSError:
             self._drop(connection)
             return
-        if not connection.has_attached and not self._may_go_on(connection, messages):
+        if connection.is_closed:
             return
-        if zmtp.has_part:
+        if not connection.has_attached and not self._may_stay(connection, messages):
+            return
+        if connection.zmtp.has_part:
             self._note_part(connection, messages)
         elif connection.part_since:
             connection.part_since = 0.0
@@ -400,7 +356,70 @@ class Endpoint:
         if connection.useless:
             self._charge_useless(connection)
 
-    def _say_failed(self, frames: int, error: Exception) -> None:
+    def _read(self, connection: StubConnection) -> int:
+        """Read until the socket is empty or a limit is reached, and pass the messages on. Returns how many there were.
+
+        The connection may be closed afterwards.
+        """
+        read_bytes = 0
+        messages = self._pass_messages(connection, MESSAGES_PER_TURN_MAX) if connection.part_since else 0
+        while not connection.is_closed and messages < MESSAGES_PER_TURN_MAX:
+            count = self._read_once(connection)
+            if not count:
+                break
+            read_bytes += count
+            messages += self._pass_messages(connection, MESSAGES_PER_TURN_MAX - messages)
+            if count < SHORT_READ_BYTES or read_bytes >= BYTES_PER_TURN_MAX:
+                break
+        return messages
+
+    def _read_once(self, connection: StubConnection) -> int:
+        """Read what fits into the buffer. Returns the number of bytes: 0 if nothing has come, if no buffer is free, or
+        if the connection is closed, now or by its peer.
+        """
+        zmtp = connection.zmtp
+        space = zmtp.space()
+        if not space:
+            self._memory.pause(connection)
+            return 0
+        if not connection.has_attached:
+            space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
+            if not space:
+                self._drop_for(connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached")
+                return 0
+        try:
+            count = connection.socket.recv_into(space)
+        except BlockingIOError:
+            zmtp.give_back_unused()
+            return 0
+        if not count:
+            self._drop(connection)
+            return 0
+        zmtp.received(count)
+        if not connection.has_attached:
+            connection.came_bytes += count
+        return count
+
+    def _pass_messages(self, connection: StubConnection, at_most: int) -> int:
+        """Hand the messages that are complete to the owner, and answer pings. Returns how many messages there were."""
+        zmtp = connection.zmtp
+        messages = 0
+        while messages < at_most and (frames := zmtp.next_message()) is not None:
+            messages += 1
+            self._turn_is_due = True
+            if zmtp.skipped_bytes:
+                self._listener.read_away(connection.peer, zmtp.skipped_bytes)
+            try:
+                self._on_message(connection.routing_id, frames, zmtp.skipped_bytes)
+            except Exception as error:
+                self._log_failed(len(frames), error)
+            if connection.is_closed:
+                return messages
+        if zmtp.replies:
+            self._reply(connection)
+        return messages
+
+    def _log_failed(self, frames: int, error: Exception) -> None:
         self._sparse_log.warning(
             "message",
             f"A message of %d frames from a client failed. {PLEASE_REPORT}",
@@ -408,7 +427,7 @@ class Endpoint:
             exc_info=error,
         )
 
-    def _may_go_on(self, connection: StubConnection, messages: int) -> bool:
+    def _may_stay(self, connection: StubConnection, messages: int) -> bool:
         """Check the limits of a connection that has not attached. False: it was closed."""
         if connection.is_stranger and connection.key:
             self._pending.has_proved(connection)
@@ -440,7 +459,7 @@ class Endpoint:
         self._epoll.modify(connection.socket, connection.wanted_events)
         self._unread[connection] = None
         if self._again is None:
-            self._again = self._loop.call_soon(self._go_on)
+            self._again = self._loop.call_soon(self._read_again)
 
     def _note_part(self, connection: StubConnection, messages: int) -> None:
         """Note that half a message, or more than a turn handles, is buffered. ``messages`` complete ones came before
@@ -462,15 +481,13 @@ class Endpoint:
         ):
             self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
 
-    def _reply(self, connection: StubConnection) -> bool:
-        """Answer ZMTP pings. False if the peer sends pings without reading the answers; then it was closed."""
+    def _reply(self, connection: StubConnection) -> None:
+        """Answer ZMTP pings. A peer that sends pings without reading the answers is closed."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
         if connection.unsent:
             self._drop_for(connection, "it asks without reading the answers")
-            return False
-        if not connection.is_deaf:
+        elif not connection.is_deaf:
             connection.write([b"".join(replies)], self._epoll)
-        return True
 
     def _drop_for(self, connection: StubConnection, why: str) -> None:
         """Close a connection because of its peer's behaviour, and charge the peer."""
@@ -480,9 +497,9 @@ class Endpoint:
     def _spare(self, connection: StubConnection, why: str) -> None:
         """Close a connection without charging its peer."""
         self._drop(connection)
-        self._say_closed(why, connection.peer)
+        self._log_closed(why, connection.peer)
 
-    def _say_closed(self, why: str, peer: Peer) -> None:
+    def _log_closed(self, why: str, peer: Peer) -> None:
         self._on_closed_by_us()
         self._sparse_log.warning(("closed", peer.payer), "A connection of %s is closed: %s.", peer.words, why)
 
