@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sidecar.common.model import broker_of, second_of
+from sidecar.producer.batch_drain import Budget
 from sidecar.producer.effects import Connect, Effect, SendProduce
 from sidecar.producer.lanes import LANES_FROM
 from sidecar.producer.partition_schedule import QUICK
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
+    from sidecar.producer.partition_queue import Line
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_capacity import RequestCapacity
@@ -104,65 +106,65 @@ class BrokerDrain:
         ``has_decided``: this poll has earlier effects, which run before these requests and may free descriptors.
         """
         poll_again = False
-        broker = broker_of(node_id)
-        in_flight, capacity = self._in_flight, self._capacity
-        schedule = self._schedule
-        lines, max_request_size = schedule.ready[node_id], self._config.max_request_size
-        # Are quick batches and a backlog ready? Then they take turns, or use one connection each.
-        is_crowded = now_ms < self._quick_ms[broker] + BESIDE_MS or (
-            any(lines[QUICK:]) and any(lines[:QUICK]) and schedule.holds(node_id, max_request_size)
-        )
-        is_apart = broker in schedule.apart
+        broker, schedule, in_flight = broker_of(node_id), self._schedule, self._in_flight
+        is_crowded, is_apart = self._is_crowded(node_id, broker, now_ms), broker in schedule.apart
         if is_crowded is not is_apart and self._divide(broker, is_crowded, links, now_ms, effects):
             is_apart, poll_again = is_crowded, True
-        takes_turns = is_crowded and not is_apart
-        requests_left = (
-            in_flight.capacity(node_id) if node_id in in_flight.by_node else in_flight.capacity_at_rest
-        )
+        requests_left = in_flight.capacity(node_id)
         if requests_left <= 0:
             return self._is_full(node_id, links, now_ms, effects) or poll_again
-        # Lanes take turns too, each with one request at a time.
+        lines = schedule.ready[node_id]
+        # Lanes take turns, each with one request at a time.
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and requests_left > 0:
             lane = lanes_left.pop(0)
             if not lines[lane] and not lines[QUICK + lane]:
                 continue
-            quick = self._turn_of(node_id, lane) if takes_turns else None
-            if takes_turns and quick is None:
-                poll_again |= self._is_full(node_id, links, now_ms, effects)
-                continue
-            # Take batches within the capacity that there is.
+            quick = None
+            if is_crowded and not is_apart:
+                quick = self._turn_of(node_id, lane)
+                if quick is None:
+                    poll_again |= self._is_full(node_id, links, now_ms, effects)
+                    continue
             is_first = requests_left == in_flight.capacity_at_rest or not in_flight.has_unsent(node_id)
-            most_bytes, new_batches = capacity.limits(self._under_way[broker], is_first=is_first)
-            if new_batches <= 0 and self._is_stuck(broker):
+            budget = self._budget(broker, is_first=is_first)
+            if budget.new_batches <= 0 and self._is_stuck(broker):
                 if has_decided:
                     poll_again = True  # the earlier effects may give descriptors to halves, or free some
                 else:
-                    new_batches = capacity.new_batches_of_stuck()
-            batches = self._batches.take(
-                node_id,
-                lane,
-                most_bytes if most_bytes < max_request_size else max_request_size,
-                now_ms,
-                single_bytes=most_bytes,
-                new_batches=new_batches,
-                quick=quick,
-            )
-            if not batches:
-                if self._took_none(
-                    node_id, lane, quick, lacks_descriptors=new_batches <= 0, is_first=is_first
-                ):
-                    lanes_left.insert(0, lane)
-                continue
-            request = self._request(node_id, lane, batches, now_ms)
-            effects.append(SendProduce(node_id, request))
-            requests_left -= 1
-            lanes_left.append(lane)
-            if is_crowded or is_apart:
-                self._note_quick(request, node_id == broker if is_apart else quick)
-            if not any(lines):
-                break
+                    budget.new_batches = self._capacity.new_batches_of_stuck()
+            batches = self._batches.take(node_id, lane, budget, now_ms, quick)
+            if batches:
+                request = self._request(node_id, lane, batches, now_ms)
+                effects.append(SendProduce(node_id, request))
+                requests_left -= 1
+                lanes_left.append(lane)
+                if is_crowded or is_apart:
+                    self._note_quick(request, node_id == broker if is_apart else quick)
+                if not any(lines):
+                    break
+            elif self._is_other_kind_due(lines, lane, quick):
+                lanes_left.insert(0, lane)
+            elif lines[lane] or lines[QUICK + lane]:
+                self._note_lack(node_id, budget, is_first=is_first)
         return poll_again
+
+    def _is_crowded(self, node_id: int, broker: int, now_ms: float) -> bool:
+        """Whether quick batches and a backlog are ready. Then they take turns, or use one connection each."""
+        if now_ms < self._quick_ms[broker] + BESIDE_MS:
+            return True
+        lines = self._schedule.ready[node_id]
+        if not (any(lines[QUICK:]) and any(lines[:QUICK])):
+            return False
+        return self._schedule.holds(node_id, self._config.max_request_size)
+
+    def _budget(self, broker: int, *, is_first: bool) -> Budget:
+        """What the broker's next request may take of request buffers and descriptors."""
+        buffer_bytes, new_batches = self._capacity.limits(self._under_way[broker], is_first=is_first)
+        request_bytes = self._config.max_request_size
+        return Budget(
+            buffer_bytes if buffer_bytes < request_bytes else request_bytes, buffer_bytes, new_batches
+        )
 
     def _request(
         self, node_id: int, lane: int, batches: list[ProducerBatch], now_ms: float
@@ -178,20 +180,19 @@ class BrokerDrain:
         self._counts.batches_sent += len(batches)
         return request
 
-    def _took_none(
-        self, node_id: int, lane: int, quick: bool | None, *, lacks_descriptors: bool, is_first: bool
-    ) -> bool:
-        """Note what is missing for a request. True: none of this kind was due, so the other kind gets its turn."""
-        lines = self._schedule.ready[node_id]
-        if not lines[lane] and not lines[QUICK + lane]:
+    @staticmethod
+    def _is_other_kind_due(lines: tuple[Line, ...], lane: int, quick: bool | None) -> bool:
+        """Whether none of the kind was due whose turn it was, but some of the other kind."""
+        if quick is None or lines[QUICK * quick + lane]:
             return False
-        if quick is not None and not lines[QUICK * quick + lane]:
-            return True
-        if lacks_descriptors:
+        return bool(lines[QUICK * (not quick) + lane])
+
+    def _note_lack(self, node_id: int, budget: Budget, *, is_first: bool) -> None:
+        """Note what was missing for a request that took nothing."""
+        if budget.new_batches <= 0:
             self._capacity.lack_descriptors()
-        if is_first and self._batches.held_back_bytes:
-            self._capacity.wait(node_id, self._batches.held_back_bytes)
-        return False
+        if is_first and budget.held_back_bytes:
+            self._capacity.wait(node_id, budget.held_back_bytes)
 
     def _note_quick(self, request: ProduceRequest, is_quick: bool | None) -> None:
         """Note which kind of batches a request has while a broker has both; None: either."""

@@ -124,12 +124,23 @@ class PartitionQueue:
 
     # --- batches in and out ---------------------------------------------------------------------------------
 
-    def grown(self, batch: ProducerBatch, size_bytes: int) -> None:
-        """Note the size of the open batch, which takes more records."""
-        load = -(-size_bytes // self.settings.batch_size)
+    def grown(self, batch: ProducerBatch, limit_bytes: int, has_more: bool) -> bool:
+        """Note that the open batch took records. True if it may be sent since then, as it is full.
+
+        It is full from batch.size on, and takes more records up to ``limit_bytes``. ``has_more``: it did not take all,
+        so it is closed.
+        """
+        size_bytes, full_bytes = batch.records.size_bytes, self.settings.batch_size
+        load = -(-size_bytes // full_bytes)
         if load != batch.load:
             self._add_load(load - batch.load)
             batch.load = load
+        if has_more or size_bytes >= limit_bytes:
+            batch.close()
+        if batch.full or (size_bytes < full_bytes and not has_more):
+            return False
+        batch.full = True
+        return True
 
     def pop(self, batch: ProducerBatch) -> None:
         """Take a batch out of its deque for a request, and the partition out of the places where it waits for one.

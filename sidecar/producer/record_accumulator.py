@@ -21,7 +21,7 @@ from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 
 if TYPE_CHECKING:
-    from sidecar.kernel import BatchRecords, RecordBlock, StickyPartitioner
+    from sidecar.kernel import BatchRecords, Chain, RecordBlock, StickyPartitioner
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.partition_queue import PartitionQueue
@@ -87,57 +87,54 @@ class RecordAccumulator:
 
         - ``groups``: a part of the block's own groups
         - ``expedited``: the records are about to be flushed, so a batch that they open does not linger
-        - ``express``: the records pass a line of batches; their batch does not linger either, as that line would wait
-          for it
+        - ``express``: the records pass a backlog of batches; their batch does not linger either, as that backlog would
+          wait for it
         - ``accepted_ms``: when a reference of the block was accepted, if not now; a batch is as old as its first
           record
         - ``since_ms``: the same time for histograms
         """
         since_ms = now_ms if since_ms is None else since_ms
-        expedited = expedited or express
         lane_queues = self.lanes[lane]
         queues = lane_queues.of(topic)
-        growth = self._growth_bytes
-        if topic in self._growth_by_topic:
-            growth = self._growth_by_topic[topic]
+        growth_bytes = self._growth_by_topic.get(topic, self._growth_bytes)
         for partition, start, stop in block.groups if groups is None else groups:
             queue = queues.get(partition) or lane_queues.get(topic, partition, self._rules)
-            settings = queue.settings
-            limit = settings.batch_size
-            growth = growth if growth > limit else limit
+            limit_bytes = max(growth_bytes, queue.settings.batch_size)
             batches = queue.express if express else queue.batches
             batch = batches[-1] if batches else None
-            position = start
-            changed = False
-            while True:
+            position, changed = start, False
+            while position < stop:
                 if accepted_ms is not None:
                     since_ms = accepted_ms(position)
                 if batch is None or batch.state is not _OPEN:
                     born_ms = now_ms if accepted_ms is None else since_ms
-                    records, deadline_ms = self._new_records(), born_ms + settings.delivery_timeout_ms
-                    # Positional arguments: keywords would cost a dictionary for each batch.
-                    batch = ProducerBatch(
-                        queue, records, block.chain, born_ms, deadline_ms, NOT_DRAINED, express
-                    )
-                    batch.expedited = expedited
-                    if not expedited:
-                        lane_queues.opened.setdefault(topic, {})[queue] = None
+                    batch = self._open(lane_queues, queue, block.chain, born_ms, expedited, express)
                     batches.append(batch)
-                    self.incomplete.add(batch)
                     changed = True
-                taken = batch.records.try_append(block, position, stop, growth, since_ms)
-                position += taken
-                size = batch.records.size_bytes
-                queue.grown(batch, size)
-                if position < stop or size >= limit:
-                    if not batch.full:
-                        batch.full = changed = True
-                    if position < stop or size >= growth:
-                        batch.close()
-                if position >= stop:
-                    break
+                position += batch.records.try_append(block, position, stop, limit_bytes, since_ms)
+                if queue.grown(batch, limit_bytes, position < stop):
+                    changed = True
             if changed:
                 self.schedule.touch(queue, now_ms)
+
+    def _open(
+        self,
+        lane_queues: LaneQueues,
+        queue: PartitionQueue,
+        chain: Chain,
+        born_ms: float,
+        expedited: bool,
+        express: bool,
+    ) -> ProducerBatch:
+        """Make the batch that takes the partition's next records."""
+        records, deadline_ms = self._new_records(), born_ms + queue.settings.delivery_timeout_ms
+        # Positional arguments: keywords would cost a dictionary for each batch.
+        batch = ProducerBatch(queue, records, chain, born_ms, deadline_ms, NOT_DRAINED, express)
+        batch.expedited = expedited or express
+        if not batch.expedited:
+            lane_queues.opened.setdefault(queue.topic, {})[queue] = None
+        self.incomplete.add(batch)
+        return batch
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
         """Take over a batch that a dead worker sent without getting an answer; its order gives its place in the queue.

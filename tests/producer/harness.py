@@ -10,7 +10,7 @@ from uuid import UUID
 from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
-from sidecar.producer.batch_drain import BatchDrain
+from sidecar.producer.batch_drain import BatchDrain, Budget
 from sidecar.producer.core import Core as ProducerCore
 from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
@@ -257,7 +257,7 @@ class Core:
 def take_batches(core: Any, node_id: int, lane: int, max_bytes: float, now_ms: float) -> list[ProducerBatch]:
     """The batches of one request to the broker."""
     drain = BatchDrain(core.accumulator.lanes, core.accumulator.schedule, core.accumulator.incomplete)
-    return drain.take(node_id, lane, max_bytes, now_ms)
+    return drain.take(node_id, lane, Budget(max_bytes), now_ms)
 
 
 def ready_nodes(schedule: PartitionSchedule) -> list[int]:
