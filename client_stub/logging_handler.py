@@ -111,12 +111,12 @@ class TopicHandler(logging.Handler):
             headers=[("level", _bytes(record.levelname)), ("logger", _bytes(record.name))],
             timestamp_ms=max(0, int(record.created * 1e3)),
         )
-        self._producer.engine.outbox.max_block_ms = self._max_block_ms
+        self._producer.engine.outbox.block_at_most(self._max_block_ms)
 
     def _drop(self, error: SidecarError) -> None:
         self.dropped += 1
         if isinstance(error, BufferExhausted | DaemonUnreachable):
-            self._producer.engine.outbox.max_block_ms = 0
+            self._producer.engine.outbox.block_at_most(0)
         if self._drop_limit.may_log(monotonic() * 1e3):
             log.warning(
                 "%d log lines for topic %s were dropped: %s",

@@ -128,7 +128,7 @@ class Producer(TwinCore):
             raise KafkaException(down) from error
         except SidecarError as error:
             raise KafkaException(error_of(error)) from error
-        outbox.max_block_ms = 0.0  # from now on a call without room fails at once
+        outbox.block_at_most(0.0)  # from now on a call without room fails at once
 
     def produce_batch(
         self,

@@ -233,6 +233,10 @@ class Outbox(OutboxCore):
                 connect_timeout_ms=self.connect_timeout_ms,
             )
 
+    def block_at_most(self, max_block_ms: float) -> None:
+        """Let a send without room wait so long from now on. A forked child begins with the producer's own setting."""
+        self.max_block_ms = max_block_ms
+
     def takes_now(self, stream: OpenStream) -> bool:
         """Whether a new submission finds room without a wait. Raises the error of a call that would never find it."""
         self.check_usable(stream)
