@@ -467,6 +467,17 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
     ),
     LocalCode.NOT_ADMITTED: CodeRow("NOT_ADMITTED", _FINAL, "The daemon refused this client."),
     LocalCode.TOPIC_REFUSED: CodeRow("TOPIC_REFUSED", _FINAL, "The daemon had no place for this topic."),
+    LocalCode.TXN_ABORTED: CodeRow(
+        "TRANSACTION_ABORTED", _FINAL, "The transaction was aborted before the record was sent."
+    ),
+    LocalCode.TXN_WRONG_STATE: CodeRow(
+        "ILLEGAL_STATE", _FINAL, "The state of the transaction does not allow this call."
+    ),
+    LocalCode.TXN_TOO_MANY: CodeRow(
+        "TOO_MANY_TRANSACTIONAL_IDS",
+        _RETRY,
+        "The daemon's worker has as many transactional ids as it may have; try again when another producer has closed.",
+    ),
     LocalCode.ENCODE_MISMATCH: CodeRow(
         "ENCODE_MISMATCH",
         _FINAL,

@@ -42,7 +42,9 @@ class Kind(IntEnum):
     """Frame 0 is ``[kind, field, ...]``; the comment at each kind gives the order of its fields."""
 
     # Control endpoint ({run_dir}/control.sock).
-    HELLO = 1  # stub: version, client_id, name, pid, token|nil[, flags[, {"bootstrap.servers": str, "acks": str}]]
+    # stub: version, client_id, name, pid, token|nil[, flags[, {"bootstrap.servers": str, "acks": str}[, transactional
+    # id]]]
+    HELLO = 1
     ASSIGNED = 2  # daemon: worker_endpoint, worker_epoch, ticket
     # daemon: code (str), text, stream|nil[, why no broker answers]  (either endpoint; a stream: only that is refused)
     REFUSED = 3
@@ -61,7 +63,8 @@ class Kind(IntEnum):
     ATTACH = 10  # stub: version, client_id, name, pid, worker_epoch, ticket, secret|nil
     # daemon: worker_epoch, secret, known, credit_bytes, limits{...}, [[stream, topic, position, held], ...]
     WELCOME = 11
-    # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count[, outcomes_up_to]  + payload
+    # stub: worker_epoch, stream, seq, topic, base_timestamp_ms, format, flags, count[, outcomes_up_to[, transaction]]
+    # + payload
     SUBMIT = 12
     ACCEPTED = 13  # daemon: credit_bytes, [[stream, up_to_seq], ...]
     RESEND = 14  # daemon: stream, from_seq
@@ -81,6 +84,40 @@ class Kind(IntEnum):
     PONG = 25
     # stub: stream, last_seq  (all is acknowledged; only to a worker with "streams" in WELCOME's limits)
     END_STREAM = 26
+    # stub: transactional_id, timeout_ms, resumes: whether the client has this id at the daemon already. These and TXN
+    # only with a worker that has "transactions" in WELCOME's limits
+    TXN_INIT = 27
+    TXN_END = 28  # stub: transaction, commits, [[stream, last_seq], ...] of all its submissions
+    # stub: transaction, request, group, generation, member, instance|nil  + msgpack: [[topic, partition, offset,
+    # leader_epoch, metadata|nil], ...]
+    TXN_OFFSETS = 29
+    # daemon: what (see TxnPart), number, code, effect (see TxnEffect), text
+    TXN = 30
+
+
+class TxnPart(IntEnum):
+    """What a TXN is about. Its number is the transaction's; for INIT it is 0, for OFFSETS the request's."""
+
+    INIT = 1
+    """The answer to TXN_INIT: the transactional id is this client's."""
+    END = 2
+    """The answer to TXN_END. Code 0: committed or aborted, as asked."""
+    OFFSETS = 3
+    """The answer to TXN_OFFSETS."""
+    STATE = 4
+    """Unasked: the transaction must be aborted, or the transactional id is lost, and why."""
+
+
+class TxnEffect(IntEnum):
+    """What a TXN with a code leaves possible."""
+
+    NONE = 0
+    RETRIABLE = 1
+    """The same call again may succeed."""
+    ABORTABLE = 2
+    """The transaction must be aborted; then the next one may begin."""
+    FATAL = 3
+    """Nothing more with this producer."""
 
 
 class Format(IntEnum):
@@ -211,6 +248,9 @@ class LocalCode(IntEnum):
     UNAUTHENTICATED = 0xFF10  # it expired while the brokers refused the daemon's login
     NOT_ADMITTED = 0xFF11  # the daemon refused this client (the stub's own, never sent)
     TOPIC_REFUSED = 0xFF12  # the daemon gave this client no place for the topic (the stub's own, never sent)
+    TXN_ABORTED = 0xFF13  # its transaction was aborted before the record was sent
+    TXN_WRONG_STATE = 0xFF14  # a call that the state of the transaction does not allow
+    TXN_TOO_MANY = 0xFF15  # the worker has as many transactional ids as it may have
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF

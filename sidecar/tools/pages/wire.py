@@ -91,6 +91,7 @@ def wire_markdown() -> str:
             f"- Formats: {_numbers(wire.Format)}. Flags of SUBMIT: {_numbers(wire.SubmitFlag)}.",
             f"- Outcomes: {_numbers(wire.OutcomeKind)}. Shapes: {_numbers(wire.Shape)}.",
             f"- Persistence: {_numbers(wire.Persistence)}.",
+            f"- Parts of TXN: {_numbers(wire.TxnPart)}. Its effects: {_numbers(wire.TxnEffect)}.",
             textwrap.fill(f"- Partitioners: 0 the daemon's own, {partitioners}.", 120, subsequent_indent="  ")
             + "\n",
             _table(("name", "value", "of what"), ((f"`{n}`", getattr(wire, n), of) for n, of in _SIZES)),
