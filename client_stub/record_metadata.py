@@ -1,4 +1,4 @@
-"""RecordMetadata: the place of a delivered record in the log (Kafka's class of that name)."""
+"""RecordMetadata: the position of a delivered record in the log (Kafka's class of that name)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a delivered record. ``offset`` is -1 when the broker did not give it: with acks=0, or for a
+    """The position of a delivered record. ``offset`` is -1 when the broker did not give it: with acks=0, or for a
     duplicate whose offset it no longer knew.
     """
 

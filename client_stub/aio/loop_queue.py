@@ -1,6 +1,6 @@
 """LoopQueue: the calls of one event loop that wait for room, and the results of its futures. It has no thread.
 
-Calls of one topic enter the outbox in the order in which they were made; a call that waits keeps its place. The
+Calls of one topic enter the outbox in the order in which they were made; a call that waits keeps its position. The
 producer's io thread wakes the loop, once for all changes since the loop last checked. Everything else here runs on the
 loop.
 """

@@ -35,7 +35,7 @@ async def flush(engine: Engine, queue: LoopQueue, timeout: float | None, until: 
     return engine.flushed()
 
 
-async def close(engine: Engine, queue: LoopQueue, timeout: float | None, behind: str = "") -> None:  # noqa: ASYNC109
+async def close(engine: Engine, queue: LoopQueue, timeout: float | None, occasion: str = "") -> None:  # noqa: ASYNC109
     """As Engine.close(). When cancelled, it leaves the rest to the io thread."""
     timeout = checked_timeout(timeout)
     io = engine.begin_close()
@@ -45,8 +45,8 @@ async def close(engine: Engine, queue: LoopQueue, timeout: float | None, behind:
     try:
         done = timeout != 0 and await queue.until(FlushWait(engine.outbox).is_over, timeout)
         cancel = not done
-        if cancel and behind:
-            io.log_left(behind)
+        if cancel and occasion:
+            io.log_left(occasion)
     except asyncio.CancelledError:
         cancel = False
         process_end.leave_alone(io)  # so that the end of the process waits for it

@@ -42,8 +42,8 @@ __all__ = [
     "error_of",
 ]
 
-LOOK_S: Final = 0.1
-FIRST_LOOK_S: Final = 0.001
+CHECK_S: Final = 0.1
+FIRST_CHECK_S: Final = 0.001
 """How often poll() looks for outcomes of records without a callback, which put no event into its queue. The pause
 doubles from the first to the longest.
 """
@@ -79,7 +79,7 @@ class Producer(TwinCore):
         self._is_closed = False
         partitioner = _partitioner_of(settings)
         self._engine = Engine(max_block_ms=CONNECT_TIMEOUT_MS, **producer_settings(settings, _TAKEN))
-        self._engine.place_by(partitioner)
+        self._engine.partition_by(partitioner)
         self._engine.ask_for(asked_cluster(settings))
         self._streams = self._engine.streams
         self._forget_events()
@@ -182,16 +182,16 @@ class Producer(TwinCore):
         if timeout == 0:
             return served  # programs call poll(0) for each record
         ends = None if timeout is None or timeout < 0 else monotonic() + timeout
-        look_s = FIRST_LOOK_S
+        pause_s = FIRST_CHECK_S
         while not served:
             if silent := self._newly_silent():
                 return silent
-            left = look_s if ends is None else min(look_s, ends - monotonic())
+            left = pause_s if ends is None else min(pause_s, ends - monotonic())
             if left <= 0 or self._is_closed:
                 return 0
             # Not by a wait of the queue, which would hold up the other green threads.
             if not self._engine.outbox.waiters.wait_until(self._news.qsize, left):
-                look_s = min(2 * look_s, LOOK_S)
+                pause_s = min(2 * pause_s, CHECK_S)
             served = self._serve()
         return served
 
@@ -294,8 +294,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _partitioner_of(settings: dict[str, Any]) -> str:
-    """Take ``partitioner`` out of the settings, also out of the old ones of topics. librdkafka's default places keys by
-    CRC-32.
+    """Take ``partitioner`` out of the settings, also out of the old ones of topics. librdkafka's default partitions
+    keys by CRC-32.
     """
     of_topics = settings.get("default.topic.config")
     if isinstance(of_topics, dict) and "partitioner" in of_topics:

@@ -44,7 +44,7 @@ class TopicPartition(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a record in the log. Sizes are -1 for a missing key or value, and ``checksum`` is always None."""
+    """The position of a record in the log. Sizes are -1 for a missing key or value, and ``checksum`` is always None."""
 
     topic: str
     partition: int
@@ -99,8 +99,8 @@ class FutureRecordMetadata:
             raise
         except TimeoutError as error:
             raise KafkaTimeoutError(f"Timeout after waiting for {timeout} secs. {error}") from None
-        place = TopicPartition(found.topic, found.partition)
-        return RecordMetadata(*place, place, found.offset, found.timestamp_ms, None, *self._sizes)
+        partition = TopicPartition(found.topic, found.partition)
+        return RecordMetadata(*partition, partition, found.offset, found.timestamp_ms, None, *self._sizes)
 
     def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> FutureRecordMetadata:
         """Call ``f(*args, metadata, **kwargs)`` when the record is delivered."""
@@ -125,7 +125,7 @@ class FutureRecordMetadata:
 class KafkaProducer:
     """The producer; see the module. ``sidecar_run_dir`` and ``sidecar_token`` name the daemon, ``client_id`` names the
     client. Of the other settings only ``key_serializer``, ``value_serializer``, ``max_block_ms`` and ``partitioner``
-    have an effect. Without ``partitioner`` keys go by murmur2, as there. Thread-safe and fork-safe.
+    have an effect. Without ``partitioner`` keys are partitioned by murmur2, as there. Thread-safe and fork-safe.
 
     Raises ValueError for ``transactional_id``, and for a misspelt name of a setting that has an effect.
     """
@@ -139,7 +139,7 @@ class KafkaProducer:
         named = {_dotted(name): value for name, value in configs.items()}
         self._producer = InnerProducer(max_block_ms=self._max_block_ms, **producer_settings(named, _TAKEN))
         self._producer.engine.ask_for(asked_cluster(named))
-        self._producer.engine.place_by("murmur2_random")
+        self._producer.engine.partition_by("murmur2_random")
         self._choice: PartitionChoice | None = None
         if partitioner is not None:
             self._choice = PartitionChoice(partitioner, self._look_up, self._max_block_ms / 1e3)

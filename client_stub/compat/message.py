@@ -1,4 +1,4 @@
-"""Message: a record and its place in the log, like ``confluent_kafka.Message``."""
+"""Message: a record and its position in the log, like ``confluent_kafka.Message``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TIMESTAMP_CREATE_TIME: Final = 1
 
 
 class Message(MessageCore):
-    """One record and its place in the log. For a failed record ``offset()`` is None and ``partition()`` the one asked
-    for, or -1.
+    """One record and its position in the log. For a failed record ``offset()`` is None and ``partition()`` the one
+    asked for, or -1.
     """
 
     __slots__ = ()

@@ -78,7 +78,7 @@ class Kind(IntEnum):
     BYE = 21  # stub: cancel
     # 22 is reserved (CREDIT, never sent): credit comes with WELCOME, ACCEPTED and OUTCOMES.
     DRAINING = (
-        23  # daemon: text[, [[stream, position], ...]]  (its last word: nothing behind these was accepted)
+        23  # daemon: text[, [[stream, position], ...]]  (its last word: nothing after these was accepted)
     )
     PING = 24
     PONG = 25

@@ -105,7 +105,7 @@ class Engine(EngineCore):
         self._on_error = on_error
         self._trace = trace
         self._asked: Mapping[str, str] = NOTHING
-        self._placing = 0
+        self._partitioning = 0
         self.was_interrupted = False
         """An exception such as Ctrl-C has ended a close(), so the process does not wait for it again at its end."""
         self._fork_generation = 0
@@ -120,12 +120,14 @@ class Engine(EngineCore):
         """Be refused by a daemon of another cluster than these ``bootstrap.servers``, or with weaker ``acks``."""
         self._asked = asked
 
-    def place_by(self, partitioner: str) -> None:
+    def partition_by(self, partitioner: str) -> None:
         """Place records by this one of PARTITIONERS, and fail those for a partition that does not exist as soon as the
         topic is known, as other clients do.
         """
-        self._placing = PARTITIONERS.index(partitioner) + 1 << PARTITIONER_SHIFT | SubmitFlag.FIXED_PARTITIONS
-        self.outbox.placing = self._placing
+        self._partitioning = (
+            PARTITIONERS.index(partitioner) + 1 << PARTITIONER_SHIFT | SubmitFlag.FIXED_PARTITIONS
+        )
+        self.outbox.partitioning = self._partitioning
 
     # --- records (EngineCore has the compiled try_send() and stream_of()) ------------------------------------
 
@@ -243,9 +245,9 @@ class Engine(EngineCore):
         self.outbox.failures.raise_unobserved()
         return self.outbox.failures.newly_failed()
 
-    def close(self, timeout: float | None = None, behind: str = "") -> None:
-        """Close as Producer.close() does. ``behind`` says what ended the work before its time; the program may then not
-        look at its futures any more, so a line logs how many records are left.
+    def close(self, timeout: float | None = None, occasion: str = "") -> None:
+        """Close as Producer.close() does. ``occasion`` says what ended the work before its time; the program may then
+        not look at its futures any more, so a line logs how many records are left.
 
         An event loop waits itself, between ``begin_close`` and ``end_close``.
         """
@@ -260,8 +262,8 @@ class Engine(EngineCore):
             self.was_interrupted = True
             done = outbox.waiters.wait_until(FlushWait(outbox).is_over, timeout)
             self.was_interrupted = False
-        if not done and behind:
-            io.log_left(behind)
+        if not done and occasion:
+            io.log_left(occasion)
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self.end_close()
@@ -341,7 +343,9 @@ class Engine(EngineCore):
             asked=self._asked,
         )
         make_session = Session if self._trace is None else partial(TracedSession, Tracer(self._trace))
-        session = make_session(identity, delivery_timeout_ms=self._delivery_timeout_ms, placing=self._placing)
+        session = make_session(
+            identity, delivery_timeout_ms=self._delivery_timeout_ms, partitioning=self._partitioning
+        )
         return IoThread(outbox, session, self._curve_keys)
 
     def _new_outbox(self) -> Outbox:
@@ -352,6 +356,6 @@ class Engine(EngineCore):
             on_error=self._on_error,
         )
         outbox.streams = self.streams
-        outbox.placing = self._placing
+        outbox.partitioning = self._partitioning
         outbox.waiters.reasons.why_no_topic = partial(why_no_topic, self.path, curve_keys=self._curve_keys)
         return outbox

@@ -68,7 +68,7 @@ class RowsCall(BulkCall):
 
 
 def async_rows_call(engine: Engine, topic: str, records: Iterable[Sequence[Any]]) -> RowsCall:
-    """The call of a program that goes on before all rows have found room, and may change its list meanwhile."""
+    """The call of a program that continues before all rows have found room, and may change its list meanwhile."""
     stream = engine.stream_of(topic)
     rows = list_of_rows(records)
     return RowsCall(stream, rows.copy() if rows is records else rows)

@@ -100,9 +100,9 @@ class FakeEngine(Engine):
     def flush(self, timeout: float | None = None, until: str = "delivered") -> int:
         return super().flush(self.patience(timeout), until)
 
-    def close(self, timeout: float | None = None, behind: str = "") -> None:
+    def close(self, timeout: float | None = None, occasion: str = "") -> None:
         self.daemon.cancels = timeout == 0
-        super().close(timeout, behind)
+        super().close(timeout, occasion)
 
     def begin_close(self) -> IoThread | None:
         io = super().begin_close()

@@ -176,7 +176,7 @@ class MemoryDaemon:
     def abandon(self) -> None:
         self.has_ended = True
 
-    def log_left(self, behind: str) -> None:
+    def log_left(self, occasion: str) -> None:
         """Only records that are held can be left, and that is what the test wants."""
 
 

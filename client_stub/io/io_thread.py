@@ -83,10 +83,10 @@ class IoThread:
         if waker is not None:
             waker.wake()
 
-    def log_left(self, behind: str) -> None:
+    def log_left(self, occasion: str) -> None:
         """Log the records that a close() leaves, as ``Failures.log_left`` does."""
         outbox = self._outbox
-        outbox.failures.log_left(list(outbox.pending), outbox.waiters.reasons, behind)
+        outbox.failures.log_left(list(outbox.pending), outbox.waiters.reasons, occasion)
 
     def forked(self) -> None:
         """In a forked child: the thread does not run there, and the connections belong to the parent."""
@@ -145,7 +145,7 @@ class IoThread:
         # Read only once: a close requested after the gathering takes effect in the next turn, as otherwise the
         # submission being filled would be lost.
         ending = self._ending
-        if outbox.has_gathered or ending is not None:
+        if outbox.has_unsent or ending is not None:
             # At the end every record is sent or fails, even in submissions that are not full.
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
             flush = flush or ending == CLOSE

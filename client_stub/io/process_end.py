@@ -31,7 +31,7 @@ class LivingProducer(Protocol):
 
     def flush(self, timeout: float | None = None) -> int: ...
 
-    def close(self, timeout: float | None, behind: str = "") -> None: ...
+    def close(self, timeout: float | None, occasion: str = "") -> None: ...
 
     def forked_child(self) -> None:
         """Begin as a new client, in a forked child."""
@@ -48,7 +48,7 @@ class LeavingThread(Protocol):
     def abandon(self) -> None:
         """Deliver the remaining records, then end."""
 
-    def log_left(self, behind: str) -> None:
+    def log_left(self, occasion: str) -> None:
         """Warn of the records that it is about to abandon."""
 
     def request_close(self, *, cancel: bool) -> None: ...

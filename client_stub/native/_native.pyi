@@ -89,7 +89,7 @@ class SubmissionCore:
 class OutboxCore:
     streams: dict[str, OpenStream]
     opened: list[Submission]
-    """Submissions opened since the io thread last looked, oldest first."""
+    """Submissions opened since the io thread last checked, oldest first."""
     pending: dict[Submission, None]
     """Submissions with undecided records, or with errors that are not noted yet, oldest first."""
     fatal: SidecarError | None
@@ -132,7 +132,7 @@ class Delivery:
     def done(self) -> bool:
         """True once the record was delivered or has failed."""
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most ``timeout`` seconds for the record's place in the log.
+        """Wait at most ``timeout`` seconds for the record's position in the log.
 
         Raises the record's error (a SidecarError), TimeoutError after ``timeout`` (the record is still under way), and
         ForkedProducer in a forked child.
@@ -205,7 +205,7 @@ class MessageCore:
     ) -> None: ...
     @property
     def _metadata(self) -> Any:
-        """The place in the log; None: it was not delivered, or not yet."""
+        """The position in the log; None: it was not delivered, or not yet."""
     def __call__(self, error: Exception | None, metadata: RecordMetadata | None) -> None: ...
 
 class TwinCore:

@@ -14,7 +14,7 @@ flushes or forks never finds a lock held by the code that it interrupted.
   make one at the same time, the slower thread throws its own away.
 - A submission that takes no more records has ``room`` -1. A caller that looked it up just before gets -1 for its
   record and looks it up again.
-- The io thread announces that it is about to sleep (``is_asleep``), looks for work once more, and only then sleeps.
+- The io thread announces that it is about to sleep (``is_asleep``), checks for work once more, and only then sleeps.
   The step that appends a submission's first record wakes the io thread; later records join a submission that the
   thread already knows.
 - A caller waits for room before it opens a submission, and holds nothing while it waits.

@@ -44,7 +44,7 @@ cdef class OutboxCore:
         self.wake_io()
 
     def fall_asleep(self):
-        """For the io thread: callers wake it from now on. It has to look for work once more after this call."""
+        """For the io thread: callers wake it from now on. It has to check for work once more after this call."""
         self.is_asleep = True
 
     def awake(self):
@@ -93,13 +93,13 @@ cdef class OutboxCore:
 
     def forget_idle(self):
         """Forget the streams without an open submission and without a refusal, except those that a call uses now: it
-        holds a reference beside the dictionary's.
+        holds a reference besides the dictionary's.
         """
         cdef Py_ssize_t position = 0
         cdef PyObject* topic
         cdef PyObject* found
         cdef list idle = []
-        # One step under the GIL from here on, so that no call finds a stream between the look and its end.
+        # One step under the GIL from here on, so that no call finds a stream between the check and its end.
         while PyDict_Next(self.streams, &position, &topic, &found):
             if (
                 Py_REFCNT(found) == 1

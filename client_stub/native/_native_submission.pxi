@@ -265,7 +265,7 @@ cdef class Delivery:
         return self._submission is not None and self._submission.outcome_of(self._index, &rank) is not None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most ``timeout`` seconds for the record's place in the log.
+        """Wait at most ``timeout`` seconds for the record's position in the log.
 
         Raises the record's error (a SidecarError), TimeoutError after ``timeout`` (the record is still under way), and
         ForkedProducer in a forked child.

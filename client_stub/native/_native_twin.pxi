@@ -52,7 +52,7 @@ cdef class MessageCore:
 
     @property
     def _metadata(self):
-        """The place in the log; None: it was not delivered, or not yet."""
+        """The position in the log; None: it was not delivered, or not yet."""
         if self.delivered_partition is None:
             return None
         return RecordMetadata(self._topic, self.delivered_partition, self.offset, self.timestamp_ms)

@@ -100,7 +100,7 @@ class BulkDelivery:
             make_call([check], CallbackLog())
 
     def offsets(self) -> tuple[OffsetRange, ...]:
-        """The places of the delivered records, by partition and offset; adjacent ranges are merged. Does not wait.
+        """The positions of the delivered records, by partition and offset; adjacent ranges are merged. Does not wait.
 
         Records that failed or have no outcome yet are left out.
         """
@@ -134,10 +134,10 @@ def bulk_text(count: int, failed: int, *, is_done: bool) -> str:
     return f"<BulkDelivery of {count}: {state}{f', {failed} failed' if failed else ''}>"
 
 
-def joined(places: Iterable[tuple[int, int, int]]) -> tuple[OffsetRange, ...]:
+def joined(positions: Iterable[tuple[int, int, int]]) -> tuple[OffsetRange, ...]:
     """Sorted ranges of (partition, first offset, records); adjacent ones are merged."""
     ranges: list[OffsetRange] = []
-    for partition, first, count in sorted(places):
+    for partition, first, count in sorted(positions):
         last = ranges[-1] if ranges else None
         if (
             last is not None

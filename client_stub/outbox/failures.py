@@ -91,7 +91,7 @@ class Failures:
         """Log all remaining failures, as the producer ends."""
         self._log.close()
 
-    def log_left(self, pending: Sequence[Submission], reasons: WaitReasons, behind: str) -> None:
+    def log_left(self, pending: Sequence[Submission], reasons: WaitReasons, occasion: str) -> None:
         """Warn once, in one line, of the records that a close() is about to abandon. It includes records with
         callbacks and futures, as the program may not look at these any more.
         """
@@ -122,7 +122,7 @@ class Failures:
             count,
             "" if count == 1 else "s",
             f" for {topics_text(topics)}" if topics else "",
-            behind,
+            occasion,
             state.rstrip("."),
         )
         self._log.left_is_reported = True

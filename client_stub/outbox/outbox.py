@@ -52,8 +52,8 @@ class Outbox(OutboxCore):
     _streams_max = STREAMS_KEPT_MAX
     """At how many streams it looks for idle ones again."""
 
-    placing = 0
-    """Bits of SUBMIT's flags that say how the daemon places these records, for a twin of another client."""
+    partitioning = 0
+    """Bits of SUBMIT's flags that say how the daemon partitions these records, for a twin of another client."""
 
     _left_open_ms = 0.0
     """Since when the io thread has left submissions open (monotonic clock)."""
@@ -174,7 +174,7 @@ class Outbox(OutboxCore):
 
     def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> bool:
         """Open a submission with room for ``size`` bytes, unless another caller does so first. It first waits for room
-        in the buffer, and raises as ``wait_for_capacity``; unless ``waits``, it returns False in place of waiting.
+        in the buffer, and raises as ``wait_for_capacity``; unless ``waits``, it returns False instead of waiting.
         """
         if not (
             self.attached_once
@@ -195,7 +195,7 @@ class Outbox(OutboxCore):
         made = Submission(
             self.waiters, stream.topic, packer, max(self.submission_bytes, size), time.time_ns() // 1_000_000
         )
-        made.flags = WANT_INDEXES | self.placing
+        made.flags = WANT_INDEXES | self.partitioning
         if not self.publish(stream, opened, made):
             self._packers.put_back(packer)
         return True
@@ -296,7 +296,7 @@ class Outbox(OutboxCore):
         self.close_all_open()
 
     @property
-    def has_gathered(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether something may be ready to be sent. ``sleep_ms`` finds anything that this misses."""
         return bool(self.opened or self._gathering or self.flush_requested)
 
@@ -309,7 +309,9 @@ class Outbox(OutboxCore):
         """
         flush = self.flush_requested
         if flush:
-            self.flush_requested = False  # before looking at open submissions: a later request counts as new
+            self.flush_requested = (
+                False  # before it goes through open submissions: a later request counts as new
+            )
         if len(self.streams) > self._streams_max:
             self.forget_idle()
             self._streams_max = max(STREAMS_KEPT_MAX, 2 * len(self.streams))
@@ -358,7 +360,7 @@ class Outbox(OutboxCore):
             next_ms = self.failures.tick(monotonic() * 1e3)
             if next_ms is not None:
                 most_ms = next_ms if most_ms is None else min(most_ms, next_ms)
-        self.fall_asleep()  # before looking, so that anything later wakes the thread
+        self.fall_asleep()  # before the check, so that anything later wakes the thread
         if self.flush_requested:
             return 0.0
         for submission in [*self._gathering, *self.opened]:

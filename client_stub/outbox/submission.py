@@ -49,7 +49,7 @@ _NOWHERE: Final = Outcome(
     indexes=b"",
     text="",
 )
-"""An outcome of records that this process fails: they have no place in the log."""
+"""An outcome of records that this process fails: they have no position in the log."""
 WHOLE: Final = -1
 """Used as a record's index: all records of the submission."""
 
@@ -295,7 +295,7 @@ class Submission(SubmissionCore):
     def apply(self, outcome: Outcome, error: DeliveryFailed | None = None) -> None:
         """Complete the records that ``outcome`` covers, except those completed before, and run their callbacks.
 
-        ``error``: the one to complete them with, in place of one made from a failed outcome.
+        ``error``: the one to complete them with, instead of one made from a failed outcome.
         """
         if error is None and outcome.kind == _FAILED:
             error = error_for(outcome.code, outcome.text, outcome.persistence)

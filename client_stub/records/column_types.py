@@ -218,6 +218,6 @@ def _is_ascii(contents: Any) -> bool:
         return True
     size, code = (8, "<q") if pa.types.is_large_binary(contents.type) else (4, "<i")
     begin, end = (
-        struct.unpack_from(code, offsets, (contents.offset + place) * size)[0] for place in (0, len(contents))
+        struct.unpack_from(code, offsets, (contents.offset + index) * size)[0] for index in (0, len(contents))
     )
     return bool(data[begin:end].to_pybytes().isascii())

@@ -140,7 +140,7 @@ class _Block:
         position = _BLOCK.size + len(self._columns) * _COLUMN.size
         parts: list[Any] = []
 
-        def place(part: Any) -> int:
+        def append(part: Any) -> int:
             nonlocal position
             if not len(part):
                 return 0
@@ -158,10 +158,10 @@ class _Block:
                 width,
                 0,
                 length,
-                place(validity),
+                append(validity),
                 bit_offset,
-                place(ends),
-                place(data),
+                append(ends),
+                append(data),
                 len(data),
                 0,
             )

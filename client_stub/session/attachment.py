@@ -62,7 +62,7 @@ class Attachment:
     """The attachment of one client. Its ``Session`` owns it; the io thread carries out its effects."""
 
     def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float, partitioner: int = 0) -> None:
-        """``partitioner``: the number of the one by which this client places its keys."""
+        """``partitioner``: the number of the one by which this client partitions its keys."""
         self.state = State.IDLE
         self.due_ms = inf
         """When ``tick`` or ``ping_due`` may have something to do; inf: only when something happens."""
@@ -153,7 +153,7 @@ class Attachment:
             # Otherwise it would silently send the keys of these records to other partitions.
             text = (
                 f"it is older than kafka-sidecar {PARTITIONERS_SINCE} and does not know the partitioner "
-                f"{PARTITIONERS[self._partitioner - 1]}, by which this client places its keys: upgrade the daemon."
+                f"{PARTITIONERS[self._partitioner - 1]}, by which this client partitions its keys: upgrade the daemon."
             )
             return effects + self.refused("UNSUPPORTED_VERSION", text, now_ms)
         self._move(SessionEvent.WELCOME)

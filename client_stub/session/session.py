@@ -56,12 +56,14 @@ class Session:
     _streams_type: type[Streams] = Streams
     """``TracedSession`` has its own of both."""
 
-    def __init__(self, identity: ClientIdentity, *, delivery_timeout_ms: float, placing: int = 0) -> None:
-        """``placing``: the bits of ``Outbox.placing``."""
+    def __init__(
+        self, identity: ClientIdentity, *, delivery_timeout_ms: float, partitioning: int = 0
+    ) -> None:
+        """``partitioning``: the bits of ``Outbox.partitioning``."""
         self.attachment = self._attachment_type(
             identity,
             delivery_timeout_ms=delivery_timeout_ms,
-            partitioner=placing >> PARTITIONER_SHIFT & PARTITIONER_MASK,
+            partitioner=partitioning >> PARTITIONER_SHIFT & PARTITIONER_MASK,
         )
         self.streams = self._streams_type()
         self._recovery = Recovery(self.streams)

@@ -158,9 +158,9 @@ class TracedSession(Session):
     streams: TracedStreams
 
     def __init__(
-        self, tracer: Tracer, identity: ClientIdentity, *, delivery_timeout_ms: float, placing: int = 0
+        self, tracer: Tracer, identity: ClientIdentity, *, delivery_timeout_ms: float, partitioning: int = 0
     ) -> None:
-        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms, placing=placing)
+        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms, partitioning=partitioning)
         self.attachment.tracer = self.streams.tracer = self._tracer = tracer
 
     def add(self, submissions: Iterable[Submission], now_ms: float, *, flush: bool = False) -> None:

@@ -18,6 +18,6 @@ It imports nothing of ours and knows nothing of Kafka, so it could be published 
     26 The WELCOME Command | curve.CurveClient._welcome | test_a_changed_byte_of_the_daemons_answer_is_noticed
     26 The INITIATE Command | curve.CurveServer._initiate | test_a_recorded_handshake_opens_no_second_connection
     26 The READY Command | curve.CurveClient.handshake | test_a_recorded_conversation_is_the_same_byte_by_byte
-    26 The MESSAGE Command | curve.Curve.open | test_a_frame_that_comes_twice_or_out_of_place_ends_the_connection
+    26 The MESSAGE Command | curve.Curve.open | test_a_repeated_or_reordered_frame_ends_the_connection
     26 The ERROR Command | curve.CurveServer.handshake | test_a_stranger_hears_error_and_nothing_else
 """

@@ -9,7 +9,7 @@ C and S are the lasting key pairs of client and server, c and s those of one con
     frame      (0 or 2) size | 07 "MESSAGE" | nonce 8 | box of (flags: 1 another follows, 2 a command; body)
 
 The vouch is box(C to s) of (c, S): it proves the client's identity. A short nonce is preceded by 16 letters that name
-its use, and only increases within a connection. So each frame is secret, unchanged and in its place; only sizes and
+its use, and only increases within a connection. So each frame is secret, unchanged and in its order; only sizes and
 times are visible. The cookie is random and the server compares it, as the server keeps each connection's state in any
 case.
 
@@ -126,7 +126,7 @@ class Curve(Mechanism):
             raise ZmtpError("a box of CURVE without its nonce")
         number = U64.unpack(nonce)[0]
         if number <= self._peer_nonce:
-            raise ZmtpError("a frame of CURVE came twice, or out of its place")
+            raise ZmtpError("a frame of CURVE came twice, or out of order")
         self._peer_nonce = number
         return _opened(box, use + nonce, shared, use)
 

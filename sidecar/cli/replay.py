@@ -169,7 +169,7 @@ class _Producers:
         if name not in self._made:
             self._made[name] = InnerProducer(run_dir=self._path, client_name="kafka-sidecar replay")
             if name is not None:
-                self._made[name].engine.place_by(name)
+                self._made[name].engine.partition_by(name)
         return self._made[name]
 
     def flush(self, timeout_s: float) -> None:

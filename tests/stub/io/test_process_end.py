@@ -170,7 +170,7 @@ class Living:
     def flush(self, timeout: float | None = None) -> int:
         raise AssertionError("this is no child of multiprocessing")
 
-    def close(self, timeout: float | None, behind: str = "") -> None:
+    def close(self, timeout: float | None, occasion: str = "") -> None:
         pass
 
     def forked_child(self) -> None:
@@ -195,7 +195,7 @@ def test_all_producers_of_a_process_share_the_time_at_its_end(
     timeouts: list[float | None] = []
 
     class Slow(Living):
-        def close(self, timeout: float | None, behind: str = "") -> None:
+        def close(self, timeout: float | None, occasion: str = "") -> None:
             nonlocal now_s
             timeouts.append(timeout)
             now_s += 7.0

@@ -160,7 +160,7 @@ def test_the_line_about_records_that_are_left_repeats_the_cause(
     producer = Producer(daemon.run_dir)
     producer.send("ordres", b"1")
     eventually(lambda: lines(caplog))
-    producer._engine.close(0, "behind KeyError")
+    producer._engine.close(0, "after KeyError")
     assert lines(caplog)[1].endswith(
         "the daemon has accepted it, and delivers it once that can be: topic ordres is not in Kafka's metadata yet."
     )
@@ -176,7 +176,7 @@ def test_the_line_about_records_that_are_left_asks_the_daemon_at_once(
     for _ in range(2):
         producer.send("ordres", b"1")
     producer.flush(10, until="accepted")
-    producer._engine.close(0, "behind KeyError")
+    producer._engine.close(0, "after KeyError")
     (line,) = lines(caplog)
     assert line.endswith(
         "the daemon has accepted them, and delivers them once that can be: topic ordres is not in Kafka's metadata yet."
@@ -192,7 +192,7 @@ def test_the_line_about_records_that_are_left_does_not_ask_a_daemon_that_is_away
     producer.flush(10, until="accepted")
     daemon.stop()
     eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
-    producer._engine.close(0, "behind KeyError")
+    producer._engine.close(0, "after KeyError")
     assert any("the daemon has accepted it and delivers it." in line for line in lines(caplog))
 
 

@@ -97,12 +97,12 @@ def test_a_changed_byte_ends_the_connection(place: int) -> None:
         feed(theirs, bytes(data) + bytes(300))
 
 
-def test_a_frame_that_comes_twice_or_out_of_place_ends_the_connection() -> None:
+def test_a_repeated_or_reordered_frame_ends_the_connection() -> None:
     ours, theirs = client(), server()
     joined(ours, theirs)
     first, second = as_bytes(ours, b"one"), as_bytes(ours, b"two")
     assert feed(theirs, second) == [[b"two"]]
-    with pytest.raises(ZmtpError, match="came twice, or out of its place"):
+    with pytest.raises(ZmtpError, match="came twice, or out of order"):
         feed(theirs, first)
 
 
