@@ -47,7 +47,7 @@ def test_silence_is_not_taken_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "c1", "orders"])
-def test_what_is_left_out_is_counted(name: str) -> None:
+def test_rows_left_out_are_counted(name: str) -> None:
     found = answer(
         waiting=[wait(each) for each in range(WAITING_ROWS_MAX)],
         waiting_count=5_000,

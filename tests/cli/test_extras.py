@@ -109,7 +109,7 @@ def test_without_maven_and_jars_nothing_starts(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("words", [("bench", "--only", "kernel"), ("chaos", ANYWHERE), ("demo", "--mock")])
-def test_what_needs_no_java_asks_for_none(
+def test_commands_without_java_ask_for_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     started: list[str] = []

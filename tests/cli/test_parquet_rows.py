@@ -128,7 +128,7 @@ def test_keys_of_all_types_are_their_text() -> None:
     ],
     ids=lambda each: getattr(each, "type", ""),
 )
-def test_what_cannot_be_sent_names_its_column_and_row(column: Any, why: str) -> None:
+def test_an_unsendable_value_names_its_column_and_row(column: Any, why: str) -> None:
     content = file_of(id=pa.array([1, 2]), c=column)
     records = read_records(io.BytesIO(content), "file", "parquet", None)
     assert next(records)[1].startswith(b'{"id":1,'), "what stands before it is sent"

@@ -55,7 +55,7 @@ class Trickle(io.RawIOBase):
     ],
     ids=["gzip", "members", "padded", "gzip with a mark", "mark", "plain"],
 )
-def test_what_is_read_is_the_text(content: bytes, tmp_path: Path) -> None:
+def test_compressed_input_is_read_as_its_text(content: bytes, tmp_path: Path) -> None:
     assert values(content) == LINES
     assert values(content, delimiter=b"\n") == LINES
     for seed in range(5):
@@ -68,7 +68,7 @@ def test_what_is_read_is_the_text(content: bytes, tmp_path: Path) -> None:
         assert [value for _, value in read_records(opened, "file", "lines", None)] == LINES
 
 
-def test_what_expands_a_thousandfold_is_read_in_pieces() -> None:
+def test_input_that_expands_a_thousandfold_is_read_in_pieces() -> None:
     stream = plain_input.opened(io.BytesIO(gzip.compress(bytes(50 << 20))), "file")
     assert len(stream.read1(1 << 30)) <= plain_input.CHUNK_BYTES  # type: ignore[attr-defined]
     assert sum(map(len, iter(lambda: stream.read(1 << 20), b""))) > 49 << 20
@@ -113,7 +113,7 @@ def zipped() -> bytes:
         (gzip.compress(lzma.compress(TEXT)), "is compressed by xz"),
     ],
 )
-def test_what_is_no_text_is_one_sentence(content: bytes, words: str, form: str) -> None:
+def test_input_that_is_no_text_fails_with_one_sentence(content: bytes, words: str, form: str) -> None:
     for stream in (io.BytesIO(content), io.BufferedReader(Trickle(content, random.Random(1)))):
         with pytest.raises(BadInput) as bad:
             list(read_records(stream, "file", form, None))

@@ -136,7 +136,7 @@ def test_bytes_of_parquet_are_text_or_base64_and_keys_are_themselves() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_json_cannot_say_is_refused_with_its_row(value: float) -> None:
+def test_a_number_without_json_form_is_refused_with_its_row(value: float) -> None:
     file = parquet_of(pa.table({"n": [1.5, value], "s": ["a", "b"]}))
     assert (
         refusal(file, "parquet")

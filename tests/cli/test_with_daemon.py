@@ -85,7 +85,7 @@ def test_a_broker_whose_port_is_closed_is_nowhere_called_up(start_daemon: StartD
         )
 
 
-def test_what_lasts_grows_also_where_the_daemon_says_nothing_new(
+def test_the_time_in_a_state_grows_without_news_of_the_daemon(
     daemon: SidecarDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """daemon.json is written on changes only."""

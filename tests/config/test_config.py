@@ -322,9 +322,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
         (("acks=1", "retries=0"), "acks = 1 and retries = 0 switch idempotence off: a retry may double"),
     ],
 )
-def test_what_switches_idempotence_off_is_said_unless_it_is_meant(
-    overrides: tuple[str, ...], words: str
-) -> None:
+def test_settings_that_switch_idempotence_off_are_warned_of(overrides: tuple[str, ...], words: str) -> None:
     (warning,) = load(*overrides).warnings
     assert warning.startswith(words)
     assert load(*overrides, "enable.idempotence=false").warnings == ()

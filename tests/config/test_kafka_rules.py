@@ -152,7 +152,7 @@ def test_all_conflicts_are_named_together() -> None:
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "ssl.keymanager.algorithm", "sasl.kerberos.service.name"])
-def test_what_has_no_meaning_here_is_refused_with_the_reason(name: str) -> None:
+def test_a_setting_without_meaning_is_refused_with_the_reason(name: str) -> None:
     assert name not in BY_NAME
     (sentence,) = faults(f"{name}=x")
     assert sentence == f"{name} (-X) is not taken: {refusal(name)}."

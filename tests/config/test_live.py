@@ -94,7 +94,7 @@ def settled_of(topic: str, topics: Tables) -> list[Value]:
 
 
 @given(tables, tables)
-def test_what_is_not_refused_leaves_every_topic_its_acks_and_partitioner(old: Tables, new: Tables) -> None:
+def test_a_permitted_reload_keeps_acks_and_partitioner_of_each_topic(old: Tables, new: Tables) -> None:
     plain = config()
     if not difference(replace(plain, topics=old), replace(plain, topics=new)).refusals:
         for topic in ("a", "ab", "b", "xb", "ax", "c"):

@@ -90,7 +90,7 @@ def test_a_token_in_clear_text_is_warned_of() -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(overrides: tuple[str, ...], words: str) -> None:
+def test_unusable_sasl_settings_are_one_sentence(overrides: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load(*overrides)
     text = "\n".join(refused.value.sentences)

@@ -203,7 +203,7 @@ def test_weaker_acks_than_asked_are_refused(own: str, asked: object, is_taken: b
 @pytest.mark.parametrize(
     "asked", [None, 7, "text", [], {}, {"bootstrap.servers": 1}, {"acks": None}, {b"x": {}}]
 )
-def test_who_asks_for_nothing_is_taken(asked: object) -> None:
+def test_a_client_that_asks_for_no_cluster_is_taken(asked: object) -> None:
     async def act() -> None:
         assert Harness(acks="0").asked.check(asked)
 

@@ -219,7 +219,7 @@ def test_a_worker_that_is_gone_says_nothing_any_more() -> None:
     assert harness.state() == "known"
 
 
-def test_what_the_records_of_a_dead_worker_wait_for_is_known_until_its_successor_reports(
+def test_the_reason_why_records_of_a_dead_worker_wait_is_known_until_its_successor_reports(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log said that the broker may be back and that no record waits for it, and status that it had just gone."""
@@ -543,7 +543,7 @@ def test_a_broker_that_waits_for_a_dead_one_is_not_blamed(caplog: pytest.LogCapt
     assert caplog.messages[-1].endswith("Look at its process, its disk and its log.")
 
 
-def test_what_a_dead_worker_had_sent_is_not_refused_by_its_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_batches_of_a_dead_worker_are_not_reported_as_refused(caplog: pytest.LogCaptureFixture) -> None:
     harness = Harness()
     died = "the death of the worker that had sent it"
     harness.hear(0, up(), waits=(WaitRow("orders", 0, 1, NOW_MS - 6_000.0, "adopted", died),))

@@ -43,7 +43,7 @@ LIVE_ROOT = "22 1 0:20 / / rw - overlay overlay rw,lowerdir=/run/live/rootfs,upp
         (HOST_PATH, {}, False, ""),
     ],
 )
-def test_what_goes_with_a_container(
+def test_files_that_end_with_a_container(
     line: str, environment: dict[str, str], is_host_ipc: bool, where: str
 ) -> None:
     (mount,) = read_mounts(line)
@@ -61,7 +61,7 @@ def test_what_goes_with_a_container(
         (HOST_ROOT, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, True),
     ],
 )
-def test_what_is_a_container(
+def test_a_container_is_recognised(
     root: str, environment: dict[str, str], is_one: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(container, "_MARKS", (tmp_path / "mark",))

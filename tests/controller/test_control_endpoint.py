@@ -95,7 +95,7 @@ def test_hello_and_topics(short_dir: Path) -> None:
     perform(short_dir, play)
 
 
-def test_who_tries_tokens_is_cut_and_pays(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_tries_tokens_is_cut_and_pays(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sidecar.net.stubs.penalties.POINTS_BACK_A_SECOND", 1.0
     )  # however slow this machine is

@@ -193,7 +193,7 @@ def test_a_damaged_segment_that_the_log_replaces_is_not_there_to_be_recovered(pl
     store.close()
 
 
-def test_what_cannot_be_read_is_kept(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_log_is_kept(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = AcceptLog(Folder(place / "pool.log"), 0, INSTANCE, 1 << 20)
     log.end_base()
     for number in (1, 2, 3):

@@ -106,7 +106,7 @@ def test_another_user_sees_no_client_of_others() -> None:
     assert {each["client"] for each in found["failures"]} == {""}
 
 
-def test_who_asks_all_the_time_is_answered_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steady_questions_are_answered_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:

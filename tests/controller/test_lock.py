@@ -140,7 +140,7 @@ def test_a_daemon_of_before_is_seen_and_respected(lock: Path) -> None:
     assert lock_holder(lock) is None
 
 
-def test_who_looks_as_before_does_for_a_moment_is_waited_for(lock: Path) -> None:
+def test_a_shared_lock_of_an_older_status_is_waited_for(lock: Path) -> None:
     """A `status` of an older version takes a shared lock: the start waits a moment for its end."""
     lock.touch()
     with lock.open() as looking:

@@ -114,7 +114,7 @@ def test_a_planted_link_is_refused_and_not_written_through(short_dir: Path, name
 
 @only_root
 @pytest.mark.parametrize("name", BELIEVED)
-def test_what_somebody_else_put_there_is_refused(short_dir: Path, name: str) -> None:
+def test_a_file_of_another_user_is_refused(short_dir: Path, name: str) -> None:
     (short_dir / name).write_text("{}")
     os.chown(short_dir / name, SOMEBODY, -1)
     with pytest.raises(RunDirError, match=rf"{name}\): it is somebody else's.*uid {SOMEBODY}"):
@@ -180,7 +180,7 @@ def test_a_takeover_looks_at_the_run_dir_first(short_dir: Path) -> None:
         (0o700, None),
     ],
 )
-def test_who_may_write_in_the_folder_of_the_pool_is_named(
+def test_users_that_may_write_in_the_folder_of_the_pool_are_named(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch, mode: int, who: str | None
 ) -> None:
     folder = short_dir / "pools"
@@ -199,7 +199,7 @@ def test_who_may_write_in_the_folder_of_the_pool_is_named(
 
 
 @only_root
-def test_who_owns_a_folder_or_a_link_on_the_way_to_the_pool_is_named(short_dir: Path) -> None:
+def test_owners_of_folders_and_links_on_the_way_to_the_pool_are_named(short_dir: Path) -> None:
     folder = short_dir / "pools"
     folder.mkdir(mode=0o755)
     (short_dir / "link").symlink_to(folder)
@@ -326,7 +326,7 @@ def test_a_user_who_may_not_see_the_lock_hears_the_truth(short_dir: Path, mode: 
 
 @only_root
 @pytest.mark.process
-def test_who_may_only_look_cannot_hold_the_lock(short_dir: Path) -> None:
+def test_a_user_that_may_only_read_cannot_hold_the_lock(short_dir: Path) -> None:
     """An older version made it readable for the group: the next daemon takes that right away."""
     (short_dir / "daemon.lock").touch(0o644)
     (short_dir / "daemon.lock").chmod(0o644)

@@ -188,7 +188,7 @@ async def test_a_start_that_stands_still_is_ended_and_not_blamed(it: Harness) ->
 
 
 @with_harness("asks")
-async def test_what_a_worker_says_of_metadata_goes_to_the_cluster(it: Harness) -> None:
+async def test_messages_about_metadata_are_passed_to_the_cluster(it: Harness) -> None:
     """And a message that no worker says is logged, and costs nothing."""
     with mock.patch.object(supervisor.log, "warning") as warning:
         await it.supervisor.wait_all_ready()

@@ -100,7 +100,7 @@ def test_by_tls_with_an_own_ca(tmp_path: Path) -> None:
         (Fault.EXPIRED, "gave a token that has expired already"),
     ],
 )
-def test_what_an_endpoint_does_instead_is_one_sentence(tokens: TokenServer, fault: Fault, words: str) -> None:
+def test_a_fault_of_the_token_endpoint_is_one_sentence(tokens: TokenServer, fault: Fault, words: str) -> None:
     tokens.fault = fault
     in_short = ["sasl.login.read.timeout.ms=200"] if fault is Fault.SLOW else []
     with pytest.raises(TokenError, match=words) as caught:
@@ -301,7 +301,7 @@ def test_by_aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(overrides: tuple[str, ...], words: str) -> None:
+def test_unusable_token_settings_are_one_sentence(overrides: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         values_of(*overrides)
     assert words in "\n".join(refused.value.sentences)

@@ -48,7 +48,7 @@ def test_all_who_ask_at_once_get_one_answer_and_the_next_another() -> None:
     asyncio.run(live())
 
 
-def test_who_asks_without_end_gets_the_last_answer_beyond_a_part_of_the_time() -> None:
+def test_endless_questions_for_topics_get_the_last_answer() -> None:
     async def live() -> None:
         kafka = Kafka()
         topics = TopicList(lambda: kafka.now_s)

@@ -73,7 +73,7 @@ def test_each_fault_names_the_pattern(tmp_path: Path, text: str, words: list[str
     assert all(word in sentence for word in words), sentence
 
 
-def test_what_show_prints_can_be_loaded_again(tmp_path: Path) -> None:
+def test_the_output_of_config_show_can_be_loaded(tmp_path: Path) -> None:
     config = load(tmp_path, FILE, 'topics."all".acks=all')
     assert load(tmp_path, to_toml(config)).topics == config.topics
 

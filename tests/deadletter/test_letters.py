@@ -106,6 +106,6 @@ def test_a_code_that_this_version_does_not_know_has_a_name_all_the_same() -> Non
     "line",
     [b"", b"{", b"[]", b'{"v": 2}', b'{"v": 1}', b'{"v":1,"id":"x","topic":"t","value":"%"}', b"\xff\xfe\n"],
 )
-def test_what_is_no_letter_is_said_to_be_none(line: bytes) -> None:
+def test_a_line_that_is_no_dead_letter_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w+"):
         parse(line)

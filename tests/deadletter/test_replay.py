@@ -60,7 +60,7 @@ def test_all_delivered_leaves_nothing_but_the_identities_of_the_day(tmp_path: Pa
     assert spool_files(tmp_path) == []
 
 
-def test_what_fails_stays_and_goes_next_time(tmp_path: Path) -> None:
+def test_a_failed_dead_letter_stays_and_is_sent_next_time(tmp_path: Path) -> None:
     fill(tmp_path, 6)
     tally = Replay(tmp_path).run(Topic(b"2", b"4"))
     assert (tally.total("delivered"), tally.total("failed")) == (4, 2)

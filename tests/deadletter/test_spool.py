@@ -119,7 +119,7 @@ def test_a_write_that_the_kernel_refuses_leaves_no_half_line(tmp_path: Path) -> 
     assert values(tmp_path) == [b"a", b"b"]
 
 
-def test_what_a_dead_writer_left_open_is_closed_by_its_successor_alone(tmp_path: Path) -> None:
+def test_the_open_file_of_a_dead_writer_is_closed_by_its_successor_alone(tmp_path: Path) -> None:
     for name, value in (("mine", b"a"), ("other", b"b")):
         one = writer(tmp_path, name)
         one.append([group([[None, value]])])

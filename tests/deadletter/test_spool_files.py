@@ -104,7 +104,7 @@ def test_a_file_that_was_dropped_does_not_come_back(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_replay_left_half_made_goes(tmp_path: Path) -> None:
+def test_half_made_files_of_a_killed_replay_are_removed(tmp_path: Path) -> None:
     (tmp_path / f".w-1{SUFFIX}.new").write_bytes(b"half")
     (tmp_path / ".recovered-1.new").write_bytes(b"somebody else is writing this")
     Replay(tmp_path).run(Topic())

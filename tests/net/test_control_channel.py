@@ -103,7 +103,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
         struct.pack(">I", 1 << 31),
     ],
 )
-def test_what_is_no_message_is_a_control_error(stream: bytes) -> None:
+def test_bytes_that_are_no_message_are_a_control_error(stream: bytes) -> None:
     with pytest.raises(ControlError):
         ControlDecoder().feed(stream)
 

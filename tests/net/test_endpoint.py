@@ -116,7 +116,7 @@ def test_a_peer_that_does_not_read_is_written_to_once_more_when_it_does(tmp_path
     run(test)
 
 
-def test_who_is_gone_is_told_as_gone(tmp_path: Path) -> None:
+def test_a_closed_connection_is_reported_as_gone(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
             with stub_at(harness) as peer:
@@ -127,7 +127,7 @@ def test_who_is_gone_is_told_as_gone(tmp_path: Path) -> None:
     run(test)
 
 
-def test_what_came_before_the_end_is_taken_though_answers_fail(tmp_path: Path) -> None:
+def test_messages_before_the_end_are_taken_though_answers_fail(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
             told: list[bool | None] = []
@@ -234,7 +234,7 @@ def test_many_that_send_at_once_are_taken_in_turns_and_none_is_left_out(
     run(test)
 
 
-def test_who_goes_on_sending_nonsense_is_closed(tmp_path: Path) -> None:
+def test_a_connection_that_continues_with_nonsense_is_closed(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
             with stub_at(harness) as peer:
@@ -264,7 +264,7 @@ def test_closing_removes_the_path_and_gives_the_last_words(tmp_path: Path) -> No
     run(test)
 
 
-def test_who_says_little_does_not_wait_for_who_says_much(
+def test_a_quiet_connection_does_not_wait_for_busy_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose messages fill a turn were read first in the next one, and who had one message waited for them."""

@@ -76,7 +76,7 @@ def test_before_its_client_has_attached_a_connection_gets_64_kib_and_five_second
     run(test)
 
 
-def test_who_has_sent_its_attach_in_time_is_let_in_however_late_it_is_read(
+def test_an_attach_sent_in_time_is_taken_however_late_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pending_module, "ATTACH_S", 0.2)

@@ -42,7 +42,7 @@ def test_up_to_its_free_points_a_process_never_waits_and_beyond_them_it_does(poi
     assert penalties.wait_s(of(8), 0.0) == 0, "its neighbours do not"
 
 
-def test_who_connects_as_often_as_points_come_back_never_waits() -> None:
+def test_connecting_as_often_as_points_come_back_never_waits() -> None:
     penalties = Penalties()
     for number in range(10_000):
         now_s = number / POINTS_BACK_A_SECOND

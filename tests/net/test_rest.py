@@ -40,7 +40,7 @@ def as_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "peer_of", lambda connected: Peer(next(pids), 0, 0))
 
 
-def test_who_goes_on_with_useless_messages_is_read_again_and_again_but_seldom(
+def test_a_connection_with_useless_messages_is_read_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_two_processes(monkeypatch)

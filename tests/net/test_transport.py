@@ -170,7 +170,7 @@ def test_buffers_may_be_used_again_once_they_are_reported(kind: str, tls_harness
 
 
 @pytest.mark.parametrize("kind", ["TLSv1.2", "TLSv1.3"])
-def test_what_is_encrypted_and_not_with_the_kernel_is_not_reported(
+def test_encrypted_bytes_that_the_kernel_has_not_taken_are_not_reported(
     kind: str, tls_harness: TlsHarness
 ) -> None:
     """A peer that does not read: at most one chunk is encrypted ahead, and its bytes count as perhaps sent."""

@@ -57,7 +57,7 @@ def test_one_user_has_three_quarters_and_newcomers_of_others_find_places() -> No
         each.socket.close()
 
 
-def test_who_gives_way_is_the_oldest_of_the_process_that_has_most() -> None:
+def test_the_oldest_connection_of_the_largest_process_gives_way() -> None:
     table, opened = Unattached(), list[StubConnection]()
     open_all(table, opened, [Peer(7, 100, 100)])
     open_all(table, opened, [Peer(1, 100, 100)] * 40 + [Peer(2, 100, 100)] * 7)

@@ -182,7 +182,7 @@ def test_an_ack_between_its_two_stores(segment: Segment, row: ClientRow) -> None
     assert found.next_number == 4
 
 
-def test_what_does_not_belong_into_a_ring(row: ClientRow) -> None:
+def test_a_wrong_outcome_is_not_appended_to_a_ring(row: ClientRow) -> None:
     with pytest.raises(ValueError, match="out of turn"):
         row.ring_append(outcome(2))
     with pytest.raises(ValueError, match="cut short"):

@@ -54,7 +54,7 @@ def test_three_deaths_make_poison_whatever_was_between(slot: SlotView) -> None:
     assert Suspects(slot).poison() == set()
 
 
-def test_what_was_over_is_not_blamed(slot: SlotView) -> None:
+def test_finished_work_is_not_blamed(slot: SlotView) -> None:
     work = InWork(slot)
     begin(work, batch_word(9))
     work.words[0] = 0

@@ -147,7 +147,9 @@ def test_a_descriptor_becomes_true_by_one_store(worker: Slot, segment: Segment) 
     replay(before, bytes(area), at)
 
 
-def test_what_a_new_daemon_finds(worker: Slot, segment: Segment, segment_path: Path) -> None:
+def test_undelivered_records_found_by_a_new_daemon(
+    worker: Slot, segment: Segment, segment_path: Path
+) -> None:
     assert describe_undelivered(segment) == []
     chain, entry = worker.accept("orders", 30)
     waiting_chain, waiting = worker.accept("unknown", 4)

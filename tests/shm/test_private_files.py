@@ -69,7 +69,7 @@ def test_a_link_a_pipe_a_folder_and_a_second_name_are_not_opened(tmp_path: Path,
         create_private(tmp_path / "dangling")
 
 
-def test_what_an_earlier_process_left_is_not_written_through(tmp_path: Path) -> None:
+def test_a_link_left_by_an_earlier_process_is_not_written_through(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / ".x.new").symlink_to(precious)
@@ -88,7 +88,7 @@ def test_a_file_of_another_user_is_used_only_where_that_user_is_named(tmp_path: 
     os.close(open_private(path, os.O_RDWR, owners=[SOMEBODY]))
 
 
-def test_what_was_open_to_others_is_closed_and_named(tmp_path: Path) -> None:
+def test_files_open_to_others_are_closed_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "letters"
     folder.mkdir(mode=0o750)
     outside = tmp_path / "outside"

@@ -167,7 +167,7 @@ def test_a_file_without_its_version_was_never_finished(segment: Segment, segment
         (layout.HEADER_FIELDS_OFFSET + 16, struct.pack("<I", 63), "do not add up"),
     ],
 )
-def test_what_is_no_segment_of_ours(
+def test_a_file_that_is_no_segment_of_ours(
     segment: Segment, segment_path: Path, offset: int, data: bytes, message: str
 ) -> None:
     with segment_path.open("r+b") as file:

@@ -229,7 +229,7 @@ def test_many_pages_cost_one_look(segment: Segment, monkeypatch: pytest.MonkeyPa
         (b"GET / HTTP/9.9\r\n\r\n", "400"),
     ],
 )
-def test_what_it_does_not_answer(segment: Segment, raw: bytes, status: str) -> None:
+def test_requests_that_are_not_answered(segment: Segment, raw: bytes, status: str) -> None:
     assert get(segment, [raw])[0].startswith(f"HTTP/1.1 {status} ")
 
 

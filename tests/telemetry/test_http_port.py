@@ -192,7 +192,7 @@ def test_with_a_certificate_it_speaks_tls_only(tmp_path: Path) -> None:
         ("127.0.0.1:0", {"token_file": "/nowhere/token"}, "no such file"),
     ],
 )
-def test_what_http_settings_cannot_be(listen: str, changes: dict[str, str], sentence: str) -> None:
+def test_wrong_http_settings_are_refused(listen: str, changes: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         settings(listen, **changes)
 

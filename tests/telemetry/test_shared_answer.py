@@ -40,7 +40,7 @@ class Harness:
         return self.answers[kind].get(is_crowded=is_crowded)
 
 
-def test_who_asks_alone_now_and_then_gets_an_answer_of_this_moment() -> None:
+def test_a_lone_question_gets_a_fresh_answer() -> None:
     harness = Harness()
     for number in range(1, 1_000):
         assert harness.ask() == number
@@ -65,7 +65,7 @@ def test_those_who_ask_at_once_get_the_same_for_a_second() -> None:
 
 
 @pytest.mark.parametrize("kinds", [1, 4])
-def test_who_asks_without_end_takes_a_part_of_the_time(kinds: int) -> None:
+def test_endless_questions_take_a_part_of_the_time(kinds: int) -> None:
     """A request takes a millisecond. All kinds of answers have one budget."""
     harness = Harness(kinds)
     began_s, asked = harness.now_s, 0

@@ -42,7 +42,7 @@ def test_a_good_history() -> None:
     assert (history.highest_read(0), history.highest_read(1)) == (2, -1)
 
 
-def test_what_is_under_way_is_no_problem_until_it_is_over() -> None:
+def test_unfinished_values_are_no_problem_until_the_end() -> None:
     history = history_of(0, 1)
     history.delivered(b"v0", 0, 7)
     assert history.problems() == []

@@ -134,7 +134,7 @@ def test_endings_are_remembered_and_files_used_again(tmp_path: Path) -> None:
     assert not contents.damage
 
 
-def test_what_has_its_end_before_its_group_is_written_is_not_found(tmp_path: Path) -> None:
+def test_an_entry_that_ends_before_its_group_is_written_is_not_found(tmp_path: Path) -> None:
     disk = PowerDisk()
     harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     harness.accept("a", 1, 10, 1)

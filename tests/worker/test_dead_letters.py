@@ -204,7 +204,7 @@ def test_dead_letters_that_the_spool_cannot_take_are_held_and_retried(
     assert [(letter.sender or "")[-3:] for letter in office.found()] == ["1/0", "1/1", "2/0"], "in order"
 
 
-def test_what_waits_for_the_spool_is_reported_and_explained_with_the_cause(tmp_path: Path) -> None:
+def test_dead_letters_that_wait_for_the_spool_are_explained_with_the_cause(tmp_path: Path) -> None:
     """The segment's ledger says `held` and nothing else does: an operator would look for a broker."""
     harness = Harness(tmp_path / "segment")
     (tmp_path / "spool").write_text("a file where the folder should be")

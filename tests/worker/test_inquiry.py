@@ -66,7 +66,7 @@ def test_sequences_wrap() -> None:
     assert [batch.appended for batch, _ in batches] == [True, False]
 
 
-def test_what_a_broker_lacks_is_marked() -> None:
+def test_batches_that_a_broker_lacks_are_marked() -> None:
     """Behind its last sequence is nothing, nor where it does not know an id that was never acknowledged."""
     batches = [sent(MASK - 9), sent(0), sent(10)]
     judge(batches, known(MASK), NOW)

@@ -261,7 +261,7 @@ def test_the_next_submission_is_taken_and_its_position_is_part_of_the_entry() ->
     assert harness.counters["records_accepted_total"] == 8
 
 
-def test_what_waits_for_the_disk_outlives_the_buffer_it_came_in() -> None:
+def test_a_payload_that_waits_for_the_disk_outlives_its_receive_buffer() -> None:
     commit = FakeCommit()
     harness = Harness(commit=commit)
     received = bytearray(PAYLOAD)

@@ -138,7 +138,7 @@ def test_a_submission_of_which_a_part_was_sent(segment: Segment) -> None:
     assert list(harness.descriptors) == []
 
 
-def test_what_follows_a_batch_that_cannot_be_sent_again_goes_at_once(segment: Segment) -> None:
+def test_records_after_an_unsendable_batch_are_sent_at_once(segment: Segment) -> None:
     """A batch of two submissions was sent, one of them is poisonous. Nobody can tell what the broker has, so the
     partition takes a new identity, and does not wait for the next record's deadline."""
     first = SlotHarness(segment, MemoryBroker(is_silent=True), 1)

@@ -133,7 +133,7 @@ def test_one_in_use_is_its_daemon_s(path: Path) -> None:
         os.close(fd)
 
 
-def test_what_is_no_segment(tmp_path: Path) -> None:
+def test_a_file_that_is_no_segment(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_bytes(b"hello" * 10_000)
     with pytest.raises(SalvageError, match="no layout of this version fits"):

@@ -244,7 +244,7 @@ def test_a_topic_that_moves_again_frees_its_share_at_every_worker(harnesses: Mak
     assert len(two.resumed()) == 1
 
 
-def test_what_a_dead_worker_holds_counts_until_its_slot_is_adopted(harnesses: MakeHarnesses) -> None:
+def test_pages_of_a_dead_worker_count_until_its_slot_is_adopted(harnesses: MakeHarnesses) -> None:
     one, two = harnesses(2)
     assert one.fill("unknown one") and one.fill("unknown more")
     assert not two.submit("unknown two"), "its words stay when it dies"

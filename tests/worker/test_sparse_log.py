@@ -22,7 +22,7 @@ def sparse(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> SparseLog:
     return SparseLog(logging.getLogger("sparse"), clock.now_ms)
 
 
-def test_what_is_missing_is_counted_in_the_next_line(
+def test_dropped_lines_are_counted_in_the_next_line(
     sparse: SparseLog, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):

@@ -304,7 +304,7 @@ def test_a_topic_with_records_here_is_in_use_however_long_they_take(topics: Topi
 
 
 @pytest.mark.rule("M2")
-def test_what_is_waited_for_counts_as_used(topics: TopicHarness) -> None:
+def test_an_awaited_topic_counts_as_used(topics: TopicHarness) -> None:
     """Found with a real broker: a topic awaited longer than metadata.max.idle.ms was forgotten by the
     controller, and its records waited in vain when it was there at last."""
     entry = topics.entry("late", 0.0)
@@ -361,7 +361,7 @@ def test_a_topic_with_acks_1_goes_through_the_plain_lane(segment: Segment) -> No
     assert lanes == [PLAIN_LANE, IDEMPOTENT_LANE]
 
 
-def test_what_waited_is_partitioned_in_parts_and_in_order(
+def test_waiting_entries_are_partitioned_in_parts_and_in_order(
     topics: TopicHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large backlog takes many turns, and what comes meanwhile stays behind it; other topics do not wait."""

@@ -75,7 +75,7 @@ def test_a_timer_for_what_is_settled_runs_no_turn(harness: Harness) -> None:
     assert harness.began[turns:] == [100.0]
 
 
-def test_what_is_due_sooner_gets_the_timer(harness: Harness) -> None:
+def test_the_earliest_turn_gets_the_timer(harness: Harness) -> None:
     for due_ms in (1000.0, 10.0):
         harness.due_ms = due_ms
         harness.turns.wake()

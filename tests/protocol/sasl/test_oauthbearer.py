@@ -75,7 +75,7 @@ def test_a_refusal_of_any_form_is_a_short_sentence(challenge: bytes) -> None:
         (OAuthToken("t", extensions={"a": ""}), "is empty or"),
     ],
 )
-def test_what_cannot_be_sent_is_found_before(token: OAuthToken, words: str) -> None:
+def test_an_unsendable_token_is_found_before_it_is_sent(token: OAuthToken, words: str) -> None:
     assert (words in token_fault(token)) if words else not token_fault(token)
 
 

@@ -126,7 +126,7 @@ def test_each_record_has_its_moments_once_and_in_order(seed: int, forgets: float
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), SystemExit(3)])
-def test_what_the_callable_raises_is_logged_a_few_times_and_harms_no_record(
+def test_errors_of_a_trace_callable_are_logged_a_few_times_and_harm_no_record(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(moment: str, info: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def test_whatever_the_cuts_the_messages_are_the_same(
 
 
 @given(frames=st.lists(st.binary(max_size=9_000), min_size=1, max_size=4), sent=st.integers(0, 40_000))
-def test_what_is_left_after_a_short_write_is_the_rest(frames: list[bytes], sent: int) -> None:
+def test_the_rest_after_a_short_write(frames: list[bytes], sent: int) -> None:
     buffers = encode(frames)
     whole = b"".join(buffers)
     assert b"".join(unsent(buffers, sent)) == whole[sent:]
@@ -165,7 +165,7 @@ def test_frames_behind_one_that_is_too_long_are_skipped_with_it() -> None:
     ],
     ids=["endless", "a command inside", "too many frames"],
 )
-def test_what_is_skipped_has_its_bounds(behind: bytes) -> None:
+def test_a_skipped_message_has_its_bounds(behind: bytes) -> None:
     with pytest.raises(ZmtpError):
         feed(skipping(1_000), opening(b"ROUTER") + b"\x01\x01h" + behind)
 
