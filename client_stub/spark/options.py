@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from client_stub.contract.run_dir import default_run_dir
+from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
 
 WINDOW_BATCHES: Final = 8
 NO_DAEMON: Final = "Each executor host needs a daemon"
@@ -27,6 +28,7 @@ class Options(NamedTuple):
 
     topic: str | None
     run_dir: str
+    """Of the option sidecar.run_dir; empty where each host has its own."""
     window_batches: int
     """How many Arrow batches of one task may wait for their acks."""
     max_block_ms: float
@@ -35,7 +37,15 @@ class Options(NamedTuple):
     report: str = ""
     """The folder for the counts of this write; empty for none."""
     settings: tuple[tuple[str, str], ...] | None = None
-    """With sidecar.autostart: those of the daemon that each host starts for itself. ``run_dir`` is then empty."""
+    """With sidecar.autostart: those of the daemon that each host starts for itself."""
+    drivers_run_dir: str = ""
+    """What the driver's environment names, for hosts whose environment names none."""
+
+    def run_dir_here(self) -> str:
+        """Of the daemon on this host, which may be the driver's or a task's. Raises ValueError when this user has no
+        usual one.
+        """
+        return self.run_dir or os.environ.get(RUN_DIR_VARIABLE) or self.drivers_run_dir or default_run_dir()
 
     @property
     def asked(self) -> dict[str, str]:
@@ -46,7 +56,7 @@ def read_options(options: Mapping[str, str]) -> Options:
     """Parse the options. Raises ValueError, in one line, for an option that is not supported."""
     autostart = _flag(options, "sidecar.autostart")
     settings = _settings_of(options) if autostart else None
-    run_dir = "" if autostart else options.get("sidecar.run_dir") or default_run_dir()
+    run_dir = options.get("sidecar.run_dir", "")
     delivery = options.get("delivery", "at_least_once")
     if delivery == "exactly_once":
         raise ValueError(
@@ -72,7 +82,8 @@ def read_options(options: Mapping[str, str]) -> Options:
     if max_block_ms < 0:
         raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
     servers, report = options.get(SERVERS, ""), options.get(REPORT, "")
-    return Options(topic, run_dir, window, max_block_ms, servers, report, settings)
+    drivers = os.environ.get(RUN_DIR_VARIABLE, "")
+    return Options(topic, run_dir, window, max_block_ms, servers, report, settings, drivers)
 
 
 def _is_of_daemon(name: str) -> bool:

@@ -28,10 +28,12 @@ class ProducerCache:
         self._producers: OrderedDict[tuple[int, str, float, str], InnerProducer] = OrderedDict()
 
     def producer_for(self, options: Options) -> InnerProducer:
-        """Raises DaemonNotStarted. With sidecar.autostart the daemon is looked for at each task: one that had no client
-        for long has ended.
+        """Raises DaemonNotStarted, and ValueError where the host has no usual run directory. With sidecar.autostart the
+        daemon is looked for at each task: one that had no client for long has ended.
         """
-        run_dir = options.run_dir if options.settings is None else ensure_daemon(dict(options.settings))
+        run_dir = (
+            options.run_dir_here() if options.settings is None else ensure_daemon(dict(options.settings))
+        )
         place = (os.getpid(), run_dir, options.max_block_ms, options.servers)
         producer = self._producers.pop(place, None)
         if producer is not None and not producer.takes_records:

@@ -36,12 +36,16 @@ def check_topic(options: Options) -> None:
     if options.settings is not None:
         check_settings(options.settings)
         return
-    if not (options.topic or options.servers) or not os.path.exists(control_path(options.run_dir)):  # noqa: PTH110
+    try:
+        control = control_path(options.run_dir_here())
+    except ValueError:  # this user has no usual run directory; that of an executor may have one
+        return
+    if not (options.topic or options.servers) or not os.path.exists(control):  # noqa: PTH110
         return
     look_ms = min(TOPIC_LOOK_MS, options.max_block_ms)
     try:
         TopicLookup(
-            control_path(options.run_dir),
+            control,
             options.topic or "",
             look_ms,
             monotonic() * 1e3,

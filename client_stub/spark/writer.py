@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from client_stub.spark.options import Options
 
 _cache = ProducerCache()
-_HINT = (
-    f"{NO_DAEMON} ('kafka-sidecar run'); option sidecar.run_dir names its run directory, and "
-    "sidecar.autostart=true starts one."
-)
+_HINT = f"{NO_DAEMON}; option sidecar.run_dir names its run directory, and sidecar.autostart=true starts one."
 _RECORD: Final = re.compile(r"^record (\d+): ")
 """How send_arrow() names a row of its table."""
 

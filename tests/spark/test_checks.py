@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
 from client_stub.spark import columns as columns_module
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns, find_columns
@@ -54,7 +55,28 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
 
 def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
     found = read_options({"sidecar.run_dir": str(tmp_path)})
-    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "", None)
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "", None, "")
+
+
+def test_the_run_directory_is_that_of_the_host_where_a_task_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver of a cluster is another host, and often another user."""
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "/run/drivers")
+    unnamed, named = read_options({}), read_options({"sidecar.run_dir": "/run/named"})
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "/run/tasks")
+    assert (unnamed.run_dir_here(), named.run_dir_here()) == ("/run/tasks", "/run/named")
+    monkeypatch.delenv(RUN_DIR_VARIABLE)
+    assert unnamed.run_dir_here() == "/run/drivers"
+    assert read_options({}).run_dir_here() == default_run_dir()
+
+
+def test_a_driver_whose_user_has_no_run_directory_leaves_it_to_the_tasks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in Spark's own images, whose user is 185."""
+    monkeypatch.delenv(RUN_DIR_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
+    monkeypatch.setattr("os.geteuid", lambda: 185)
+    check_topic(read_options({"topic": "t"}))
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_null_topic_names_row_and_task(spark: SparkSession, daemon: FakeDaemon
 def test_no_sidecar_says_where_and_how_to_start_one(spark: SparkSession, run_dir: Path) -> None:
     text = failure(spark.range(1).selectExpr("'v' value"), run_dir, topic="t")
     assert f"kafka-sidecar daemon at {run_dir}" in text
-    assert "Each executor host needs a daemon ('kafka-sidecar run'); option sidecar.run_dir names" in text
+    assert "Each executor host needs a daemon; option sidecar.run_dir names" in text
 
 
 def test_a_record_that_fails_fails_the_job(spark: SparkSession, daemon: FakeDaemon) -> None:
