@@ -22,25 +22,49 @@ from sidecar.protocol.messages import (
 
 FIRST_VERSION: Final = 3
 FALLBACK_VERSION: Final = 0
+FEATURES_VERSION: Final = 3
+"""From this version on, the answer has the finalised features."""
 _ERROR_CODE: Final = struct.Struct(">h")
 
 # Versions that this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
-# whether topics may be created; InitProducerId 6 (two-phase commit) is not used. SaslHandshake 0 is followed by bytes
-# without requests around them.
+# whether topics may be created; FindCoordinator 1 that finds those of transactions, and 3 the last that asks for one;
+# InitProducerId 6 (two-phase commit) is not used; AddPartitionsToTxn 4 is for brokers; TxnOffsetCommit 3 is the first
+# that names the member of the group. SaslHandshake 0 is followed by bytes without requests around them.
 SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.METADATA: (4, 13),
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.API_VERSIONS: (0, FIRST_VERSION),
+    ApiKey.FIND_COORDINATOR: (1, 3),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+    ApiKey.END_TXN: (0, 5),
+    ApiKey.TXN_OFFSET_COMMIT: (3, 5),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
 }
+
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""The feature that decides how transactions are sent, whatever versions of APIs are offered."""
 
 
 class VersionRange(NamedTuple):
     min: int
     max: int
+
+
+class BrokerVersions(NamedTuple):
+    """A broker's answer: its version ranges by API key, and the features that its cluster has finalised."""
+
+    ranges: Mapping[int, VersionRange]
+    features_epoch: int = -1
+    """Grows with each change of the features; -1: the broker does not tell."""
+    transaction_version: int = 0
+
+
+NOTHING_OFFERED: Final = BrokerVersions({})
 
 
 def api_versions_request(version: int, software_version: str) -> RequestMessage:
@@ -55,8 +79,8 @@ def api_versions_request(version: int, software_version: str) -> RequestMessage:
     return result
 
 
-def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange] | None:
-    """The broker's version ranges by API key, or None if the request must be repeated with v0.
+def decode_api_versions(version: int, body: bytes) -> BrokerVersions | None:
+    """What the broker offers, or None if the request must be repeated with v0.
 
     Raises ProtocolError for any other error or an unreadable body.
     """
@@ -68,10 +92,14 @@ def decode_api_versions(version: int, body: bytes) -> Mapping[int, VersionRange]
     if code:
         raise ProtocolError(f"The broker answered API_VERSIONS v{version} with error {code}.")
     entity: Any = decode_response(ApiKey.API_VERSIONS, version, body)
-    return {
+    ranges = {
         int(each.api_key): VersionRange(int(each.min_version), int(each.max_version))
         for each in entity.api_keys
     }
+    if version < FEATURES_VERSION or entity.finalized_features_epoch < 0:
+        return BrokerVersions(ranges)
+    levels = {each.name: int(each.max_version_level) for each in entity.finalized_features}
+    return BrokerVersions(ranges, int(entity.finalized_features_epoch), levels.get(TRANSACTION_VERSION, 0))
 
 
 def negotiate(broker: Mapping[int, VersionRange]) -> dict[int, int]:

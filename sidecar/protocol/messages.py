@@ -33,9 +33,14 @@ class ProtocolError(Exception):
 class ApiKey(IntEnum):
     PRODUCE = 0
     METADATA = 3
+    FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
     SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
 
@@ -43,10 +48,15 @@ class ApiKey(IntEnum):
 _SCHEMA_NAMES: Final = {
     ApiKey.PRODUCE: "produce",
     ApiKey.METADATA: "metadata",
+    ApiKey.FIND_COORDINATOR: "find_coordinator",
     ApiKey.SASL_HANDSHAKE: "sasl_handshake",
     ApiKey.SASL_AUTHENTICATE: "sasl_authenticate",
     ApiKey.API_VERSIONS: "api_versions",
     ApiKey.INIT_PRODUCER_ID: "init_producer_id",
+    ApiKey.ADD_PARTITIONS_TO_TXN: "add_partitions_to_txn",
+    ApiKey.ADD_OFFSETS_TO_TXN: "add_offsets_to_txn",
+    ApiKey.END_TXN: "end_txn",
+    ApiKey.TXN_OFFSET_COMMIT: "txn_offset_commit",
     ApiKey.DESCRIBE_PRODUCERS: "describe_producers",
 }
 
@@ -74,15 +84,7 @@ def response_module(api_key: int, version: int) -> Any:
 @cache
 def _response_reader(api_key: int, version: int) -> Any:
     module = response_module(api_key, version)
-    name = {
-        ApiKey.PRODUCE: "ProduceResponse",
-        ApiKey.METADATA: "MetadataResponse",
-        ApiKey.SASL_HANDSHAKE: "SaslHandshakeResponse",
-        ApiKey.SASL_AUTHENTICATE: "SaslAuthenticateResponse",
-        ApiKey.API_VERSIONS: "ApiVersionsResponse",
-        ApiKey.INIT_PRODUCER_ID: "InitProducerIdResponse",
-        ApiKey.DESCRIBE_PRODUCERS: "DescribeProducersResponse",
-    }[ApiKey(api_key)]
+    name = _SCHEMA_NAMES[ApiKey(api_key)].title().replace("_", "") + "Response"
     return entity_reader(_with_plain_codes(getattr(module, name)))
 
 

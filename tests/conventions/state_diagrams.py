@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from client_stub.session import states as session_states
 from sidecar.controller.workers import worker_states
-from sidecar.producer import batch_states
+from sidecar.producer import batch_states, transaction_states
 from sidecar.protocol.sasl import session
 from sidecar.shm import descriptor_states
 
@@ -60,6 +60,12 @@ MACHINES: Final = (
         "The first word of a batch's row in the segment: `sidecar/shm/descriptor_states.py`. `DescriptorTable` takes\n"
         "each step with one store, so a worker that dies between two leaves one of these states to its successor.",
         descriptor_states.TRANSITIONS,
+    ),
+    Machine(
+        "A lane's transactions",
+        "`sidecar/producer/transaction_states.py`; `TransactionManager` takes each step in the worker's loop.\n"
+        "What the client sees of it is told in TXN messages.",
+        transaction_states.TRANSITIONS,
     ),
     Machine(
         "A login",

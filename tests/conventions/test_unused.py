@@ -56,7 +56,7 @@ KEPT_BESIDE: Final = {
 """The same of the tools and the tests, which a library calls by these names."""
 API: Final = "client_stub/compat/"
 """Other clients' calls: only programs of users make them."""
-BEING_BUILT: Final = ("txn", "transaction")
+BEING_BUILT: Final = ("txn", "transaction", "coordinator", "lane_record")
 """In a definition's path or name: transactions are being built from both ends."""
 
 

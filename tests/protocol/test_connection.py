@@ -141,8 +141,22 @@ def test_error_35_is_seen_before_anything_else_is_read() -> None:
         decode_api_versions(3, struct.pack(">h", 58))
     with pytest.raises(ProtocolError, match="has 1 bytes"):
         decode_api_versions(3, b"\0")
-    ranges = decode_api_versions(0, struct.pack(">hihhh", 0, 1, 3, 1, 12))
-    assert ranges == {3: (1, 12)}
+    offered = decode_api_versions(0, struct.pack(">hihhh", 0, 1, 3, 1, 12))
+    assert offered == ({3: (1, 12)}, -1, 0)
+
+
+def test_the_transaction_version_is_the_finalised_one() -> None:
+    """Not the highest that the broker would support, and nothing while the broker does not tell the features."""
+    head = struct.pack(">hB", 0, 1) + struct.pack(">i", 0)
+    supported = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", 0, 2) + b"\0"
+    finalised = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", 1, 1) + b"\0"
+
+    def answer(epoch: int) -> bytes:
+        tags = [(0, supported), (1, struct.pack(">q", epoch)), (2, finalised)]
+        return head + bytes([3]) + b"".join(bytes([tag, len(data)]) + data for tag, data in tags)
+
+    assert decode_api_versions(3, answer(7)) == ({}, 7, 1)
+    assert decode_api_versions(3, answer(-1)) == ({}, -1, 0)
 
 
 def test_every_version_we_claim_to_speak_can_be_framed_and_read() -> None:

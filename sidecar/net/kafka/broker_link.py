@@ -28,6 +28,7 @@ from sidecar.net.kafka.connector import (
 from sidecar.net.kafka.link_security import LinkSecurity
 from sidecar.net.kafka.questions import complete
 from sidecar.net.kafka.transport import LinkTransport, failure_words, take_nothing
+from sidecar.protocol.api_versions import NOTHING_OFFERED
 from sidecar.protocol.connection import (
     BrokerConnection,
     InFlightRequest,
@@ -120,6 +121,8 @@ class BrokerLink:
         self._versions: Mapping[int, int] = {}
         self.produce_version: int | None = None
         """``version`` of Produce, for each request."""
+        self.offered = NOTHING_OFFERED
+        """What the broker offered, and the features of its cluster, when the link was opened."""
         self._futures: dict[int, asyncio.Future[Any]] = {}
         self._outgoing = SendQueue()
         self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -367,6 +370,7 @@ class BrokerLink:
         self.take_correlation_id = opened.connection.take_correlation_id
         self._versions = opened.versions
         self.produce_version = opened.versions.get(_PRODUCE)
+        self.offered = opened.offered
         self.last_used_ms = self._clock.now_ms()
         if opened.session_lifetime_ms:
             self._watch_session(opened.session_lifetime_ms)

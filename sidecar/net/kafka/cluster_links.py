@@ -154,6 +154,12 @@ class ClusterLinks:
     def ready_links(self) -> list[BrokerLink]:
         return list(self.connected.values())
 
+    @property
+    def transaction_version(self) -> int:
+        """The finalised ``transaction.version``, as the broker with the latest features told it; 0 without a link."""
+        latest = max(self.connected.values(), key=lambda link: link.offered.features_epoch, default=None)
+        return 0 if latest is None else latest.offered.transaction_version
+
     # Notifying the links
 
     def throttle(self, node_id: int, throttle_ms: float) -> None:

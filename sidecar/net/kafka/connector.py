@@ -16,6 +16,7 @@ from sidecar.net.kafka.transport import LinkTransport
 from sidecar.protocol.api_versions import (
     FALLBACK_VERSION,
     FIRST_VERSION,
+    BrokerVersions,
     api_versions_request,
     decode_api_versions,
     negotiate,
@@ -67,6 +68,7 @@ class OpenedConnection(NamedTuple):
     transport: LinkTransport
     connection: BrokerConnection
     versions: Mapping[int, int]
+    offered: BrokerVersions
     session_lifetime_ms: float = 0.0
     """For how many ms the broker accepts requests under this login; 0: no login, or no limit."""
 
@@ -124,12 +126,13 @@ async def open_connection(
                 on_step(f"{address[0]} has accepted the connection and not answered yet")
                 transport = await security.protect(sock, node)
                 questions = Questions(loop, sock, transport, client_id)
-                versions = await _negotiate(questions.ask)
+                offered = await _ask_versions(questions.ask)
+                versions = negotiate(offered.ranges)
                 lifetime_ms = 0.0
                 if authenticator is not None:
                     lifetime_ms = await _log_in(node, authenticator, questions.ask, versions)
             questions.connection.answer_bytes_max = RESPONSE_BYTES_MAX
-            return OpenedConnection(sock, transport, questions.connection, versions, lifetime_ms)
+            return OpenedConnection(sock, transport, questions.connection, versions, offered, lifetime_ms)
         except SaslFailed:
             sock.close()
             raise
@@ -197,11 +200,11 @@ async def _log_in(
         raise SaslFailed(f"{node}: {str(error).rstrip('.')}.") from None
 
 
-async def _negotiate(exchange: _Exchange) -> Mapping[int, int]:
+async def _ask_versions(exchange: _Exchange) -> BrokerVersions:
     asked = FIRST_VERSION
     while True:
         body = await exchange(api_versions_request(asked, SOFTWARE_VERSION))
         offered = decode_api_versions(asked, body)
         if offered is not None:
-            return negotiate(offered)
+            return offered
         asked = FALLBACK_VERSION

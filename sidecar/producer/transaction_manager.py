@@ -1,0 +1,560 @@
+"""TransactionManager: the transactions of one lane, as Kafka's own of the same name decides about them. Sans-IO.
+
+It says which request its coordinator gets next, whether a partition's records may leave, and what the client hears.
+Records, batches and sequences are the accumulator's: it reports what was sent and what failed, and asks for the
+:attr:`~TransactionManager.identity`.
+
+Two rules differ by the finalised feature ``transaction.version``, which is read once at the begin of each transaction.
+Below 2, each partition is added before its first record, and the epoch lasts from transaction to transaction. With 2
+the broker adds partitions by itself, and each end returns the next epoch, so nothing late can join a later transaction.
+
+An end whose answer was lost is repeated as the same request, because a coordinator recognises just that. Below version
+2 a late copy of it could end the next transaction: that one therefore begins with a new epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Final, NamedTuple
+
+from client_stub.contract.wire import LocalCode, TxnEffect, TxnPart
+from sidecar.common.backoff import ExponentialBackoff
+from sidecar.common.errors import Code, classify
+from sidecar.common.model import NO_PRODUCER_ID, Node, TopicPartition
+from sidecar.producer.coordinator_requests import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    CoordinatorAnswer,
+    CoordinatorRequest,
+    EndTransaction,
+    FindCoordinator,
+    InitTransactionalId,
+)
+from sidecar.producer.lane_record import LaneRecord
+from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
+from sidecar.protocol.coordinators import CommittedOffset, GroupMember
+
+SELF_ADDING_VERSION: Final = 2
+"""The transaction.version with which brokers add partitions themselves and each end begins an epoch."""
+END_VERSION: Final = 5
+END_VERSION_BELOW_2: Final = 4
+OFFSETS_VERSION: Final = 5
+OFFSETS_VERSION_BELOW_2: Final = 4
+CONCURRENT_RETRY_MS: Final = 10.0
+"""First wait while the coordinator writes the markers of the transaction before, which takes it milliseconds."""
+
+_State, _Event = TransactionState, TransactionEvent
+_FIND_AGAIN: Final = frozenset(
+    {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT}
+)
+_FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED})
+_FATAL: Final = frozenset(
+    {
+        *_FENCED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.UNSUPPORTED_VERSION,
+        Code.INVALID_PRODUCER_ID_MAPPING,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""Refusals after which the lane is of no use."""
+_FATAL_TO_BATCH: Final = _FATAL - {Code.INVALID_PRODUCER_EPOCH}
+"""A broker refuses the epoch of a transaction that has timed out, too. Only the coordinator knows which it is, and the
+abort asks it.
+"""
+
+
+class TransactionResult(NamedTuple):
+    """Something that the client hears, with the fields of a TXN message."""
+
+    what: TxnPart
+    number: int
+    code: int
+    effect: TxnEffect
+    text: str
+
+
+class _Offsets(NamedTuple):
+    request: int
+    member: GroupMember
+    offsets: tuple[CommittedOffset, ...]
+
+
+class TransactionManager:
+    """The transactions of one client, under its transactional id. Belongs to the worker's loop."""
+
+    def __init__(
+        self,
+        transactional_id: str,
+        lane: int,
+        *,
+        transaction_version: Callable[[], int],
+        backoff: ExponentialBackoff,
+        client_row: int = 0,
+        client_generation: int = 0,
+        wall_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``transaction_version``: the level that the cluster has finalised now."""
+        self.transactional_id = transactional_id
+        self.lane = lane
+        self.state = _State.UNINITIALIZED
+        self.identity = NO_PRODUCER_ID
+        """Of every batch of this lane. A changed one begins every partition at sequence 0."""
+        self.version = 0
+        """transaction.version of the open or last transaction."""
+        self.number = 0
+        """Number of the open or last transaction."""
+        self.aborted_up_to = 0
+        """Records of these transactions are not sent any more."""
+        self.begun_ms = 0.0
+        """When the open transaction began, monotonic ms."""
+        self.is_abandoned = False
+        """Its client is gone: nothing begins any more."""
+        self._transaction_version = transaction_version
+        self._backoff = backoff
+        self._client = (client_row, client_generation)
+        self._wall_ms = wall_ms
+        self._timeout_ms = 0
+        self._deadline_ms = 0
+        self._is_init_asked = False
+        """The client waits for the answer of its init."""
+        self._coordinator: Node | None = None
+        self._group_coordinators: dict[str, Node] = {}
+        self._in_flight: CoordinatorRequest | None = None
+        self._failures = 0
+        self._retry_at_ms = 0.0
+        self._has_produced = False
+        """The coordinator knows, or may know, of this transaction: it must be ended there."""
+        self._added: set[TopicPartition] = set()
+        self._to_add: dict[TopicPartition, None] = {}
+        self._added_groups: set[str] = set()
+        self._offsets: deque[_Offsets] = deque()
+        self._has_asked_commit = False
+        """EndTxn was sent for a commit, so the coordinator may have carried it out whatever it answered."""
+        self._needs_epoch = False
+        """The next transaction must begin with a new epoch, which the end's answer does not bring."""
+        self._cause: tuple[int, str] = (0, "")
+        """Why the transaction is abortable or the lane fatal: the first cause only."""
+        self._last_end: TransactionResult | None = None
+        self._results: list[TransactionResult] = []
+
+    # --- what the client asks for --------------------------------------------------------------------------
+
+    def initialize(self, timeout_ms: int) -> None:
+        """Get a producer id; the coordinator ends what an earlier producer left open and fences it. A repeat gets the
+        one result.
+        """
+        if self.state is _State.UNINITIALIZED:
+            self._timeout_ms = timeout_ms
+            self._move(_Event.INITIALIZE)
+        if self.state is _State.INITIALIZING:
+            self._is_init_asked = True
+        elif self.state is _State.FATAL:
+            self._tell(TxnPart.INIT, 0, *self._cause, TxnEffect.FATAL)
+        else:
+            self._tell(TxnPart.INIT, 0)
+
+    def begin(self, number: int, now_ms: float) -> bool:
+        """Begin transaction ``number``, unless it is the open one. False if its records must not be taken: it has
+        ended or is being ended, the lane is not initialized, or is refused for good.
+        """
+        if self.state is _State.READY and number > self.number and not self.is_abandoned:
+            self._begin(number, now_ms)
+        return number == self.number and self.state in (_State.IN_TRANSACTION, _State.ABORTABLE)
+
+    def send_offsets(
+        self,
+        number: int,
+        request: int,
+        member: GroupMember,
+        offsets: Iterable[CommittedOffset],
+        now_ms: float,
+    ) -> None:
+        """Commit a consumer's offsets with the transaction. ``request`` names the call: a repeat gets one result."""
+        if any(each.request == request for each in self._offsets):
+            return
+        if self.begin(number, now_ms) and self.state is _State.IN_TRANSACTION:
+            self._offsets.append(_Offsets(request, member, tuple(offsets)))
+        else:
+            self._refuse_offsets(request)
+
+    def end(self, number: int, is_commit: bool, now_ms: float) -> None:
+        """Commit or abort transaction ``number``, as soon as all of it is answered. A repeat gets the one result."""
+        if self._last_end is not None and number == self._last_end.number and self.state is not _State.FATAL:
+            self._results.append(self._last_end)
+            return
+        if self.state is _State.READY and number > self.number:
+            self._begin(number, now_ms)  # nothing was sent in it
+        if self.state is _State.FATAL:
+            self._tell(TxnPart.END, number, *self._cause, TxnEffect.FATAL)
+        elif number != self.number:
+            self._refuse_end(number, f"Transaction {number} is not open.")
+        elif not is_commit and self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
+            self._start_abort()
+        elif is_commit and self.state is _State.ABORTABLE:
+            self._tell(TxnPart.END, number, *self._cause, TxnEffect.ABORTABLE)
+        elif is_commit and self.state is _State.IN_TRANSACTION:
+            self._move(_Event.COMMIT)
+        elif self.state is not (_State.COMMITTING if is_commit else _State.ABORTING):
+            other = "abort" if is_commit else "commit"
+            self._refuse_end(number, f"An {other} of this transaction has been asked for and is not over.")
+
+    def abandon(self) -> None:
+        """The client is gone. Its open transaction is aborted, unless its commit was asked for."""
+        self.is_abandoned = True
+        self._is_init_asked = False
+        if self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
+            self._start_abort()
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is open or under way: the lane of a client that is gone can be given up."""
+        return self._in_flight is None and self.state not in (
+            _State.IN_TRANSACTION,
+            _State.ABORTABLE,
+            _State.COMMITTING,
+            _State.ABORTING,
+        )
+
+    # --- what the accumulator asks and reports ---------------------------------------------------------------
+
+    def may_send(self, topic: str, partition: int) -> bool:
+        """Whether a batch of that partition may leave now. Below version 2 the first question adds the partition."""
+        if self.state not in (_State.IN_TRANSACTION, _State.COMMITTING):
+            return False
+        if self.version >= SELF_ADDING_VERSION:
+            return True
+        key = TopicPartition(topic, partition)
+        if key in self._added:
+            return True
+        self._to_add[key] = None
+        return False
+
+    def produced(self) -> None:
+        """A batch leaves: from now on the coordinator may know of the transaction."""
+        self._has_produced = True
+
+    def batch_failed(self, topic: str, partition: int, code: int, text: str) -> None:
+        """A batch failed for good, so the transaction can only be aborted. Of several the first is its cause."""
+        if code in _FATAL_TO_BATCH:
+            self._refuse(code, text)
+        elif self.state in (_State.IN_TRANSACTION, _State.COMMITTING, _State.ABORTABLE):
+            self._fail(code, f"{topic}-{partition}: {text}")
+        # The sequences that it used are lost. With version 2 the end begins an epoch anyway.
+        self._needs_epoch = True
+
+    # --- the coordinator -------------------------------------------------------------------------------------
+
+    def poll(self, now_ms: float, *, is_quiet: bool) -> CoordinatorRequest | None:
+        """The next request, which must be sent and answered by :meth:`on_answer`; one at a time. ``is_quiet``: no
+        batch of the lane is unsent or unanswered.
+        """
+        if self._in_flight is not None or now_ms < self._retry_at_ms:
+            return None
+        self._in_flight = self._next_request(is_quiet)
+        return self._in_flight
+
+    @property
+    def next_due_ms(self) -> float:
+        """When to poll again if nothing happens, monotonic ms."""
+        return inf if self._in_flight is not None else self._retry_at_ms or inf
+
+    def on_answer(self, request: CoordinatorRequest, answer: CoordinatorAnswer, now_ms: float) -> None:
+        """Take the answer of the request that :meth:`poll` returned."""
+        assert request is self._in_flight
+        self._in_flight = None
+        failures, self._failures, self._retry_at_ms = self._failures, 0, 0.0
+        if self.state is _State.FATAL:
+            return
+        code = answer.code or next(filter(None, answer.partition_codes.values()), 0)
+        if code and self._is_retried(request, code):
+            self._failures = failures + 1
+            self._retry(request, code, now_ms)
+        elif isinstance(request, FindCoordinator):
+            self._found(request, answer)
+        elif isinstance(request, InitTransactionalId):
+            self._initialized(request, answer)
+        elif isinstance(request, AddPartitions):
+            self._partitions_added(request, answer)
+        elif isinstance(request, AddOffsets):
+            self._group_added(request, code, answer.text)
+        elif isinstance(request, CommitOffsets):
+            self._offsets_committed(code, answer.text)
+        else:
+            self._ended(request, answer)
+
+    def take_results(self) -> list[TransactionResult]:
+        """What the client hears, in order."""
+        results, self._results = self._results, []
+        return results
+
+    @property
+    def record(self) -> bytes:
+        """What a successor must know, as :class:`LaneRecord` packs it. To be stored before the next request is sent."""
+        last = self._last_end
+        return LaneRecord(
+            self.state,
+            self.version,
+            last is not None and not last.code,
+            self.lane,
+            self.identity,
+            self.number,
+            0 if last is None else last.number,
+            self.aborted_up_to,
+            self._deadline_ms,
+            self._timeout_ms,
+            *self._client,
+            self.transactional_id,
+        ).pack()
+
+    # --- inside: steps of the table --------------------------------------------------------------------------
+
+    def _move(self, event: TransactionEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
+
+    def _begin(self, number: int, now_ms: float) -> None:
+        self._move(_Event.BEGIN)
+        self.number = number
+        self.version = self._transaction_version()
+        self.begun_ms = now_ms
+        self._deadline_ms = self._wall_ms() + self._timeout_ms
+        self._has_produced = self._has_asked_commit = self._needs_epoch = False
+        self._added.clear()
+        self._added_groups.clear()
+        self._cause = (0, "")
+
+    def _start_abort(self) -> None:
+        self.aborted_up_to = self.number
+        self._drop_waiting(LocalCode.TXN_ABORTED, TxnEffect.ABORTABLE, "The transaction was aborted.")
+        self._move(_Event.ABORT)
+
+    def _complete_end(self) -> None:
+        """The transaction has ended as it was asked. The client hears it once the next one can begin."""
+        self._last_end = TransactionResult(TxnPart.END, self.number, 0, TxnEffect.NONE, "")
+        if self._needs_epoch and self._has_produced:
+            self._move(_Event.RENEW)
+        else:
+            self._move(_Event.END)
+            self._results.append(self._last_end)
+
+    def _fail(self, code: int, text: str) -> None:
+        was_committing, is_first = self.state is _State.COMMITTING, not self._cause[0]
+        self._move(_Event.FAIL)
+        if is_first:
+            self._cause = (code, text)
+        self._drop_waiting(code, TxnEffect.ABORTABLE, text)
+        if was_committing:
+            self._tell(TxnPart.END, self.number, *self._cause, TxnEffect.ABORTABLE)
+        elif is_first:
+            self._tell(TxnPart.STATE, self.number, *self._cause, TxnEffect.ABORTABLE)
+
+    def _refuse(self, code: int, text: str) -> None:
+        """The lane is of no use any more. What waits for an answer gets this one."""
+        was = self.state
+        if was is _State.FATAL:
+            return
+        self._move(_Event.REFUSE)
+        self._cause = (code, text)
+        self._drop_waiting(code, TxnEffect.FATAL, text)
+        if self._is_init_asked:
+            self._tell(TxnPart.INIT, 0, code, text, TxnEffect.FATAL)
+            self._is_init_asked = False
+        elif was is _State.INITIALIZING and self._last_end is not None:
+            self._results.append(self._last_end)  # it had ended; the next epoch is what failed
+            self._tell(TxnPart.STATE, self.number, code, text, TxnEffect.FATAL)
+        elif was in (_State.COMMITTING, _State.ABORTING):
+            self._tell(TxnPart.END, self.number, code, text, TxnEffect.FATAL)
+        else:
+            self._tell(TxnPart.STATE, self.number, code, text, TxnEffect.FATAL)
+
+    def _drop_waiting(self, code: int, effect: TxnEffect, text: str) -> None:
+        """Partitions and offsets that were not sent yet are not sent any more."""
+        self._to_add.clear()
+        for each in self._offsets:
+            self._tell(TxnPart.OFFSETS, each.request, code, text, effect)
+        self._offsets.clear()
+
+    def _tell(
+        self,
+        what: TxnPart,
+        number: int,
+        code: int = 0,
+        text: str = "",
+        effect: TxnEffect = TxnEffect.NONE,
+    ) -> None:
+        self._results.append(TransactionResult(what, number, code, effect, text))
+
+    def _refuse_end(self, number: int, text: str) -> None:
+        self._tell(TxnPart.END, number, LocalCode.TXN_WRONG_STATE, text)
+
+    def _refuse_offsets(self, request: int) -> None:
+        if self.state is _State.FATAL:
+            self._tell(TxnPart.OFFSETS, request, *self._cause, TxnEffect.FATAL)
+        elif self.state is _State.ABORTABLE:
+            self._tell(TxnPart.OFFSETS, request, *self._cause, TxnEffect.ABORTABLE)
+        else:
+            self._tell(TxnPart.OFFSETS, request, LocalCode.TXN_WRONG_STATE, "Its transaction is not open.")
+
+    # --- inside: requests ------------------------------------------------------------------------------------
+
+    def _next_request(self, is_quiet: bool) -> CoordinatorRequest | None:
+        if self.state in (_State.UNINITIALIZED, _State.READY, _State.ABORTABLE, _State.FATAL):
+            return None
+        if self.state in (_State.COMMITTING, _State.ABORTING) and not self._is_known_to_coordinator:
+            if is_quiet:
+                self._complete_end()
+            return None
+        coordinator = self._coordinator
+        if coordinator is None:
+            return FindCoordinator(self.transactional_id, is_group=False)
+        is_left_open = self.state is _State.ABORTING and self.is_abandoned
+        if self.state is _State.INITIALIZING or is_left_open:
+            return InitTransactionalId(coordinator, self.transactional_id, self._timeout_ms, self.identity)
+        if self._to_add:
+            return AddPartitions(coordinator, self.transactional_id, self.identity, tuple(self._to_add))
+        if self._offsets:
+            return self._offsets_request(coordinator, self._offsets[0])
+        if self.state is _State.IN_TRANSACTION or not is_quiet:
+            return None
+        is_commit = self.state is _State.COMMITTING
+        self._has_asked_commit |= is_commit
+        most = END_VERSION if self.version >= SELF_ADDING_VERSION else END_VERSION_BELOW_2
+        return EndTransaction(coordinator, self.transactional_id, self.identity, is_commit, most)
+
+    @property
+    def _is_known_to_coordinator(self) -> bool:
+        return self._has_produced or bool(self._to_add or self._offsets)
+
+    def _offsets_request(self, coordinator: Node, offsets: _Offsets) -> CoordinatorRequest:
+        group, identity = offsets.member.group_id, self.identity
+        adds_itself = self.version >= SELF_ADDING_VERSION
+        if not adds_itself and group not in self._added_groups:
+            return AddOffsets(coordinator, self.transactional_id, identity, group)
+        group_coordinator = self._group_coordinators.get(group)
+        if group_coordinator is None:
+            return FindCoordinator(group, is_group=True)
+        self._has_produced = True
+        most = OFFSETS_VERSION if adds_itself else OFFSETS_VERSION_BELOW_2
+        return CommitOffsets(
+            group_coordinator, self.transactional_id, identity, offsets.member, offsets.offsets, most
+        )
+
+    # --- inside: answers -------------------------------------------------------------------------------------
+
+    def _is_retried(self, request: CoordinatorRequest, code: int) -> bool:
+        return code not in _FATAL and (code in _FIND_AGAIN or classify(code).retriable)
+
+    def _retry(self, request: CoordinatorRequest, code: int, now_ms: float) -> None:
+        attempt = self._failures - 1
+        wait_ms = self._backoff.backoff_ms(attempt)
+        if code == Code.CONCURRENT_TRANSACTIONS:
+            wait_ms = min(CONCURRENT_RETRY_MS * 2 ** min(attempt, 8), wait_ms)
+        self._retry_at_ms = now_ms + wait_ms
+        if code in _FIND_AGAIN and isinstance(request, CommitOffsets):
+            self._group_coordinators.pop(request.member.group_id, None)
+        elif code in _FIND_AGAIN:
+            self._coordinator = None
+        if code not in (Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT):
+            return
+        # It may have been carried out, or be carried out later.
+        if isinstance(request, AddPartitions | AddOffsets):
+            self._has_produced = True
+        elif isinstance(request, EndTransaction) and self.version < SELF_ADDING_VERSION:
+            self._needs_epoch = True
+
+    def _found(self, request: FindCoordinator, answer: CoordinatorAnswer) -> None:
+        if not answer.code and answer.coordinator is not None:
+            if request.is_group:
+                self._group_coordinators[request.key] = answer.coordinator
+            else:
+                self._coordinator = answer.coordinator
+        elif request.is_group:
+            self._fail_unless_over(answer.code, answer.text)
+        else:
+            self._refuse(answer.code, answer.text)
+
+    def _initialized(self, request: InitTransactionalId, answer: CoordinatorAnswer) -> None:
+        if self.state is _State.ABORTING:
+            # The client is gone. Refused as fenced, another producer came and has ended it.
+            if answer.code and answer.code not in _FENCED:
+                self._refuse(answer.code, answer.text)
+                return
+            self._needs_epoch = False
+            self._complete_end()
+        elif answer.code:
+            self._refuse(answer.code, answer.text)
+        else:
+            self._move(_Event.IDENTITY)
+            if self._is_init_asked:
+                self._tell(TxnPart.INIT, 0)
+                self._is_init_asked = False
+            elif self._last_end is not None:
+                self._results.append(self._last_end)
+        if not answer.code:
+            self.identity = answer.identity
+
+    def _partitions_added(self, request: AddPartitions, answer: CoordinatorAnswer) -> None:
+        refused = {each: code for each, code in answer.partition_codes.items() if code}
+        for each in request.partitions:
+            if not answer.code and each not in refused:
+                self._has_produced = True
+                self._added.add(each)
+            self._to_add.pop(each, None)
+        # One that is refused keeps the coordinator from trying the others.
+        refused = {
+            each: code for each, code in refused.items() if code != Code.OPERATION_NOT_ATTEMPTED
+        } or refused
+        for each, code in refused.items():
+            self._fail_unless_over(code, f"{each}: {classify(code).text}")
+        if answer.code:
+            self._fail_unless_over(answer.code, answer.text)
+
+    def _group_added(self, request: AddOffsets, code: int, text: str) -> None:
+        if code:
+            self._fail_unless_over(code, text)
+        else:
+            self._has_produced = True
+            self._added_groups.add(request.group_id)
+
+    def _offsets_committed(self, code: int, text: str) -> None:
+        if code:
+            self._fail_unless_over(code, text)
+        elif self._offsets:
+            self._tell(TxnPart.OFFSETS, self._offsets.popleft().request)
+
+    def _fail_unless_over(self, code: int, text: str) -> None:
+        """A partition, group or offset is refused. While it is aborted that changes nothing."""
+        if code in _FATAL:
+            self._refuse(code, text)
+        elif self.state is not _State.ABORTING:
+            self._fail(code, text)
+
+    def _ended(self, request: EndTransaction, answer: CoordinatorAnswer) -> None:
+        code = answer.code
+        if not code:
+            if answer.identity.is_valid:
+                self.identity = answer.identity
+                self._needs_epoch = False
+            self._complete_end()
+        elif code in _FATAL:
+            self._refuse(code, answer.text)
+        elif code in (Code.UNKNOWN_PRODUCER_ID, Code.INVALID_TXN_STATE) and not request.is_commit:
+            if code == Code.INVALID_TXN_STATE and self._has_asked_commit:
+                # A commit that was answered with an error has been carried out all the same.
+                self._refuse(code, answer.text)
+            else:
+                self._needs_epoch = True
+                self._complete_end()
+        else:
+            self._needs_epoch = True
+            self._fail_end(code, answer.text)
+
+    def _fail_end(self, code: int, text: str) -> None:
+        was_aborting = self.state is _State.ABORTING
+        self._cause = (code, text)
+        self._fail(code, text)
+        if was_aborting:
+            self._tell(TxnPart.END, self.number, code, text, TxnEffect.ABORTABLE)
