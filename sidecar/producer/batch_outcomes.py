@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DONE: Final = BatchState.DONE
+_DECIDED: Final = BatchState.DECIDED
 _GIVEN_UP: Final = BatchState.GIVEN_UP
 _PERSISTED: Final = Persistence.PERSISTED
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
@@ -70,11 +70,11 @@ class SenderCounts:
 
 
 class BatchOutcomes:
-    """Decides the outcome of batches. Decisions collect in ``effects`` and ``completed`` until the sender's next poll
+    """Decides the outcome of batches. Decisions collect in ``effects`` and ``decided`` until the sender's next poll
     takes them. Single-threaded: the worker's loop.
 
     The caller first ends the request, then passes each batch to :meth:`delivered`, :meth:`refused` or :meth:`error`,
-    and finally all of them to :meth:`settled`.
+    and finally all of them to :meth:`collect`.
     """
 
     __slots__ = (
@@ -85,8 +85,8 @@ class BatchOutcomes:
         "_ids",
         "_split_ms",
         "_splits_log",
-        "completed",
         "counts",
+        "decided",
         "effects",
         "hints",
         "splits",
@@ -114,7 +114,7 @@ class BatchOutcomes:
         """New leaders named in answers. They become one effect, because each overlay builds a snapshot of the whole
         cluster.
         """
-        self.completed: list[ProducerBatch] = []
+        self.decided: list[ProducerBatch] = []
         self.splits = 0
         """Number of Split effects in ``effects`` whose halves need descriptors."""
         self.stale_topics: set[str] = set()
@@ -126,10 +126,10 @@ class BatchOutcomes:
         for batch, base_offset, append_time_ms in answers:
             if batch.queue.sequences is not None:
                 self._ids.acknowledged(batch, append_time_ms, now_ms)
-            if batch.state is _DONE:  # it has an outcome
+            if batch.state is _DECIDED:  # it has an outcome
                 self.counts.late_answers += 1
                 continue
-            batch.done(
+            batch.decide(
                 persistence=Persistence.PERSISTED, base_offset=base_offset, append_time_ms=append_time_ms
             )
 
@@ -142,7 +142,7 @@ class BatchOutcomes:
             # The batch is in the log. Either the broker no longer knows its offset (DUPLICATE_SEQUENCE_NUMBER), or it
             # reported the batch when it was asked after a worker's death (``appended``).
             self.delivered(((batch, -1, -1),), now_ms)
-        elif batch.is_done:
+        elif batch.is_decided:
             self.counts.late_answers += 1
             self._hint(batch, result)
         elif code in (Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE) and batch.count > 1:
@@ -185,7 +185,7 @@ class BatchOutcomes:
         row = classify(code)
         if row.stale_metadata:
             self.stale_topics.add(batch.topic)
-        if batch.is_done:
+        if batch.is_decided:
             return
         self.counts.batch_errors += 1
         if code == Code.NETWORK_EXCEPTION:  # no broker says that
@@ -308,10 +308,10 @@ class BatchOutcomes:
         self.effects.append(Split(batch, batch.children))
         self.counts.record_errors += len(texts)
         for piece, piece_text in bad:
-            piece.done(
+            piece.decide(
                 code=result.error_code, persistence=self._persistence(piece, doubtful=False), text=piece_text
             )
-            self.completed.append(piece)
+            self.decided.append(piece)
         if good is not None:
             good.attempts += 1
             good.retry_cause, good.last_error = WaitCause.REFUSED, classify(result.error_code).name
@@ -320,16 +320,18 @@ class BatchOutcomes:
                 self.fail(good, *batch.last_chance, now_ms)
 
     def fail(self, batch: ProducerBatch, code: int, text: str, now_ms: float, cause: str = "") -> None:
-        """Give the batch up. Its persistence says whether it may be in the log. ``cause`` as in ProducerBatch.done."""
-        if batch.is_done:
+        """Give the batch up. Its persistence says whether it may be in the log. ``cause``: see ProducerBatch.decide."""
+        if batch.is_decided:
             return
         # A batch on the wire counts as in doubt: the driver may still send a request that it has been given.
         batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
         if batch.queue.sequences is not None and batch.has_sequence:
             self._ids.failed(batch, code)
-        batch.done(code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause)
-        self.settled((batch,), now_ms)
+        batch.decide(
+            code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause
+        )
+        self.collect((batch,), now_ms)
 
     @staticmethod
     def _persistence(batch: ProducerBatch, *, doubtful: bool) -> Persistence:
@@ -337,7 +339,7 @@ class BatchOutcomes:
             return Persistence.POSSIBLY_PERSISTED
         return Persistence.NOT_PERSISTED
 
-    def settled(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
+    def collect(self, batches: Iterable[ProducerBatch], now_ms: float) -> None:
         """Complete those of these batches that have an outcome now, and bring their partitions up to date."""
         accumulator = self._accumulator
         for batch in batches:
@@ -345,7 +347,7 @@ class BatchOutcomes:
             sequences = queue.sequences
             # Complete it, once. It is parked while an earlier batch of its partition has no outcome, because callbacks
             # of a partition run in order.
-            if (batch.state is _DONE or batch.state is _GIVEN_UP) and accumulator.incomplete.remove(batch):
+            if (batch.state is _DECIDED or batch.state is _GIVEN_UP) and accumulator.incomplete.remove(batch):
                 if (
                     sequences is not None
                     and sequences.in_flight
@@ -354,7 +356,7 @@ class BatchOutcomes:
                 ):
                     sequences.parked.append(batch)
                 else:
-                    self.completed.append(batch)
+                    self.decided.append(batch)
             # Resolve sequences, and complete parked batches.
             if sequences is not None:
                 if sequences.renumber and not queue.wire_count:
@@ -362,7 +364,7 @@ class BatchOutcomes:
                 if sequences.unresolved or sequences.renumber:
                     self._resolve(queue)
                 if sequences.parked:
-                    self.completed += sequences.take_parked()
+                    self.decided += sequences.take_parked()
             # Move the partition to the line where it belongs now.
             if queue.batches or queue.express or queue.line is not None or queue.timer_serial:
                 accumulator.schedule.touch(queue, now_ms)

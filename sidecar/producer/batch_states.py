@@ -22,7 +22,7 @@ class BatchState(StrEnum):
     """
     GIVEN_UP = "given_up"
     """Its outcome is decided, but its request has not ended: completing a batch does not recall bytes from a socket."""
-    DONE = "done"
+    DECIDED = "decided"
     SPLIT = "split"
     """Replaced by its pieces."""
 
@@ -30,9 +30,9 @@ class BatchState(StrEnum):
 class BatchEvent(StrEnum):
     CLOSE = "grown as large as it may"
     DRAIN = "drained into a request"
-    RELEASE = "its request has ended"
+    LEAVE = "its request has ended"
     QUEUE = "put into the deque"
-    FINISH = "its outcome is decided"
+    DECIDE = "its outcome is decided"
     SPLIT = "split, or records set apart"
 
 
@@ -40,30 +40,30 @@ TRANSITIONS: Final[Mapping[BatchState, Mapping[BatchEvent, BatchState]]] = {
     BatchState.OPEN: {
         BatchEvent.CLOSE: BatchState.QUEUED,
         BatchEvent.DRAIN: BatchState.ON_WIRE,
-        BatchEvent.FINISH: BatchState.DONE,
+        BatchEvent.DECIDE: BatchState.DECIDED,
     },
     BatchState.QUEUED: {
         BatchEvent.DRAIN: BatchState.ON_WIRE,
-        BatchEvent.FINISH: BatchState.DONE,
+        BatchEvent.DECIDE: BatchState.DECIDED,
     },
     BatchState.ON_WIRE: {
-        BatchEvent.RELEASE: BatchState.BETWEEN,
-        BatchEvent.FINISH: BatchState.GIVEN_UP,
+        BatchEvent.LEAVE: BatchState.BETWEEN,
+        BatchEvent.DECIDE: BatchState.GIVEN_UP,
     },
     BatchState.BETWEEN: {
         BatchEvent.QUEUE: BatchState.QUEUED,
-        BatchEvent.FINISH: BatchState.DONE,
+        BatchEvent.DECIDE: BatchState.DECIDED,
         BatchEvent.SPLIT: BatchState.SPLIT,
     },
-    BatchState.GIVEN_UP: {BatchEvent.RELEASE: BatchState.DONE},
-    BatchState.DONE: {},
+    BatchState.GIVEN_UP: {BatchEvent.LEAVE: BatchState.DECIDED},
+    BatchState.DECIDED: {},
     BatchState.SPLIT: {},
 }
 """State × event → state. An event that a state does not list is a bug and raises AssertionError."""
 
-CLOSED: Final = steps_of(TRANSITIONS, BatchEvent.CLOSE)
-DRAINED: Final = steps_of(TRANSITIONS, BatchEvent.DRAIN)
-RELEASED: Final = steps_of(TRANSITIONS, BatchEvent.RELEASE)
-QUEUED: Final = steps_of(TRANSITIONS, BatchEvent.QUEUE)
-FINISHED: Final = steps_of(TRANSITIONS, BatchEvent.FINISH)
-SPLIT: Final = steps_of(TRANSITIONS, BatchEvent.SPLIT)
+AFTER_CLOSE: Final = steps_of(TRANSITIONS, BatchEvent.CLOSE)
+AFTER_DRAIN: Final = steps_of(TRANSITIONS, BatchEvent.DRAIN)
+AFTER_LEAVE: Final = steps_of(TRANSITIONS, BatchEvent.LEAVE)
+AFTER_QUEUE: Final = steps_of(TRANSITIONS, BatchEvent.QUEUE)
+AFTER_DECIDE: Final = steps_of(TRANSITIONS, BatchEvent.DECIDE)
+AFTER_SPLIT: Final = steps_of(TRANSITIONS, BatchEvent.SPLIT)

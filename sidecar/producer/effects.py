@@ -1,6 +1,6 @@
 """Every effect the producer core can ask for. The driver executes them in the order of the list.
 
-Effects are never changed. SendProduce and Completed are not frozen, because a frozen dataclass costs three times as
+Effects are never changed. SendProduce and Decided are not frozen, because a frozen dataclass costs three times as
 much to build and these are built most often.
 """
 
@@ -81,7 +81,7 @@ class Split:
 
     After MESSAGE_TOO_LARGE the pieces keep its sequences, if it had any: publish their descriptors as pending on the
     parent's, switch over, then free the parent's. After INVALID_RECORD they have no sequences: free the parent's
-    descriptor. The failed pieces follow in Completed.
+    descriptor. The failed pieces follow in Decided.
     """
 
     parent: ProducerBatch
@@ -97,7 +97,7 @@ class Renumbered:
 
 
 @dataclass(slots=True)
-class Completed:
+class Decided:
     """Batches whose outcomes were decided since the last poll, in order within a partition. Each batch appears once."""
 
     batches: tuple[ProducerBatch, ...]
@@ -113,5 +113,5 @@ Effect = (
     | AskBroker
     | Split
     | Renumbered
-    | Completed
+    | Decided
 )

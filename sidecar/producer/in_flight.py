@@ -147,7 +147,7 @@ class InFlightRequests:
             return False
         request.ended = True
         for batch in request.batches:
-            batch.release()
+            batch.leave_wire()
         if not requests:
             del self.by_node[request.node_id]
             if not self.by_node:

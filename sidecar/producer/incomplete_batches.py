@@ -76,17 +76,17 @@ class IncompleteBatches:
 
     def sent_to(self, batch: ProducerBatch, broker: int) -> None:
         """Count a drained batch as under way to this broker."""
-        if batch.failed_node != broker:
-            if batch.failed_node is not None:
+        if batch.drained_to != broker:
+            if batch.drained_to is not None:
                 self.back_to_start(batch)
             self.under_way[broker] += 1
-            batch.failed_node = broker
+            batch.drained_to = broker
 
     def back_to_start(self, batch: ProducerBatch) -> None:
         """Note that a batch needs a descriptor again, or none any more, so it is no longer under way to a broker."""
-        if batch.failed_node is not None:
-            self.under_way[batch.failed_node] -= 1
-            batch.failed_node = None
+        if batch.drained_to is not None:
+            self.under_way[batch.drained_to] -= 1
+            batch.drained_to = None
 
     def add_piece(self, piece: ProducerBatch) -> None:
         """Add a piece of a split batch. It keeps the deadline of the whole."""
@@ -108,7 +108,7 @@ class IncompleteBatches:
                     break
                 expired.append(batch)
         pieces = self._pieces
-        while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_settled):
+        while pieces and (pieces[0][0] <= now_ms or pieces[0][2].is_all_decided):
             piece = heappop(pieces)[2]
             if piece in self._by_lifetime[piece.lifetime_ms] and piece not in expired:
                 expired.append(piece)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
-from sidecar.producer.batch_states import CLOSED, DRAINED, QUEUED, BatchEvent
+from sidecar.producer.batch_states import AFTER_CLOSE, AFTER_DRAIN, AFTER_QUEUE, BatchEvent
 from sidecar.producer.lanes import ACKS_ALL, NO_SEQUENCE, SEQUENCE_MASK
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
@@ -147,7 +147,7 @@ class PartitionQueue:
 
         A batch that goes for the first time gets its order.
         """
-        batch.state = DRAINED.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
+        batch.state = AFTER_DRAIN.get(batch.state) or batch.refuse(BatchEvent.DRAIN)
         is_first_time = batch.order == NOT_DRAINED
         waiting = self.express if is_first_time and batch.is_express else self.batches
         if waiting[0] is batch:
@@ -166,7 +166,7 @@ class PartitionQueue:
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back in order (Kafka's ``insertInSequenceOrder``)."""
-        batch.state = QUEUED.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
+        batch.state = AFTER_QUEUE.get(batch.state) or batch.refuse(BatchEvent.QUEUE)
         self._add_load(batch.load)
         self._put_in_order(batch)
 
@@ -209,7 +209,7 @@ class PartitionQueue:
         first = self.batches[0]
         self.passes += 1
         if self.passes == PASSES_MAX:
-            if first.state in CLOSED:
+            if first.state in AFTER_CLOSE:
                 first.close()
             self.last_to_pass = self.express[-1] if self.express else None
 
@@ -253,7 +253,7 @@ class PartitionQueue:
         left = [each for each in waiting if each.order == NOT_DRAINED]
         order = batch.order - sum(each.records.count for each in left)
         for each in left:
-            if each.state in CLOSED:
+            if each.state in AFTER_CLOSE:
                 each.close()
             if each.is_express:
                 self.express.popleft()

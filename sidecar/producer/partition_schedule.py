@@ -242,7 +242,7 @@ class PartitionSchedule:
                 self._backing_off.discard(queue)
             elif batch.retry_at_ms == inf:
                 continue  # it waits for its broker's answer
-            elif leader is not None and batch.failed_node is not None and leader.id != batch.failed_node:
+            elif leader is not None and batch.drained_to is not None and leader.id != batch.drained_to:
                 batch.retry_at_ms = 0.0
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)

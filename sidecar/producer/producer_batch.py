@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from client_stub.contract.wire import Persistence
 from sidecar.common.condition import WaitCause
-from sidecar.producer.batch_states import CLOSED, FINISHED, RELEASED, SPLIT, BatchEvent, BatchState
+from sidecar.producer.batch_states import (
+    AFTER_CLOSE,
+    AFTER_DECIDE,
+    AFTER_LEAVE,
+    AFTER_SPLIT,
+    BatchEvent,
+    BatchState,
+)
 from sidecar.producer.lanes import NO_SEQUENCE, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -18,7 +25,7 @@ NO_DESCRIPTOR = -1
 NOT_DRAINED: Final = 1 << 62
 """The order of a batch that was never in a request: behind all that were."""
 IN_DEQUE: Final = (BatchState.OPEN, BatchState.QUEUED)
-_ENDED = (BatchState.DONE, BatchState.GIVEN_UP)
+_ENDED = (BatchState.DECIDED, BatchState.GIVEN_UP)
 _OPEN = BatchState.OPEN
 _PERSISTED = Persistence.PERSISTED
 _NOT_PERSISTED = Persistence.NOT_PERSISTED
@@ -59,9 +66,9 @@ class ProducerBatch:
         "descriptor",
         "doubt_refuted",
         "doubtful_parent",
+        "drained_to",
         "epoch",
         "expedited",
-        "failed_node",
         "full",
         "goes_alone",
         "in_doubt",
@@ -119,7 +126,7 @@ class ProducerBatch:
         self.attempts = 0
         """Number of attempts that ended and counted, as Kafka's ``ProducerBatch.attempts``."""
         self.retry_at_ms = 0.0
-        self.failed_node: int | None = None
+        self.drained_to: int | None = None
         self.last_error: str | None = None
         self.retry_cause: WaitCause | None = None
         """Why it was sent and is to be sent again; ``last_error`` has the words."""
@@ -196,22 +203,22 @@ class ProducerBatch:
         return self.in_doubt or self.doubtful_parent is not None
 
     @property
-    def is_done(self) -> bool:
+    def is_decided(self) -> bool:
         """Its outcome is decided, even if its request has not ended."""
         return self.state in _ENDED
 
     @property
-    def is_settled(self) -> bool:
+    def is_all_decided(self) -> bool:
         """Done, and so are all batches it was split into."""
         if self.children:
-            return all(child.is_settled for child in self.children)
-        return self.is_done
+            return all(child.is_all_decided for child in self.children)
+        return self.is_decided
 
     def refuse(self, event: BatchEvent) -> NoReturn:
         """Raise AssertionError: the table has no such event in this state, which is a bug."""
         raise AssertionError(f"{self!r} is {self.state.name}, which has no {event.name}")
 
-    def done(
+    def decide(
         self,
         *,
         base_offset: int = -1,
@@ -224,7 +231,7 @@ class ProducerBatch:
         """Decide the outcome of all its records, once. A waiting batch leaves its partition's deque. ``cause``: for
         what it waited until its time was over, a WaitCause or the name of a broker's error.
         """
-        follows = FINISHED.get(self.state) or self.refuse(BatchEvent.FINISH)
+        follows = AFTER_DECIDE.get(self.state) or self.refuse(BatchEvent.DECIDE)
         if self.state in IN_DEQUE:
             self.queue.remove(self)
         self.state = follows
@@ -235,14 +242,14 @@ class ProducerBatch:
         self.text = text
         self.cause = cause
 
-    def release(self) -> None:
+    def leave_wire(self) -> None:
         """Take the batch off the wire: its request has ended, or goes without it."""
-        self.state = RELEASED.get(self.state) or self.refuse(BatchEvent.RELEASE)
+        self.state = AFTER_LEAVE.get(self.state) or self.refuse(BatchEvent.LEAVE)
         self.queue.wire_count -= 1
 
     def close(self) -> None:
         """Close the batch: it takes no more records."""
-        self.state = CLOSED.get(self.state) or self.refuse(BatchEvent.CLOSE)
+        self.state = AFTER_CLOSE.get(self.state) or self.refuse(BatchEvent.CLOSE)
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Set the identity under which the records are sent, at the first drain."""
@@ -263,7 +270,7 @@ class ProducerBatch:
             is_express=self.is_express,
             created_ms=self.created_ms,
             deadline_ms=self.deadline_ms,
-            state=BatchState.DONE,
+            state=BatchState.DECIDED,
         )
         whole.in_doubt = True
         self.doubtful_parent = whole
@@ -283,7 +290,7 @@ class ProducerBatch:
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Split the batch into halves (rule A7), which keep its deadline, attempts and sequences."""
         assert self.records.count > 1, "one record cannot be split"
-        self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
+        self.state = AFTER_SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         halves = self.records.split()
         first = self._piece(halves[0], 0, keep_identity=True)
         second = self._piece(halves[1], halves[0].count, keep_identity=True)
@@ -297,7 +304,7 @@ class ProducerBatch:
 
         Returns (pieces to fail, one per distinct text; the other records in order, or None). No piece has an identity.
         """
-        self.state = SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
+        self.state = AFTER_SPLIT.get(self.state) or self.refuse(BatchEvent.SPLIT)
         indexes_of: dict[str, list[int]] = {}
         for index in sorted(texts):
             indexes_of.setdefault(texts[index], []).append(index)
@@ -346,7 +353,7 @@ class ProducerBatch:
     def where(self) -> str:
         """Where the batch is, as part of an error text for one that expired."""
         if self.state is BatchState.ON_WIRE:
-            return f"sent to broker {self.failed_node} and not answered"
+            return f"sent to broker {self.drained_to} and not answered"
         if self.last_error:
             # What a broker says is a name; what happened to its answer is a sentence.
             is_name = self.retry_cause is not WaitCause.LOST

@@ -24,8 +24,8 @@ from sidecar.producer.broker_drain import BrokerDrain
 from sidecar.producer.broker_latency import BrokerLatency
 from sidecar.producer.effects import (
     CloseLink,
-    Completed,
     Connect,
+    Decided,
     Effect,
     InitProducerId,
     LeaderHints,
@@ -175,9 +175,9 @@ class Sender:
         """
         outcomes = self._outcomes
         effects = outcomes.effects
-        if outcomes.completed:
-            effects.append(Completed(tuple(outcomes.completed)))
-            outcomes.completed = []
+        if outcomes.decided:
+            effects.append(Decided(tuple(outcomes.decided)))
+            outcomes.decided = []
         if outcomes.hints:
             effects.append(LeaderHints(tuple(outcomes.hints)))
             outcomes.hints = []
@@ -198,7 +198,7 @@ class Sender:
         Work that waits for an event (an answer, a link, capacity for a request, metadata) does not count: the driver
         polls after events.
         """
-        if self._wake_now or self._outcomes.effects or self._outcomes.completed or self._outcomes.hints:
+        if self._wake_now or self._outcomes.effects or self._outcomes.decided or self._outcomes.hints:
             return 0.0
         # No min() here: this runs once per turn.
         wakeup_ms = self._relief_ms
@@ -292,9 +292,9 @@ class Sender:
             topics = self._unanswered_topics[request.node_id]
             for batch in request.batches:
                 topics.add(batch.topic)
-                if batch.state is not BatchState.DONE:
-                    batch.done(persistence=Persistence.POSSIBLY_PERSISTED)
-            self._outcomes.settled(request.batches, now_ms)
+                if batch.state is not BatchState.DECIDED:
+                    batch.decide(persistence=Persistence.POSSIBLY_PERSISTED)
+            self._outcomes.collect(request.batches, now_ms)
         # The connection has capacity again, which matters only if something is ready.
         if request.acks == 0 or any(map(any, self._schedule.ready.values())):
             self._wake_now = True
@@ -317,11 +317,11 @@ class Sender:
         by :meth:`on_request_not_sent`.
         """
         request.batches.remove(batch)
-        batch.release()
+        batch.leave_wire()
         batch.in_doubt = True
         self._outcomes.fail(batch, LocalCode.ENCODE_MISMATCH, text, now_ms)
         # Even if it had an outcome before: one batch fewer is in flight.
-        self._outcomes.settled((batch,), now_ms)
+        self._outcomes.collect((batch,), now_ms)
 
     def on_produce_response(
         self, request: ProduceRequest, results: Iterable[PartitionResult], throttle_ms: int, now_ms: float
@@ -363,7 +363,7 @@ class Sender:
                 text = f"Broker {broker_of(request.node_id)} left {batch.topic}-{batch.partition} out of its answer."
                 outcomes.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
             outcomes.delivered(delivered, now_ms)
-            outcomes.settled(request.batches, now_ms)
+            outcomes.collect(request.batches, now_ms)
         self._wake_now = True
 
     def on_disconnect(
@@ -393,7 +393,7 @@ class Sender:
             text = f"{ended}: {reason or 'closed by it'}."
             for batch in request.batches:
                 self._outcomes.error(batch, Code.NETWORK_EXCEPTION, text, now_ms)
-            self._outcomes.settled(request.batches, now_ms)
+            self._outcomes.collect(request.batches, now_ms)
         if node_id != broker_of(node_id):
             self._schedule.narrow(broker_of(node_id))
         if requests or self._outcomes.stale_topics:
@@ -401,12 +401,12 @@ class Sender:
 
     def _take_back(self, request: ProduceRequest, now_ms: float) -> None:
         for batch in request.batches:
-            if not batch.is_done:
+            if not batch.is_decided:
                 if batch.descriptor == NO_DESCRIPTOR:
                     self._incomplete.back_to_start(batch)
                 self._ids.not_judged(batch)
                 self._accumulator.reenqueue(batch, retry_at_ms=0.0, now_ms=now_ms)
-        self._outcomes.settled(request.batches, now_ms)
+        self._outcomes.collect(request.batches, now_ms)
 
     def _time_out_requests(self, now_ms: float) -> None:
         for node_id in self._in_flight.timed_out(now_ms):
@@ -525,7 +525,7 @@ class Sender:
         self._wake_now = True
 
     def force_close(self, now_ms: float) -> None:
-        """Fail every incomplete batch. One more poll returns them as Completed."""
+        """Fail every incomplete batch. One more poll returns them as Decided."""
         self.begin_close(now_ms)
         for batch in self._incomplete.oldest_first():
             text = (
@@ -537,7 +537,7 @@ class Sender:
     @property
     def is_idle(self) -> bool:
         """True if nothing is unsent or in flight, and no decided outcome waits for a poll."""
-        return not (self._incomplete or len(self._in_flight) or self._outcomes.completed)
+        return not (self._incomplete or len(self._in_flight) or self._outcomes.decided)
 
     @property
     def in_flight_count(self) -> int:

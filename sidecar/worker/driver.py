@@ -26,8 +26,8 @@ from sidecar.metadata.snapshot import WHOLE_TOPIC
 from sidecar.producer.effects import (
     AskBroker,
     CloseLink,
-    Completed,
     Connect,
+    Decided,
     Effect,
     InitProducerId,
     LeaderHints,
@@ -59,7 +59,7 @@ UNSENT_RETRY_MS = 20.0
 """Time in ms after which a stub whose socket took nothing is tried again."""
 BACKOFF_STEP_MS = 1.0
 """A backoff gets another timer only if it ends this much earlier: two readings of the same end differ by rounding."""
-UNREPEATED: tuple[type[Effect], ...] = (Completed, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
+UNREPEATED: tuple[type[Effect], ...] = (Decided, Split, Renumbered, InitProducerId, AskBroker, CloseLink)
 """Effects that nothing repeats. The others come again after a timeout, a backoff or the next refresh."""
 
 
@@ -115,7 +115,7 @@ class Driver:
         self._backoff_ends_ms: dict[int, float] = {}
         """Brokers with a timer for the end of their backoff, and when that is (monotonic ms)."""
         self._handlers: dict[type[Effect], Callable[[Any, float], None]] = {
-            Completed: self._settlement.settle,
+            Decided: self._settlement.settle,
             SendProduce: self._produce_port.send,
             Connect: self._connect,
             CloseLink: self._close_link,

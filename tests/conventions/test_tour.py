@@ -202,7 +202,7 @@ def test_the_test_can_fail(text: str) -> None:
         "`Engine.send` (`client_stub/engine/engine.py`)",
         "`Producer.send` (`client_stub/native/_native_submission.pxi`)",
         "`Chain.append` (`sidecar/kernel/chain.pxi`)",
-        "`BatchOutcomes.completed`, `linger.ms`, `kafka-sidecar replay`, `sidecar/worker/`",
+        "`BatchOutcomes.decided`, `linger.ms`, `kafka-sidecar replay`, `sidecar/worker/`",
     ],
 )
 def test_names_that_are_there_are_found(text: str) -> None:

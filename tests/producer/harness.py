@@ -12,7 +12,7 @@ from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.batch_drain import BatchDrain, Budget
 from sidecar.producer.core import Core as ProducerCore
-from sidecar.producer.effects import CloseLink, Completed, Effect, Renumbered, SendProduce, Split
+from sidecar.producer.effects import CloseLink, Decided, Effect, Renumbered, SendProduce, Split
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.partition_schedule import PartitionSchedule
@@ -135,7 +135,7 @@ class Core:
             request_buffers_bytes=request_buffers_bytes,
             records_factory=records_factory,
         )
-        self.completed: list[ProducerBatch] = []
+        self.decided: list[ProducerBatch] = []
         self.effects: list[Effect] = []
         """All effects of the last poll."""
         self._stuck: dict[int, list[ProduceRequest]] = {}
@@ -179,8 +179,8 @@ class Core:
         self.clock.advance(advance_ms)
         self.effects = self.sender.poll(self.snapshot, self.links, self.now_ms)
         for effect in self.effects:
-            if isinstance(effect, Completed):
-                self.completed.extend(effect.batches)
+            if isinstance(effect, Decided):
+                self.decided.extend(effect.batches)
                 for batch in effect.batches:
                     free_descriptor(self.descriptors, batch)
             elif isinstance(effect, Split):

@@ -45,19 +45,19 @@ def _queue(core: Core, batch: ProducerBatch) -> None:
 STEPS: Final[dict[BatchEvent, Callable[[Core, ProducerBatch], object]]] = {
     BatchEvent.CLOSE: _close,
     BatchEvent.DRAIN: _drain,
-    BatchEvent.RELEASE: lambda core, batch: batch.release(),
+    BatchEvent.LEAVE: lambda core, batch: batch.leave_wire(),
     BatchEvent.QUEUE: _queue,
-    BatchEvent.FINISH: lambda core, batch: batch.done(base_offset=1),
+    BatchEvent.DECIDE: lambda core, batch: batch.decide(base_offset=1),
     BatchEvent.SPLIT: lambda core, batch: batch.split(),
 }
 WAYS: Final[dict[BatchState, tuple[BatchEvent, ...]]] = {
     BatchState.OPEN: (),
-    BatchState.QUEUED: (BatchEvent.DRAIN, BatchEvent.RELEASE, BatchEvent.QUEUE),
+    BatchState.QUEUED: (BatchEvent.DRAIN, BatchEvent.LEAVE, BatchEvent.QUEUE),
     BatchState.ON_WIRE: (BatchEvent.DRAIN,),
-    BatchState.BETWEEN: (BatchEvent.DRAIN, BatchEvent.RELEASE),
-    BatchState.GIVEN_UP: (BatchEvent.DRAIN, BatchEvent.FINISH),
-    BatchState.DONE: (BatchEvent.DRAIN, BatchEvent.RELEASE, BatchEvent.FINISH),
-    BatchState.SPLIT: (BatchEvent.DRAIN, BatchEvent.RELEASE, BatchEvent.SPLIT),
+    BatchState.BETWEEN: (BatchEvent.DRAIN, BatchEvent.LEAVE),
+    BatchState.GIVEN_UP: (BatchEvent.DRAIN, BatchEvent.DECIDE),
+    BatchState.DECIDED: (BatchEvent.DRAIN, BatchEvent.LEAVE, BatchEvent.DECIDE),
+    BatchState.SPLIT: (BatchEvent.DRAIN, BatchEvent.LEAVE, BatchEvent.SPLIT),
 }
 
 
@@ -89,7 +89,7 @@ def test_a_batch_takes_the_steps_of_the_table_and_no_other(state: BatchState, ev
 def test_pieces_begin_between_and_a_batch_set_apart_is_split() -> None:
     core = Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)
     (batch,) = core.send("a", "b", "c").batches
-    batch.release()
+    batch.leave_wire()
     ((bad, _),), good = batch.isolate({1: "no key"})
     assert good is not None
     assert [each.state for each in (batch, bad, good)] == ["split", "between", "between"]
@@ -127,7 +127,7 @@ def test_nothing_but_the_table_changes_the_state() -> None:
     assert written == {
         "partition_queue.py: " + step(BatchEvent.QUEUE): 1,
         "producer_batch.py: state": 1,
-        "producer_batch.py: " + step(BatchEvent.RELEASE, of="self"): 1,
+        "producer_batch.py: " + step(BatchEvent.LEAVE, of="self"): 1,
         "producer_batch.py: follows": 1,
         "producer_batch.py: " + step(BatchEvent.CLOSE, "self"): 1,
         "producer_batch.py: " + step(BatchEvent.SPLIT, "self"): 2,

@@ -209,9 +209,9 @@ def test_overtaken_after_a_refusal_it_fails_and_order_is_kept() -> None:
     (again,) = core.poll(200)
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     (third,) = core.poll()
-    assert [(batch.code, *payloads_of([batch])) for batch in core.completed] == [(45, "a"), (0, "b")]
-    assert core.completed[0].persistence == Persistence.NOT_PERSISTED
-    assert "forgot the producer id" in core.completed[0].text
+    assert [(batch.code, *payloads_of([batch])) for batch in core.decided] == [(45, "a"), (0, "b")]
+    assert core.decided[0].persistence == Persistence.NOT_PERSISTED
+    assert "forgot the producer id" in core.decided[0].text
     assert (payloads_of(third.batches), third.batches[0].epoch) == (["c"], 1)
 
 
@@ -223,7 +223,7 @@ def test_overtaken_after_a_lost_answer_it_is_possibly_persisted() -> None:
     again = resent(core, [first])
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    assert [batch.persistence for batch in core.completed] == [
+    assert [batch.persistence for batch in core.decided] == [
         Persistence.POSSIBLY_PERSISTED,
         Persistence.PERSISTED,
     ]
@@ -241,8 +241,8 @@ def test_a_refuted_doubt_returns_when_a_later_batch_is_in_the_log() -> None:
     assert payloads_of(second.batches) == ["b"]
     core.acknowledge(second)
     core.poll()
-    assert [payloads_of([batch]) for batch in core.completed] == [["x"], ["a"], ["b"]]
-    assert [batch.persistence for batch in core.completed] == [
+    assert [payloads_of([batch]) for batch in core.decided] == [["x"], ["a"], ["b"]]
+    assert [batch.persistence for batch in core.decided] == [
         Persistence.NOT_PERSISTED,
         Persistence.POSSIBLY_PERSISTED,
         Persistence.PERSISTED,
@@ -259,7 +259,7 @@ def test_records_left_by_a_refused_batch_do_not_follow_a_later_one() -> None:
     again = resent(core, [second])
     core.acknowledge(again)
     core.poll(400)
-    assert {str(*payloads_of([batch])): batch.persistence for batch in core.completed} == {
+    assert {str(*payloads_of([batch])): batch.persistence for batch in core.decided} == {
         "bad": Persistence.NOT_PERSISTED,
         "good": Persistence.NOT_PERSISTED,
         "later": Persistence.PERSISTED,
@@ -280,7 +280,7 @@ def test_a_gap_with_nothing_missing_proves_nothing_of_old_records() -> None:
     (again,) = core.poll()
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    assert core.completed[-1].persistence == Persistence.POSSIBLY_PERSISTED
+    assert core.decided[-1].persistence == Persistence.POSSIBLY_PERSISTED
     assert core.send("b").batches[0].epoch == 1
 
 
@@ -294,7 +294,7 @@ def test_a_log_that_was_cut_back_lacks_young_records_in_doubt_too() -> None:
     assert (renumbered.batches[0].epoch, renumbered.batches[0].base_sequence) == (1, 0)
     core.acknowledge(renumbered)
     core.poll()
-    assert core.completed[-1].persistence == Persistence.PERSISTED
+    assert core.decided[-1].persistence == Persistence.PERSISTED
 
 
 def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> None:
@@ -307,7 +307,7 @@ def test_an_adopted_batch_is_not_delivered_because_a_later_one_is_there() -> Non
     (second,) = core.poll(400)
     core.acknowledge(second)
     core.poll()
-    assert [batch.persistence for batch in core.completed] == [
+    assert [batch.persistence for batch in core.decided] == [
         Persistence.POSSIBLY_PERSISTED,
         Persistence.PERSISTED,
     ]
@@ -321,7 +321,7 @@ def test_an_adopted_batch_that_is_refused_before_a_later_one_that_is_there_fails
     again = resent(core, requests)
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     (later,) = core.poll()
-    (failed,) = core.completed
+    (failed,) = core.decided
     assert (payloads_of([failed]), failed.persistence) == (["a"], Persistence.POSSIBLY_PERSISTED)
     assert "forgot the producer id" in failed.text
     assert payloads_of(later.batches) == ["b"]
@@ -347,7 +347,7 @@ def test_an_old_batch_in_doubt_waits_for_what_its_broker_says() -> None:
     assert core.of(AskBroker), "and again after each attempt, since time has passed"
     core.sender.give_up(asks.batch, Code.UNKNOWN_PRODUCER_ID, "nobody knows", core.now_ms)
     core.poll()
-    assert core.completed[-1].persistence == Persistence.POSSIBLY_PERSISTED
+    assert core.decided[-1].persistence == Persistence.POSSIBLY_PERSISTED
     assert core.send("b").batches[0].epoch == 1
 
 
@@ -373,5 +373,5 @@ def test_an_old_batch_that_waits_for_an_answer_expires_in_doubt() -> None:
     core.send("a", age_ms=DAYS_MS)
     core.sender.on_disconnect(1, core.now_ms)
     core.poll(2_000)
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert batch.persistence == Persistence.POSSIBLY_PERSISTED

@@ -36,7 +36,7 @@ def test_more_partitions_than_descriptors_are_sent_in_turns() -> None:
         for request in requests:
             core.acknowledge(request)
     assert turns >= 5
-    assert sorted(payloads_of(core.completed)) == sorted(f"a{partition}" for partition in range(40))
+    assert sorted(payloads_of(core.decided)) == sorted(f"a{partition}" for partition in range(40))
     assert core.descriptors.free_count == 8 + DESCRIPTORS_RESERVED
 
 
@@ -141,7 +141,7 @@ def test_a_paused_topic_gives_the_descriptors_back_that_its_retries_have() -> No
     for requests in core.turns():
         for request in requests:
             core.acknowledge(request)
-    assert sorted(payloads_of(core.completed)) == ["a", "b", "c", "d", "x"]
+    assert sorted(payloads_of(core.decided)) == ["a", "b", "c", "d", "x"]
     assert core.descriptors.free_count == 3
     pause(core)
     (resumed,) = core.poll()
@@ -166,7 +166,7 @@ def test_retries_of_a_paused_topic_leave_others_more_than_a_batch_at_a_time(lane
         for request in requests:
             sent.append(payloads_of(request.batches))
             core.acknowledge(request)
-    told = payloads_of(core.completed)
+    told = payloads_of(core.decided)
     assert sorted(told) == sorted([*(f"a{each}" for each in range(8)), *(f"x{each}" for each in range(9))])
     assert max(len(each) for each in sent if str(each[0]).startswith("x")) > 1, sent
 

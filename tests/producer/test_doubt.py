@@ -59,7 +59,7 @@ def test_a_refusal_before_the_duplicate_check_proves_nothing(code: int) -> None:
     errors = ((0, "refused"),) if code in JUDGES_RECORDS else ()
     core.respond(again, answer(0, code, record_errors=errors))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (code, Persistence.POSSIBLY_PERSISTED)
     assert core.of(Split) == core.of(Renumbered) == []
     assert core.send("c").batches[0].epoch == 1, "what follows starts over"
@@ -76,8 +76,8 @@ def test_half_of_a_batch_that_may_be_there_whole_is_in_doubt_too(code: int) -> N
         assert payloads_of(half.batches) == [value]
         core.respond(half, answer(0, code, record_errors=((0, "refused"),)))
     core.poll()
-    assert payloads_of(core.completed) == ["a", "b"]
-    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
+    assert payloads_of(core.decided) == ["a", "b"]
+    assert {batch.persistence for batch in core.decided} == {Persistence.POSSIBLY_PERSISTED}
 
 
 @pytest.mark.parametrize("code", PASSING)
@@ -87,7 +87,7 @@ def test_a_passing_refusal_leaves_the_doubt_for_the_deadline(code: int) -> None:
     core.respond(again, answer(0, code))
     core.links.down.add(1)
     core.poll(2000)
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert batch.persistence == Persistence.POSSIBLY_PERSISTED
 
 
@@ -97,8 +97,8 @@ def test_half_that_never_left_is_in_doubt_as_well() -> None:
     core.respond(again, answer(0, Code.MESSAGE_TOO_LARGE))
     core.links.down.add(1)
     core.poll(2000)
-    assert payloads_of(core.completed) == ["a", "b"]
-    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
+    assert payloads_of(core.decided) == ["a", "b"]
+    assert {batch.persistence for batch in core.decided} == {Persistence.POSSIBLY_PERSISTED}
 
 
 def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
@@ -117,7 +117,7 @@ def test_halves_of_a_batch_in_doubt_are_not_renumbered() -> None:
         assert (half.batches[0].epoch, half.batches[0].base_sequence) == (0, number)
         core.respond(half, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.decided] == [
         ("first", Persistence.POSSIBLY_PERSISTED),
         ("second", Persistence.POSSIBLY_PERSISTED),
         ("x", Persistence.NOT_PERSISTED),
@@ -145,7 +145,7 @@ def test_a_half_in_the_log_shows_that_the_whole_is_not() -> None:
     assert payloads_of(last.batches) == ["c"] and last.batches[0].epoch == 1
     core.acknowledge(last)
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("a", "b", Persistence.PERSISTED),
         ("large", Persistence.POSSIBLY_PERSISTED),
         ("c", Persistence.PERSISTED),
@@ -162,7 +162,7 @@ def test_a_half_that_is_taken_does_not_make_the_others_surely_absent() -> None:
     core.acknowledge(first)
     core.links.down.add(1)
     core.poll(200_000)
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("a", "b", Persistence.PERSISTED),
         ("c", "d", Persistence.POSSIBLY_PERSISTED),
     }
@@ -186,7 +186,7 @@ def test_the_doubt_of_a_half_survives_renumbering_and_single_failures() -> None:
     assert payloads_of(good.batches) == ["c"]
     core.respond(good, answer(0, Code.TOPIC_AUTHORIZATION_FAILED))
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("a", "b", Persistence.PERSISTED),
         ("large", Persistence.POSSIBLY_PERSISTED),
         ("bad", Persistence.POSSIBLY_PERSISTED),
@@ -205,7 +205,7 @@ def test_a_batch_that_its_broker_did_not_have_is_split_without_doubt() -> None:
     (last,) = core.poll(400)
     core.acknowledge(last)
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("large", Persistence.NOT_PERSISTED),
         ("a", Persistence.PERSISTED),
     }
@@ -233,7 +233,7 @@ def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> N
     assert (again.batches[0].epoch, again.batches[0].base_sequence) == (1, 0)
     core.acknowledge(again)
     core.poll()
-    assert {(*payloads_of([batch]), batch.code, batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.code, batch.persistence) for batch in core.decided} == {
         ("refused", Code.TOPIC_AUTHORIZATION_FAILED, Persistence.NOT_PERSISTED),
         ("a", Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Persistence.POSSIBLY_PERSISTED),
         ("b", Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Persistence.POSSIBLY_PERSISTED),
@@ -268,7 +268,7 @@ def test_no_batch_gets_another_number_behind_a_later_one_given_up_in_doubt(
         )
     core.poll()
     is_in_doubt = code == Code.REQUEST_TIMED_OUT
-    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.decided] == [
         ("known", Persistence.PERSISTED),
         ("a", Persistence.POSSIBLY_PERSISTED if is_in_doubt else Persistence.NOT_PERSISTED),
         ("b", Persistence.NOT_PERSISTED),
@@ -290,7 +290,7 @@ def test_a_batch_in_doubt_behind_a_gap_gets_no_other_number_before_one_given_up_
     assert payloads_of(again.batches) == ["a"]
     core.respond(again, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("known", Persistence.PERSISTED),
         ("gap", Persistence.NOT_PERSISTED),
         ("a", Persistence.POSSIBLY_PERSISTED),
@@ -312,7 +312,7 @@ def test_a_refuted_doubt_is_never_reported_as_surely_not_persisted() -> None:
     core.respond(under_another, answer(0, Code.NOT_ENOUGH_REPLICAS))
     core.links.down.add(1)
     core.poll(3_000)
-    assert [(*payloads_of([batch]), batch.persistence) for batch in core.completed] == [
+    assert [(*payloads_of([batch]), batch.persistence) for batch in core.decided] == [
         ("known", Persistence.PERSISTED),
         ("a", Persistence.POSSIBLY_PERSISTED),
     ]
@@ -332,7 +332,7 @@ def test_the_rest_of_a_batch_goes_out_behind_a_later_one_given_up_in_doubt() -> 
     assert [(*payloads_of([batch]), batch.epoch) for batch in rest.batches] == [("good", 1)]
     core.acknowledge(rest)
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("known", Persistence.PERSISTED),
         ("bad", Persistence.NOT_PERSISTED),
         ("c", Persistence.POSSIBLY_PERSISTED),

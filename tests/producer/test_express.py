@@ -204,8 +204,8 @@ def test_express_batches_expire_and_fail_like_others() -> None:
     core.append("a")
     core.poll(1_001.0)
     core.poll()
-    assert sorted(payloads_of(core.completed)) == ["a", "x"]
-    assert {batch.code for batch in core.completed} == {LocalCode.EXPIRED}
+    assert sorted(payloads_of(core.decided)) == ["a", "x"]
+    assert {batch.code for batch in core.decided} == {LocalCode.EXPIRED}
     assert not core.accumulator.batches_of(TOPIC)
 
 
@@ -215,7 +215,7 @@ def test_a_deleted_topic_fails_express_too() -> None:
     core.append("a")
     core.sender.fail_partitions(TOPIC, None, Code.UNKNOWN_TOPIC_OR_PARTITION, "deleted", core.now_ms)
     core.poll()
-    assert sorted(payloads_of(core.completed)) == ["a", "x"]
+    assert sorted(payloads_of(core.decided)) == ["a", "x"]
 
 
 # --- small batches beside a backlog ---------------------------------------------------------------------------------
@@ -416,12 +416,12 @@ def test_each_client_s_records_keep_their_order(in_flight: int, data: st.DataObj
     open_requests = []
 
     def settle() -> None:
-        for batch in core.completed:
+        for batch in core.decided:
             assert batch.code == 0
             for payload in batch.records.payloads:  # type: ignore[attr-defined]
                 if payload in bulk:
                     left_in_bulk[payload[0]] -= 1
-        core.completed.clear()
+        core.decided.clear()
 
     for _ in range(data.draw(st.integers(5, 40))):
         client, partition = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 1))

@@ -87,8 +87,8 @@ def test_lost_answers_are_sent_again_as_they_were_and_in_order(lost: int) -> Non
         core.acknowledge(request, base_offset=n)
     core.poll()
     assert again == before
-    assert [batch.base_offset for batch in core.completed] == list(range(lost))
-    assert all(batch.persistence == Persistence.PERSISTED for batch in core.completed)
+    assert [batch.base_offset for batch in core.decided] == list(range(lost))
+    assert all(batch.persistence == Persistence.PERSISTED for batch in core.decided)
 
 
 def test_no_more_than_five_batches_of_a_partition_are_unsettled() -> None:
@@ -133,7 +133,7 @@ def test_a_failed_first_batch_holds_the_later_ones() -> None:
         assert identity(request.batches[0]) == (PRODUCER_ID, 0, n)
         core.acknowledge(request, base_offset=n)
     core.poll()
-    assert [batch.base_offset for batch in core.completed] == [0, 1, 2, 3]
+    assert [batch.base_offset for batch in core.decided] == [0, 1, 2, 3]
     assert core.ids.epoch_bumps == 0
 
 
@@ -153,7 +153,7 @@ def test_a_retry_is_not_passed_by_later_batches() -> None:
     while not core.sender.is_idle:
         for request in core.poll(200):
             core.acknowledge(request)
-    assert payloads_of(core.completed) == list(range(20))
+    assert payloads_of(core.decided) == list(range(20))
 
 
 def test_answers_out_of_order() -> None:
@@ -162,14 +162,14 @@ def test_answers_out_of_order() -> None:
     first, second = core.send("a"), core.send("b")
     core.acknowledge(second, base_offset=1)
     core.poll()
-    assert core.completed == [], "told behind the first: callbacks of a partition run in order"
+    assert core.decided == [], "told behind the first: callbacks of a partition run in order"
     core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
     (first,) = core.poll(200)
-    assert core.completed == []
+    assert core.decided == []
     core.respond(first, answer(0, Code.DUPLICATE_SEQUENCE_NUMBER))
     core.poll()
-    assert [batch.base_offset for batch in core.completed] == [-1, 1]
-    assert [batch.code for batch in core.completed] == [0, 0]
+    assert [batch.base_offset for batch in core.decided] == [-1, 1]
+    assert [batch.code for batch in core.decided] == [0, 0]
     assert core.ids.epoch_bumps == 0
 
 
@@ -180,10 +180,10 @@ def test_a_parked_batch_completes_when_the_one_before_it_is_given_up() -> None:
     core.acknowledge(second, base_offset=1)
     core.respond(first, answer(0, Code.REQUEST_TIMED_OUT))
     core.poll()
-    assert core.completed == []
+    assert core.decided == []
     core.poll(core.config.delivery_timeout_ms)
     core.poll()
-    assert [(batch.code != 0, batch.base_offset) for batch in core.completed] == [(True, -1), (False, 1)]
+    assert [(batch.code != 0, batch.base_offset) for batch in core.decided] == [(True, -1), (False, 1)]
 
 
 def test_a_real_gap_takes_a_new_epoch_for_its_partition_only() -> None:
@@ -259,7 +259,7 @@ def test_unknown_producer_id_starts_over_when_the_log_start_is_known() -> None:
     assert identity(request.batches[0]) == (PRODUCER_ID, 1, 0)
     core.acknowledge(request, base_offset=1011)
     core.poll()
-    assert core.completed[-1].base_offset == 1011
+    assert core.decided[-1].base_offset == 1011
 
 
 def test_unknown_producer_id_with_unknown_log_start_is_asked_again_as_it_is() -> None:
@@ -282,7 +282,7 @@ def test_unknown_producer_id_for_a_batch_that_may_be_in_the_log_fails_it() -> No
     (request,) = core.poll(200)
     core.respond(request, answer(0, Code.UNKNOWN_PRODUCER_ID, log_start_offset=5))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (Code.UNKNOWN_PRODUCER_ID, Persistence.POSSIBLY_PERSISTED)
     assert identity(core.send("b").batches[0]) == (PRODUCER_ID, 1, 0)
 
@@ -296,14 +296,14 @@ def test_a_final_failure_leaves_no_hole() -> None:
     core.respond(first, answer(0, Code.MESSAGE_TOO_LARGE))
     core.respond(second, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    (failed,) = core.completed
+    (failed,) = core.decided
     assert (failed.code, failed.persistence) == (Code.MESSAGE_TOO_LARGE, Persistence.NOT_PERSISTED)
     (again,) = core.poll(200)
     assert payloads_of(again.batches) == ["b"]
     assert identity(again.batches[0]) == (PRODUCER_ID, 0, 0), "the number that is free, and no new epoch"
     core.acknowledge(again)
     core.poll()
-    assert [batch.code for batch in core.completed] == [10, 0]
+    assert [batch.code for batch in core.decided] == [10, 0]
 
 
 def test_records_that_are_too_large_take_no_epoch_each_time() -> None:
@@ -327,7 +327,7 @@ def test_records_that_are_too_large_take_no_epoch_each_time() -> None:
         core.acknowledge(core.send(f"c{number}"))
     core.poll()
     assert core.ids.identity.epoch == epoch
-    codes = [batch.code for batch in core.completed]
+    codes = [batch.code for batch in core.decided]
     assert codes == [0, Code.MESSAGE_TOO_LARGE, 0, *5 * [Code.MESSAGE_TOO_LARGE, Code.MESSAGE_TOO_LARGE, 0]]
     last = core.send("last")
     assert identity(last.batches[0]) == (PRODUCER_ID, epoch, 6)
@@ -400,7 +400,7 @@ class TestExpiryOfTheFirstInFlight:
         core.acknowledge(first)
         request = core.send("b")
         assert identity(request.batches[0]) == (PRODUCER_ID, 0, 1)
-        assert [batch.code for batch in core.completed] == [LocalCode.EXPIRED], "told once"
+        assert [batch.code for batch in core.decided] == [LocalCode.EXPIRED], "told once"
 
     def test_one_that_never_left_leaves_no_trace(self) -> None:
         core = Core(delivery_timeout_ms=1500)
@@ -442,7 +442,7 @@ def test_force_close_does_not_wait_for_a_producer_id() -> None:
     core.poll()
     core.sender.force_close(core.now_ms)
     core.poll()
-    assert [batch.code for batch in core.completed] == [LocalCode.ABORTED]
+    assert [batch.code for batch in core.decided] == [LocalCode.ABORTED]
     assert core.sender.is_idle
 
 
@@ -450,7 +450,7 @@ def test_invalid_producer_epoch_fails_the_batch_and_later_ones_start_over() -> N
     core = Core()
     core.respond(core.send("a"), answer(0, Code.INVALID_PRODUCER_EPOCH))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (Code.INVALID_PRODUCER_EPOCH, Persistence.NOT_PERSISTED)
     assert identity(core.send("b").batches[0]) == (PRODUCER_ID, 1, 0)
 
@@ -482,7 +482,7 @@ def test_a_refused_producer_id_fails_what_waits_and_recovers_when_granted(
     core.poll()
     core.sender.on_producer_id_error(Code.CLUSTER_AUTHORIZATION_FAILED, core.now_ms)
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (31, Persistence.NOT_PERSISTED)
     assert "IDEMPOTENT_WRITE" in batch.text
     core.append("b")
@@ -508,7 +508,7 @@ def test_a_batch_of_unknown_outcome_is_not_given_up_for_its_number_of_tries() ->
         (request,) = core.poll(2000)
     core.acknowledge(request)
     core.poll()
-    assert [batch.code for batch in core.completed] == [0]
+    assert [batch.code for batch in core.decided] == [0]
 
 
 def test_a_definite_refusal_is_given_up_after_its_retries() -> None:
@@ -518,5 +518,5 @@ def test_a_definite_refusal_is_given_up_after_its_retries() -> None:
     (request,) = core.poll(200)
     core.respond(request, answer(0, Code.NOT_ENOUGH_REPLICAS))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (Code.NOT_ENOUGH_REPLICAS, Persistence.NOT_PERSISTED)

@@ -368,12 +368,12 @@ def test_plain_lane_with_one_request_in_flight_mutes_the_partition() -> None:
     core.move_leaders((2, 2))
     assert core.poll() == []
     assert core.poll(1600) == [], "expired, but its bytes may still be read by the old leader"
-    assert payloads_of(core.completed) == ["a", "b"]
+    assert payloads_of(core.decided) == ["a", "b"]
     core.append("c")
     core.sender.on_disconnect(1, core.now_ms)
     (second,) = core.poll()
     assert payloads_of(second.batches) == ["c"]
-    assert first.batches[0].is_done
+    assert first.batches[0].is_decided
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_recreated_topic_gets_refused_batches_before_the_one_in_doubt(heard: s
         topic.hear_of(NEW)
     topic.give_up_first()
     assert topic.deliver_rest() == [("b", 0), ("c", 0)]
-    assert [(*payloads_of([batch]), batch.code) for batch in topic.core.completed] == [
+    assert [(*payloads_of([batch]), batch.code) for batch in topic.core.decided] == [
         ("known", Code.NONE),
         ("a", Code.TOPIC_AUTHORIZATION_FAILED),
         ("b", Code.NONE),
@@ -155,7 +155,7 @@ def test_an_id_that_comes_and_goes_ends_no_doubt(first_heard: UUID, lost_again: 
     assert again.batches[0].epoch == 0, "as it was, so that the broker recognises it"
     topic.core.acknowledge(again)
     topic.core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in topic.core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in topic.core.decided} == {
         ("known", Persistence.PERSISTED),
         ("a", Persistence.NOT_PERSISTED),
         ("b", Persistence.NOT_PERSISTED),  # overtaken: true of that log
@@ -177,7 +177,7 @@ def test_a_batch_in_doubt_before_one_that_the_old_log_acknowledged_is_delivered_
     assert payloads_of(again.batches) == ["c"]
     core.acknowledge(again)
     core.poll()
-    assert {(*payloads_of([batch]), batch.persistence) for batch in core.completed} == {
+    assert {(*payloads_of([batch]), batch.persistence) for batch in core.decided} == {
         ("known", Persistence.PERSISTED),
         ("c", Persistence.PERSISTED),
         ("d", Persistence.PERSISTED),

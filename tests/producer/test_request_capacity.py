@@ -122,7 +122,7 @@ def test_a_batch_fits_into_a_request_however_large_batch_size_is() -> None:
             sizes += [batch.size_bytes for batch in request.batches]
             core.acknowledge(request)
     assert max(sizes) <= LARGEST
-    assert len(payloads_of(core.completed)) == 50
+    assert len(payloads_of(core.decided)) == 50
 
 
 @pytest.mark.parametrize("record_bytes", [150_000, 300_000])

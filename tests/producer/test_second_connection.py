@@ -141,7 +141,7 @@ def test_the_loss_of_a_second_connection_names_the_brokers_own_id() -> None:
     core.poll()
     core.sender.force_close(core.now_ms)
     core.poll()
-    (last,) = [batch for batch in core.completed if batch.partition == 3]
+    (last,) = [batch for batch in core.decided if batch.partition == 3]
     assert f"sent to broker {FIRST} and not answered" in last.text
 
 

@@ -9,7 +9,7 @@ import pytest
 from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
-from sidecar.producer.effects import CloseLink, Completed, Connect, InitProducerId, NeedMetadata, Split
+from sidecar.producer.effects import CloseLink, Connect, Decided, InitProducerId, NeedMetadata, Split
 from sidecar.producer.lanes import PLAIN_LANE
 
 from .harness import PRODUCER_ID, TOPIC, Core, FakeLinks, answer, payloads_of, plain_core
@@ -18,7 +18,7 @@ from .harness import PRODUCER_ID, TOPIC, Core, FakeLinks, answer, payloads_of, p
 
 
 @pytest.mark.rule("A6")
-def test_a_batch_is_done_exactly_once() -> None:
+def test_a_batch_is_decided_exactly_once() -> None:
     core = Core()
     request = core.send("a", "b")
     core.respond(request, answer(0, base_offset=40, append_time_ms=5), answer(0, Code.CORRUPT_MESSAGE))
@@ -26,11 +26,11 @@ def test_a_batch_is_done_exactly_once() -> None:
     core.sender.on_disconnect(1, core.now_ms)
     core.poll()
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.base_offset, batch.append_time_ms) == (0, 40, 5)
     assert batch.persistence == Persistence.PERSISTED
-    with pytest.raises(AssertionError, match="is DONE, which has no FINISH"):
-        batch.done(base_offset=1)
+    with pytest.raises(AssertionError, match="is DECIDED, which has no DECIDE"):
+        batch.decide(base_offset=1)
     assert batch.base_offset == 40
     assert core.sender.counts.late_answers == 1
 
@@ -46,11 +46,11 @@ def test_records_the_broker_rejects_fail_alone_and_the_rest_is_sent_again(code: 
     core.respond(request, answer(0, code, record_errors=errors, error_message="compacted topic"))
     core.respond(follower, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     (rest,) = core.poll(400)
-    assert {(batch.text, *payloads_of([batch])) for batch in core.completed} == {
+    assert {(batch.text, *payloads_of([batch])) for batch in core.decided} == {
         ("no key", "a", "c"),
         ("compacted topic", "d"),
     }
-    assert {batch.persistence for batch in core.completed} == {Persistence.NOT_PERSISTED}
+    assert {batch.persistence for batch in core.decided} == {Persistence.NOT_PERSISTED}
     assert core.sender.counts.record_errors == 3
     (split,) = core.of(Split)
     assert split.parent is request.batches[0]
@@ -71,7 +71,7 @@ def test_a_single_invalid_record_fails_with_the_brokers_text() -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, Code.INVALID_RECORD, record_errors=((0, "no key"),)))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.text) == (Code.INVALID_RECORD, "no key")
     assert core.of(Split) == []
     assert (core.sender.counts.record_errors, core.sender.counts.batch_errors) == (1, 1)
@@ -86,7 +86,7 @@ def test_one_request_with_two_outcomes() -> None:
     (request,) = core.poll()
     core.respond(request, answer(0, Code.REQUEST_TIMED_OUT), answer(1, base_offset=111))
     core.poll()
-    assert [(batch.partition, batch.base_offset) for batch in core.completed] == [(1, 111)]
+    assert [(batch.partition, batch.base_offset) for batch in core.decided] == [(1, 111)]
     (request,) = core.poll(200)
     assert payloads_of(request.batches) == ["a"]
 
@@ -112,9 +112,9 @@ class TestDeliveryTimeout:
     def expire(self, core: Core) -> tuple[int, int, str]:
         core.clock.advance(1499 - (core.now_ms - 10_000))
         core.poll()
-        assert core.completed == [], "not before its time"
+        assert core.decided == [], "not before its time"
         core.poll(1)
-        (batch,) = core.completed
+        (batch,) = core.decided
         assert "1500 ms" in batch.text
         return batch.code, batch.persistence, batch.text
 
@@ -161,7 +161,7 @@ class TestDeliveryTimeout:
         assert "sent to broker 1 and not answered" in text
         core.acknowledge(request)
         core.poll()
-        assert len(core.completed) == 1, "the late success changes nothing"
+        assert len(core.decided) == 1, "the late success changes nothing"
 
     def test_in_backoff(self) -> None:
         core = Core(delivery_timeout_ms=1500, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
@@ -176,7 +176,7 @@ class TestDeliveryTimeout:
         core.send("a", partition=0)
         core.send("b", partition=1)
         core.poll(1500)
-        assert payloads_of(core.completed) == ["a", "b"]
+        assert payloads_of(core.decided) == ["a", "b"]
 
     def test_an_error_after_the_deadline_is_not_retried(self) -> None:
         core = Core(delivery_timeout_ms=1500)
@@ -185,7 +185,7 @@ class TestDeliveryTimeout:
         core.respond(request, answer(0, Code.NOT_LEADER_OR_FOLLOWER))
         assert core.poll() == []
         assert core.poll(10_000) == []
-        assert [batch.code for batch in core.completed] == [LocalCode.EXPIRED]
+        assert [batch.code for batch in core.decided] == [LocalCode.EXPIRED]
 
 
 @pytest.mark.rule("A8")
@@ -212,10 +212,10 @@ def test_a_request_that_is_not_answered_in_time_closes_the_link_and_is_sent_agai
     assert again.batches[0].base_sequence == 0
     core.acknowledge(request)
     core.poll()
-    assert core.completed == [], "an answer of the closed link counts for nothing"
+    assert core.decided == [], "an answer of the closed link counts for nothing"
     core.acknowledge(again)
     core.poll()
-    assert len(core.completed) == 1
+    assert len(core.decided) == 1
 
 
 @pytest.mark.rule("S5")
@@ -254,7 +254,7 @@ def test_acks_zero_is_done_when_the_bytes_are_taken() -> None:
     request = core.send("a")
     assert request.acks == 0
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.base_offset, batch.persistence) == (0, -1, Persistence.POSSIBLY_PERSISTED)
     assert core.sender.in_flight_count == 0
 
@@ -391,7 +391,7 @@ def test_an_exception_in_a_poll_loses_nothing() -> None:
         core.poll()
     core.links = links
     requests = core.poll()
-    assert payloads_of(core.completed) == ["told"]
+    assert payloads_of(core.decided) == ["told"]
     assert sorted(payloads_of(batch for request in requests for batch in request.batches)) == ["kept", "sent"]
 
 
@@ -407,7 +407,7 @@ def test_an_exception_over_one_answer_leaves_no_other_batch_on_the_wire() -> Non
     assert payloads_of(again.batches) == ["b"]
     core.acknowledge(again)
     core.poll(1500)
-    assert sorted(payloads_of(core.completed)) == ["a", "b"], "the other is ended by its deadline"
+    assert sorted(payloads_of(core.decided)) == ["a", "b"], "the other is ended by its deadline"
     assert core.sender.is_idle
     assert len(core.poll() or [core.send("c", partition=0)]) == 1
 
@@ -418,5 +418,5 @@ def test_completed_batches_of_a_partition_come_in_order() -> None:
     for request in requests:
         core.acknowledge(request)
     core.poll()
-    assert core.of(Completed) == [Completed(tuple(core.completed))]
-    assert payloads_of(core.completed) == [0, 1, 2, 3, 4]
+    assert core.of(Decided) == [Decided(tuple(core.decided))]
+    assert payloads_of(core.decided) == [0, 1, 2, 3, 4]

@@ -35,10 +35,10 @@ def test_forced_close_fails_everything_with_a_clear_error() -> None:
     core.poll()
     core.sender.force_close(core.now_ms)
     core.poll()
-    told = {payloads_of([batch])[0]: batch for batch in core.completed}
+    told = {payloads_of([batch])[0]: batch for batch in core.decided}
     assert told["in flight"].persistence == Persistence.POSSIBLY_PERSISTED
     assert told["queued"].persistence == Persistence.NOT_PERSISTED
-    assert {batch.code for batch in core.completed} == {LocalCode.ABORTED}
+    assert {batch.code for batch in core.decided} == {LocalCode.ABORTED}
     assert "was closed before 1 record(s)" in told["queued"].text
 
 
@@ -49,7 +49,7 @@ def test_a_late_answer_after_a_forced_close_changes_nothing() -> None:
     core.sender.force_close(core.now_ms)
     core.acknowledge(request)
     core.poll()
-    assert [batch.code for batch in core.completed] == [LocalCode.ABORTED]
+    assert [batch.code for batch in core.decided] == [LocalCode.ABORTED]
     assert core.sender.is_idle
 
 
@@ -62,13 +62,13 @@ def test_a_deleted_topics_waiting_batches_fail() -> None:
         TOPIC, None, LocalCode.TOPIC_DELETED, "Topic orders was deleted.", core.now_ms
     )
     core.poll()
-    assert payloads_of(core.completed) == ["a"]
+    assert payloads_of(core.decided) == ["a"]
     core.respond(sent, answer(1, 3))
     core.poll(400)
-    assert payloads_of(core.completed) == ["a", "b"], "what was on the wire is not sent again"
-    assert {each.code for each in core.completed} == {LocalCode.TOPIC_DELETED}
+    assert payloads_of(core.decided) == ["a", "b"], "what was on the wire is not sent again"
+    assert {each.code for each in core.decided} == {LocalCode.TOPIC_DELETED}
     # A leader may say so after it has appended, too.
-    assert [each.persistence for each in core.completed] == [
+    assert [each.persistence for each in core.decided] == [
         Persistence.NOT_PERSISTED,
         Persistence.POSSIBLY_PERSISTED,
     ]
@@ -85,10 +85,10 @@ def test_no_part_of_a_batch_that_was_refused_is_sent_after_its_topic_was_deleted
     errors = ((1, "no key"),) if code == Code.INVALID_RECORD else ()
     core.respond(request, answer(0, code, record_errors=errors))
     assert core.poll() == [] and core.poll(400) == []
-    codes = {name: each.code for each in core.completed for name in payloads_of([each])}
+    codes = {name: each.code for each in core.decided for name in payloads_of([each])}
     bad = {"b": Code.INVALID_RECORD} if errors else {}
     assert codes == dict.fromkeys("abc", LocalCode.TOPIC_DELETED) | bad
-    assert {each.persistence for each in core.completed} == {Persistence.NOT_PERSISTED}
+    assert {each.persistence for each in core.decided} == {Persistence.NOT_PERSISTED}
 
 
 def test_batches_on_the_wire_of_a_deleted_topic_may_be_delivered_or_in_doubt() -> None:
@@ -100,7 +100,7 @@ def test_batches_on_the_wire_of_a_deleted_topic_may_be_delivered_or_in_doubt() -
     core.acknowledge(delivered)
     core.sender.on_disconnect(1, core.now_ms)
     core.poll()
-    (good, bad) = core.completed
+    (good, bad) = core.decided
     assert (good.code, good.persistence) == (0, Persistence.PERSISTED)
     assert list(lost.batches) == [bad]
     assert (bad.code, bad.persistence) == (LocalCode.TOPIC_DELETED, Persistence.POSSIBLY_PERSISTED)

@@ -31,7 +31,7 @@ def test_fatal_errors_fail_the_batch_at_once(code: int) -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, code, error_message="because"))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.text, batch.persistence) == (code, "because", Persistence.NOT_PERSISTED)
 
 
@@ -68,7 +68,7 @@ def test_whatever_refuses_the_first_in_flight_the_others_are_delivered_in_order(
     )
     is_there = code == Code.DUPLICATE_SEQUENCE_NUMBER
     assert log == (["a", "b", "c"] if is_retried else ["b", "c"])
-    assert [batch.code for batch in core.completed] == [0 if is_retried or is_there else code, 0, 0]
+    assert [batch.code for batch in core.decided] == [0 if is_retried or is_there else code, 0, 0]
 
 
 @pytest.mark.rule("S3")
@@ -85,7 +85,7 @@ def test_without_sequences_every_code_is_the_outcome_of_its_batch_alone(code: in
             core.acknowledge(request)
     is_retried = classify(code).retriable
     assert log == (["a"] if is_retried else [])
-    assert {tuple(batch.records.payloads): batch.code for batch in core.completed} == {  # type: ignore[attr-defined]
+    assert {tuple(batch.records.payloads): batch.code for batch in core.decided} == {  # type: ignore[attr-defined]
         ("a",): 0 if is_retried else code,
         ("b",): 0,
     }
@@ -100,7 +100,7 @@ def test_every_refusal_of_a_producer_id_ends_in_time(code: int) -> None:
     core.sender.on_producer_id_error(code, core.now_ms)
     core.poll()
     waits = code in (Code.UNKNOWN_SERVER_ERROR, 9_999) or classify(code).retriable
-    assert [batch.code for batch in core.completed] == ([] if waits else [code])
+    assert [batch.code for batch in core.decided] == ([] if waits else [code])
     core.append("b")
     core.poll(1000)
     assert core.of(InitProducerId) == [InitProducerId()], "it is asked for again"
@@ -139,7 +139,7 @@ def test_a_lost_connection_is_retried_as_often_as_retries_allow() -> None:
     core.poll(200)
     core.sender.on_disconnect(1, core.now_ms)
     assert core.poll(10_000) == []
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.persistence) == (Code.NETWORK_EXCEPTION, Persistence.POSSIBLY_PERSISTED)
 
 
@@ -172,7 +172,7 @@ def test_a_batch_that_cannot_be_encoded_fails_and_the_others_go() -> None:
     core.sender.on_batch_unsendable(request, bad, "count differs", core.now_ms)
     core.acknowledge(request)
     core.poll()
-    outcomes = {batch.partition: (batch.code, batch.persistence) for batch in core.completed}
+    outcomes = {batch.partition: (batch.code, batch.persistence) for batch in core.decided}
     assert outcomes == {
         0: (LocalCode.ENCODE_MISMATCH, Persistence.POSSIBLY_PERSISTED),
         1: (0, Persistence.PERSISTED),

@@ -33,8 +33,8 @@ def test_a_batch_too_large_for_its_topic_is_split_and_both_halves_are_delivered(
     for request in [*requests[1:], *core.poll()]:
         core.acknowledge(request, base_offset=2)
     core.poll()
-    assert [batch.base_offset for batch in core.completed] == [0, 1, 2]
-    assert payloads_of(core.completed) == ["a", "b", "c"]
+    assert [batch.base_offset for batch in core.decided] == [0, 1, 2]
+    assert payloads_of(core.decided) == ["a", "b", "c"]
     assert core.sender.counts.batches_split == 1
     assert core.sender.is_idle
 
@@ -44,7 +44,7 @@ def test_a_single_record_too_large_fails() -> None:
     core = Core()
     core.respond(core.send("a"), answer(0, Code.MESSAGE_TOO_LARGE))
     core.poll()
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert batch.code == Code.MESSAGE_TOO_LARGE
     assert batch.text == (
         f"The record for topic {batch.topic} ({batch.size_bytes:,} bytes with its batch, before compression) is "
@@ -71,7 +71,7 @@ def test_an_expired_batch_is_not_split() -> None:
     core.respond(request, answer(0, Code.MESSAGE_TOO_LARGE))
     assert core.poll() == []
     assert core.of(Split) == []
-    assert [batch.code for batch in core.completed] == [LocalCode.EXPIRED]
+    assert [batch.code for batch in core.decided] == [LocalCode.EXPIRED]
 
 
 @pytest.mark.rule("A8")
@@ -86,9 +86,9 @@ def test_halves_expire_with_their_parents_deadline() -> None:
     core.poll()
     assert core.sender.next_wakeup_ms == request.batches[0].deadline_ms
     core.poll(500)
-    assert payloads_of(core.completed) == ["a", "b"]
+    assert payloads_of(core.decided) == ["a", "b"]
     core.poll(1000)
-    assert payloads_of(core.completed) == ["a", "b", "c"]
+    assert payloads_of(core.decided) == ["a", "b", "c"]
 
 
 @pytest.mark.rule("A7")
@@ -105,6 +105,6 @@ def test_halves_of_a_batch_that_may_be_there_whole_are_not_renumbered() -> None:
     (request,) = core.poll(200)
     core.respond(request, answer(0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER))
     core.poll()
-    assert payloads_of(core.completed) == ["a", "b"]
-    assert {batch.persistence for batch in core.completed} == {Persistence.POSSIBLY_PERSISTED}
+    assert payloads_of(core.decided) == ["a", "b"]
+    assert {batch.persistence for batch in core.decided} == {Persistence.POSSIBLY_PERSISTED}
     assert core.sender.is_idle

@@ -115,7 +115,7 @@ def test_each_topic_has_its_own_deadline_whatever_came_before_it() -> None:
     for advance_ms in (99.0, 1.0, 899.0, 1.0, 8_999.0, 1.0):
         core.poll(advance_ms)
         core.poll()
-        told.append(payloads_of(core.completed))
+        told.append(payloads_of(core.decided))
     assert told == [
         [],
         ["short"],
@@ -124,7 +124,7 @@ def test_each_topic_has_its_own_deadline_whatever_came_before_it() -> None:
         ["short", "other"],
         ["short", "other", "long"],
     ]
-    assert "delivery.timeout.ms=100)" in core.completed[0].text
+    assert "delivery.timeout.ms=100)" in core.decided[0].text
     assert core.sender.is_idle
 
 

@@ -62,7 +62,7 @@ def test_a_batch_whose_time_is_over_says_for_what_it_waited(code: int, cause: st
     request = core.send("a")
     core.respond(request, answer(0, code))
     core.poll(request.batches[0].lifetime_ms + 1)
-    (batch,) = core.completed
+    (batch,) = core.decided
     assert (batch.code, batch.cause) == (LocalCode.EXPIRED, cause)
     assert ("sent again after NOT_ENOUGH_REPLICAS" in batch.text) is (code == Code.NOT_ENOUGH_REPLICAS)
 
@@ -73,6 +73,6 @@ def test_a_batch_that_a_quota_kept_back_says_so() -> None:
     core.respond(core.send("a"), answer(0), throttle_ms=60_000)
     core.append("b")
     core.poll(1_600)
-    batch = core.completed[-1]
+    batch = core.decided[-1]
     assert (batch.code, batch.cause) == (LocalCode.EXPIRED, "throttled")
     assert batch.text.endswith("the batch was not sent, as broker 1 throttles (a quota).")

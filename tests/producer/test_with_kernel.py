@@ -123,10 +123,10 @@ def test_rejected_records_are_set_apart_and_every_entry_is_finished() -> None:
     assert good.records.last_cursor[1] == 4
     core.acknowledge(again)
     core.poll()
-    assert sum(batch.count for batch in core.completed) == 5
+    assert sum(batch.count for batch in core.decided) == 5
     entry = block.entry
     assert entry.remaining == 5
-    for batch in core.completed:
+    for batch in core.decided:
         batch.records.mark_done()
     assert entry.remaining == 0
     assert core.chain.live_entries == 0

@@ -224,7 +224,7 @@ class MortalWorld(SimWorld):
 
     def ask_about(self, queue: PartitionQueue, batches: list[tuple[ProducerBatch, int]], life: int) -> None:
         """As Inquiry does, with the broker's answer at hand."""
-        batches = [each for each in batches if not each[0].is_done]
+        batches = [each for each in batches if not each[0].is_decided]
         batches.sort(key=lambda each: each[0].order)
         if self.life != life or not batches:
             return

@@ -23,8 +23,8 @@ from sidecar.producer.core import Core
 from sidecar.producer.effects import (
     AskBroker,
     CloseLink,
-    Completed,
     Connect,
+    Decided,
     Effect,
     InitProducerId,
     LeaderHints,
@@ -242,7 +242,7 @@ class SimShell:
                     self.published.pop(batch, None)
                     free_descriptor(self.descriptors, batch)
                 self.sender.on_descriptors_changed(batches[0].queue, self.now_ms)
-            case Completed(batches):
+            case Decided(batches):
                 for batch in batches:
                     self.published.pop(batch, None)
                     free_descriptor(self.descriptors, batch)
@@ -253,7 +253,7 @@ class SimShell:
 
     def ask(self, batch: ProducerBatch) -> None:
         """As Inquiry does, with the broker's answer at hand."""
-        if batch.is_done:
+        if batch.is_decided:
             return
         producers = self.cluster.describe_producers(batch.partition, self.now_ms)
         verdict = judge([(batch, 0)], producers, int(self.now_ms))
@@ -279,7 +279,7 @@ class SimShell:
         """A copy of it, or of a batch that it was split into, is to be sent or to arrive."""
         if batch.children:
             return any(self.is_under_way(child) for child in batch.children)
-        return batch.state is not BatchState.DONE
+        return batch.state is not BatchState.DECIDED
 
     def connect(self, node: int) -> None:
         if self.down_until_ms[node] <= self.now_ms:

@@ -130,7 +130,7 @@ class SimWorld(SimShell):
         in_flight = self.sender._in_flight
         requests = [request for each in in_flight.by_node.values() for request in each.values()]
         assert in_flight.next_deadline_ms <= min((r.deadline_ms for r in requests), default=float("inf"))
-        holding = Counter(batch.failed_node for batch in self.accumulator.incomplete.oldest_first())
+        holding = Counter(batch.drained_to for batch in self.accumulator.incomplete.oldest_first())
         assert {node: count for node, count in self.accumulator.incomplete.under_way.items() if count} == {
             node: count for node, count in holding.items() if node is not None
         }

@@ -144,9 +144,9 @@ def test_a_broker_holds_still_until_the_copy_that_follows_its_answer_arrives() -
     assert not world.may_check(), "it waits in its queue"
     drain(world, batch)
     assert not world.may_check(), "it is on its way"
-    batch.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
+    batch.decide(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "it still is, though its time has ended"
-    batch.release()
+    batch.leave_wire()
     assert world.may_check(), "nothing more comes of it"
 
 
@@ -157,16 +157,16 @@ def test_a_broker_holds_still_for_the_halves_of_a_batch_that_it_was_asked_about(
     batch = next(each for each in world.accumulator.incomplete.oldest_first() if each.records.count > 1)
     world.asked[batch] = batch.attempts
     drain(world, batch)
-    batch.release()
+    batch.leave_wire()
     halves = batch.split()
     world.accumulator.replace(batch, halves, world.now_ms)
     for half in halves:
         assert not world.may_check()
         drain(world, half)
-        half.done(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
+        half.decide(code=LocalCode.EXPIRED, persistence=Persistence.POSSIBLY_PERSISTED, text="expired")
     assert not world.may_check(), "both have their outcome and are on their way"
     for half in halves:
-        half.release()
+        half.leave_wire()
     assert world.may_check()
 
 

@@ -21,7 +21,7 @@ from sidecar.common.tickets import attach_ticket
 from sidecar.deadletter.letters import Undelivered
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.config import ProducerConfig
-from sidecar.producer.effects import Completed, Effect, InitProducerId, Renumbered, SendProduce, Split
+from sidecar.producer.effects import Decided, Effect, InitProducerId, Renumbered, SendProduce, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce import PartitionResult
@@ -291,7 +291,7 @@ class SlotHarness:
             if isinstance(effect, InitProducerId):
                 self.broker.next_producer_id += 1
                 self.sender.on_producer_id(self.broker.next_producer_id, 0, self.now_ms)
-            elif isinstance(effect, Completed):
+            elif isinstance(effect, Decided):
                 self.settlement.settle(effect, self.now_ms)
             elif isinstance(effect, Split):
                 split(self.descriptors, effect.parent, effect.pieces)

@@ -8,7 +8,7 @@ import pytest
 
 from client_stub.contract.wire import OutcomeKind, Persistence, unpack_outcomes
 from sidecar.common.errors import Code
-from sidecar.producer.effects import Completed, Renumbered, Split
+from sidecar.producer.effects import Decided, Renumbered, Split
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
@@ -201,7 +201,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     first.settlement._hand_over = lambda completions, now_ms: None  # type: ignore[method-assign]
     settle = first.settlement.settle
 
-    def settle_and_note(effect: Completed, now_ms: float) -> None:
+    def settle_and_note(effect: Decided, now_ms: float) -> None:
         settle(effect, now_ms)
         settled.extend(effect.batches)
 

@@ -15,7 +15,7 @@ from sidecar.deadletter.spool import SpoolWriter
 from sidecar.deadletter.spool_files import spool_files
 from sidecar.kernel import BatchRecords, fail_remaining, index
 from sidecar.producer.batch_states import BatchState
-from sidecar.producer.effects import Completed
+from sidecar.producer.effects import Decided
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
@@ -145,8 +145,8 @@ def test_a_batch_of_two_clients_of_which_one_is_gone(harness: Harness, office: O
     gone, here = harness.client("gone"), harness.client("here")
     harness.counters.add({"records_accepted_total": 5, "records_held": 5})
     batch = harness.batch(harness.accept(gone, 1, 3), harness.accept(here, 1, 2))
-    batch.done(code=29, text="not allowed")
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    batch.decide(code=29, text="not allowed")
+    harness.settlement.settle(Decided((batch,)), 1.0)
     harness.sessions.detach(gone, 0.0, for_good=True)
     harness.acker.abandon(gone)
     office.run()
@@ -165,8 +165,8 @@ def test_deliveries_of_a_gone_client_count_as_complete(harness: Harness, office:
     batch = harness.batch(harness.accept(client, 1, 2))
     harness.sessions.detach(client, 0.0, for_good=True)
     harness.acker.abandon(client)
-    batch.done(base_offset=5)
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    batch.decide(base_offset=5)
+    harness.settlement.settle(Decided((batch,)), 1.0)
     office.run()
     assert ledger(harness) == (2, 2, 0, 0, 0)
     assert office.found() == []

@@ -7,7 +7,7 @@ import pytest
 from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
-from sidecar.producer.effects import Completed
+from sidecar.producer.effects import Decided
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.client_table import ClientRow
 from sidecar.shm.descriptor_states import DescriptorState
@@ -26,8 +26,8 @@ def test_each_client_of_a_delivered_batch_gets_its_own_offsets(harness: Harness)
     first, second = harness.accept(one, 1, 3), harness.accept(two, 1, 2)
     batch = harness.batch(first, second)
     descriptor = batch.descriptor
-    batch.done(base_offset=100, append_time_ms=-1)
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    batch.decide(base_offset=100, append_time_ms=-1)
+    harness.settlement.settle(Decided((batch,)), 1.0)
 
     (to_one,), (to_two,) = told(one.row), told(two.row)
     assert (to_one.kind, to_one.seq, to_one.base_offset, to_one.count) == (OutcomeKind.DELIVERED, 1, 100, 3)
@@ -65,8 +65,8 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(harness: Har
     mine, theirs = harness.accept(deaf, 2, 1), harness.accept(other, 1, 1)
     shared = harness.batch(mine, theirs)
     descriptor = shared.descriptor
-    shared.done(base_offset=7)
-    harness.settlement.settle(Completed((shared,)), 1.0)
+    shared.decide(base_offset=7)
+    harness.settlement.settle(Decided((shared,)), 1.0)
 
     assert [outcome.base_offset for outcome in told(other.row)] == [8]
     assert len(deaf.unwritten) == 1
@@ -91,7 +91,7 @@ def test_batches_that_are_decided_together_reach_each_client_by_one_store(
     for partition in range(4):
         entries = harness.accept(one, partition + 1, 2), harness.accept(two, partition + 1, 1)
         batches.append(harness.batch(*entries, partition=partition))
-        batches[-1].done(base_offset=10 * partition)
+        batches[-1].decide(base_offset=10 * partition)
     stores: list[str] = []
     append = ClientRow.ring_append
 
@@ -100,7 +100,7 @@ def test_batches_that_are_decided_together_reach_each_client_by_one_store(
         return append(row, outcomes)
 
     monkeypatch.setattr(ClientRow, "ring_append", noted)
-    harness.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Decided(tuple(batches)), 1.0)
     assert sorted(stores) == ["one", "two"]
     assert [each.base_offset for each in told(one.row)] == [0, 10, 20, 30]
     assert [each.base_offset for each in told(two.row)] == [2, 12, 22, 32]
@@ -118,7 +118,7 @@ def test_outcomes_of_many_submissions_go_into_the_ring_in_bounded_parts(
 ) -> None:
     client = harness.client()
     batch = harness.batch(*(harness.accept(client, seq, 1) for seq in range(1, submissions + 1)))
-    batch.done(base_offset=0)
+    batch.decide(base_offset=0)
     found: list[int] = []
     append = ClientRow.ring_append
 
@@ -127,7 +127,7 @@ def test_outcomes_of_many_submissions_go_into_the_ring_in_bounded_parts(
         return append(row, outcomes)
 
     monkeypatch.setattr(ClientRow, "ring_append", noted)
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Decided((batch,)), 1.0)
     assert found == stores
     assert [each.base_offset for each in told(client.row)] == list(range(submissions))
     assert list(harness.descriptors) == []
@@ -139,10 +139,10 @@ def test_a_failure_between_deliveries_keeps_its_place(harness: Harness) -> None:
     """All of one partition: their outcomes stand in the ring in the order in which they were decided."""
     client = harness.client()
     batches = [harness.batch(harness.accept(client, seq, 1)) for seq in (1, 2, 3)]
-    batches[0].done(base_offset=5)
-    batches[1].done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
-    batches[2].done(base_offset=6)
-    harness.settlement.settle(Completed(tuple(batches)), 1.0)
+    batches[0].decide(base_offset=5)
+    batches[1].decide(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+    batches[2].decide(base_offset=6)
+    harness.settlement.settle(Decided(tuple(batches)), 1.0)
     assert [(each.seq, each.code) for each in told(client.row)] == [(1, 0), (2, LocalCode.EXPIRED), (3, 0)]
     assert [each.state for each in harness.descriptors] == [DescriptorState.SETTLED], "until its client's ack"
 
@@ -153,9 +153,9 @@ def test_a_ring_with_room_for_some_outcomes_takes_these_and_the_others_after_an_
     fill_ring(harness, client, room=2)
     batches = [harness.batch(harness.accept(client, seq, 1), partition=seq) for seq in (2, 3, 4)]
     for batch in batches:
-        batch.done(base_offset=batch.partition)
+        batch.decide(base_offset=batch.partition)
     last = client.row.next_number - 1
-    harness.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Decided(tuple(batches)), 1.0)
     assert [each.base_offset for each in told(client.row, last + 1)] == [2, 3]
     assert client in harness.outboxes.pending, "it has something to hear"
     assert client.ring_full_since_ms == 1.0
@@ -176,10 +176,10 @@ def test_outcomes_that_wait_for_capacity_are_written_in_order(harness: Harness) 
     for seq in (2, 3, 4, 5):
         batch = harness.batch(harness.accept(client, seq, 1))
         if seq == 4:
-            batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+            batch.decide(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
         else:
-            batch.done(base_offset=seq)
-        harness.settlement.settle(Completed((batch,)), 1.0)
+            batch.decide(base_offset=seq)
+        harness.settlement.settle(Decided((batch,)), 1.0)
     assert told(client.row, last + 1) == []
     assert len(client.unwritten) == 4
     client.row.ring_ack(last)
@@ -193,9 +193,9 @@ def test_a_cut_client_counts_as_complete_and_frees_what_it_held(harness: Harness
     entry = harness.accept(deaf, 1, 1)
     batch = harness.batch(entry)
     descriptor = batch.descriptor
-    batch.done(base_offset=7)
+    batch.decide(base_offset=7)
     deaf.unwritten.append(_Blocked())
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    harness.settlement.settle(Decided((batch,)), 1.0)
     assert told(deaf.row) == []
     harness.acker.abandon(deaf)
     assert not harness.worker.host.work, "nothing for the dead letters"
@@ -226,8 +226,8 @@ def test_an_outcome_for_a_row_given_to_somebody_else_is_not_written(harness: Har
     harness.sessions.reclaim(1.0)
     heir = harness.client("heir")
     assert heir.row.index == gone.row.index
-    batch.done(base_offset=7)
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    batch.decide(base_offset=7)
+    harness.settlement.settle(Decided((batch,)), 1.0)
     assert told(heir.row) == []
     assert entry.remaining == 0
 
@@ -237,8 +237,8 @@ def test_a_batch_that_fails_before_it_was_drained_is_a_fact_by_its_words(harness
     entry = harness.accept(client, 1, 2)
     batch = harness.batch(entry, publish=False)
     assert batch.descriptor == NO_DESCRIPTOR
-    batch.done(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
-    harness.settlement.settle(Completed((batch,)), 1.0)
+    batch.decide(code=LocalCode.EXPIRED, persistence=Persistence.NOT_PERSISTED, text="too late")
+    harness.settlement.settle(Decided((batch,)), 1.0)
     (outcome,) = told(client.row)
     assert (outcome.kind, outcome.code, outcome.text) == (OutcomeKind.FAILED, LocalCode.EXPIRED, "too late")
     assert outcome.persistence == Persistence.NOT_PERSISTED
@@ -285,8 +285,8 @@ def test_pages_go_back_when_all_their_records_are_complete(harness: Harness) -> 
     assert taken > 5
     for entry in entries:
         batch = harness.batch(entry)
-        batch.done(base_offset=0)
-        harness.settlement.settle(Completed((batch,)), 1.0)
+        batch.decide(base_offset=0)
+        harness.settlement.settle(Decided((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
     for chain in harness.rooms.endings.finished_chains:
         harness.pool.give(chain.release_pages())
@@ -301,12 +301,12 @@ def test_the_heartbeat_moves_while_many_batches_are_settled(
     batches = []
     for seq in range(1, 2 * BEAT_BATCHES + 2):
         batches.append(harness.batch(harness.accept(client, seq, 1)))
-        batches[-1].done(base_offset=seq)
+        batches[-1].decide(base_offset=seq)
     settled: list[int] = []
     monkeypatch.setattr(
         harness.settlement._memory,
         "beat",
         lambda: settled.append(harness.counters.get("records_delivered_total")),
     )
-    harness.settlement.settle(Completed(tuple(batches)), 1.0)
+    harness.settlement.settle(Decided(tuple(batches)), 1.0)
     assert settled == [BEAT_BATCHES, 2 * BEAT_BATCHES]

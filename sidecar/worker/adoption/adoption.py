@@ -18,7 +18,7 @@ from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Per
 from sidecar.common.errors import classify
 from sidecar.common.wording import counted
 from sidecar.kernel import StickyPartitioner, index_run
-from sidecar.producer.effects import Completed
+from sidecar.producer.effects import Decided
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.shm.chain_table import EXPRESS
 from sidecar.shm.client_table import ClientTable
@@ -305,7 +305,7 @@ class Adoption:
             whole = batch.records.count == descriptor.count
             if not whole:
                 self._alarm(each)
-            batch.done(
+            batch.decide(
                 base_offset=descriptor.base_offset if whole else -1,
                 append_time_ms=descriptor.append_time_ms,
                 code=descriptor.code,
@@ -335,13 +335,13 @@ class Adoption:
                 self._descriptors.step(DescriptorEvent.FREE, each.descriptor.index)
                 continue
             # The broker would silently drop other content under the same sequences.
-            batch.done(
+            batch.decide(
                 code=int(LocalCode.ENCODE_MISMATCH),
                 persistence=Persistence.POSSIBLY_PERSISTED,
                 text=_LOST_TEXT,
             )
             self._accumulator.withdraw(batch, now_ms)
-            self._settlement.settle(Completed((batch,)), now_ms)
+            self._settlement.settle(Decided((batch,)), now_ms)
         sent.sort(key=lambda each: each[0].order)
         return sent
 

@@ -172,7 +172,7 @@ class Inquiry:
         self._loop.call_later(max(0.0, effect.at_ms - now_ms) / 1000, self._add, effect.batch)
 
     def _add(self, batch: ProducerBatch) -> None:
-        if not batch.is_done:
+        if not batch.is_decided:
             # The time of publication does not matter: the records are too old for a verdict by time.
             self.unanswered.setdefault(batch.queue, []).append((batch, 0))
             self._turns.wake()
@@ -182,7 +182,7 @@ class Inquiry:
         if now_ms < self._retry_at_ms:
             return
         for queue in [
-            q for q, batches in self.unanswered.items() if all(batch.is_done for batch, _ in batches)
+            q for q, batches in self.unanswered.items() if all(batch.is_decided for batch, _ in batches)
         ]:
             del self.unanswered[queue]  # all of its batches have expired
         by_node: dict[int, list[PartitionQueue]] = {}
@@ -270,7 +270,7 @@ class Inquiry:
     def _answered(self, queue: PartitionQueue, producers: Mapping[int, ProducerState] | None) -> None:
         now_ms = self._clock.now_ms()
         self._retry_ms = self._first_retry_ms
-        batches = [each for each in self.unanswered.pop(queue, ()) if not each[0].is_done]
+        batches = [each for each in self.unanswered.pop(queue, ()) if not each[0].is_decided]
         while batches:
             identity = (batches[0][0].producer_id, batches[0][0].epoch)
             same = [each for each in batches if (each[0].producer_id, each[0].epoch) == identity]

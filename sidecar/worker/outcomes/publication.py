@@ -41,7 +41,7 @@ def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> No
     for batch in reversed(parent.queue.batches):
         if batch.order <= parent.order:
             return
-        if batch.failed_node is None and not batch.may_be_in_log:
+        if batch.drained_to is None and not batch.may_be_in_log:
             free_descriptor(descriptors, batch)
 
 

@@ -26,7 +26,7 @@ from sidecar.worker.outcomes.failure_texts import invalid_partition_text, local_
 if TYPE_CHECKING:
     from sidecar.kernel import Entry
     from sidecar.producer.config import ProducerConfig
-    from sidecar.producer.effects import Completed
+    from sidecar.producer.effects import Decided
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.outcomes.dead_letters import DeadLetters
     from sidecar.worker.outcomes.endings import Endings
@@ -77,7 +77,7 @@ class Settlement:
         self.is_login_refused = False
         """True while the brokers refuse the controller's login."""
 
-    def settle(self, effect: Completed, now_ms: float) -> None:
+    def settle(self, effect: Decided, now_ms: float) -> None:
         """Settle batches whose outcomes the core has decided, in order. Adjacent ones with the same outcome are settled
         together.
 
