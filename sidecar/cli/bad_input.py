@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 class BadInput(ValueError):
-    """The text names the file, the place and the fault."""
+    """The text names the file, the row and the fault."""
 
 
 class Refused:
-    """In the place of a value that cannot be sent; ``why`` continues "column x ..."."""
+    """Instead of a value that cannot be sent; ``why`` continues "column x ..."."""
 
     def __init__(self, why: str) -> None:
         self.why = why

@@ -46,7 +46,7 @@ class Failed(SystemExit):
 
 
 def say(sentence: str) -> None:
-    """Print one sentence on stderr: above the bar of work that goes on, into which click.echo() would write."""
+    """Print one sentence on stderr: above the bar of a work that is under way, into which click.echo() would write."""
     print(sentence, file=sys.stderr, flush=True)
 
 

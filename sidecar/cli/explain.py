@@ -129,9 +129,9 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
     lines = []
     if not found["is_answered"]:
         lines.append("The daemon does not answer. This is its last report, and its segment as it is now:")
-    places = Counter((each["topic"], each.get("partition")) for each in found["waiting"])
+    counts = Counter((each["topic"], each.get("partition")) for each in found["waiting"])
     for each in found["waiting"]:
-        lines.append(waiting_line(each, names_worker=places[each["topic"], each.get("partition")] > 1))
+        lines.append(waiting_line(each, names_worker=counts[each["topic"], each.get("partition")] > 1))
     more = found.get("waiting_count", 0) - len(found["waiting"])
     if more > 0:
         lines.append(f"and {more:,} more that have waited less")

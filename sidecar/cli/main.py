@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click's method, but suggests the command that an unknown one stands for."""
+        """As click's method, but suggests the command that is meant by an unknown one."""
         if args and args[0] not in COMMANDS:
             from sidecar.cli.usage_hints import command_hint
 

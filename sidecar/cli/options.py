@@ -17,7 +17,7 @@ LONGEST_TIMEOUT_S: Final = 86_400.0
 class NumberRange(click.FloatRange):
     """A range of numbers that refuses nan, which compares with nothing."""
 
-    name = "number"  # in help and errors, in place of "float range"
+    name = "number"  # in help and errors, instead of "float range"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)

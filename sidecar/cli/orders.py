@@ -34,7 +34,7 @@ def order_message(verb: str, topics: tuple[str, ...] = ()) -> list[Any]:
 def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
     """Send nothing of TOPICS until `resume`: records are accepted, up to their share of the pool, and wait.
 
-    Their time goes on: after delivery.timeout.ms they fail. A pause outlives workers, a takeover and a crash of
+    Their time runs: after delivery.timeout.ms they fail. A pause outlives workers, a takeover and a crash of
     the daemon. A stop (SIGTERM) ends it and delivers all. Batches on their way to a broker are not called back.
 
     \b
@@ -52,7 +52,7 @@ def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
 @run_dir_option
 @click.argument("topics", nargs=-1)
 def resume(run_dir: RunDir, topics: tuple[str, ...]) -> None:
-    """Send TOPICS again; without TOPICS let everything go on that `pause` and `drain` have stopped.
+    """Send TOPICS again; without TOPICS let everything continue that `pause` and `drain` have stopped.
 
     \b
     kafka-sidecar resume orders
@@ -75,7 +75,7 @@ def resume(run_dir: RunDir, topics: tuple[str, ...]) -> None:
 def drain(run_dir: RunDir, timeout_s: float) -> None:
     """Accept no more records, deliver all that are held, and stay: before maintenance, or to move clients away.
 
-    Clients lose nothing: their records wait in their processes, and `send()` waits for room as it does behind a
+    Clients lose nothing: their records wait in their processes, and `send()` waits for room as it does with a
     full pool. `kafka-sidecar resume` lets them continue. Exit 0 once nothing is held, 75 when records are left at
     the end of the time; the daemon stays drained in both cases.
 

@@ -28,8 +28,8 @@ _DAY_S: Final = 86_400
 def parquet_rows(
     stream: IO[bytes], name: str, key: str | None, on_count: Callable[[int], object]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """(row, its place for errors) of each row; ``on_count`` gets the number of rows first. Raises BadInput, which names
-    ``name``, for a file that cannot be read or has two columns of one name.
+    """(row, its position for errors) of each row; ``on_count`` gets the number of rows first. Raises BadInput, which
+    names ``name``, for a file that cannot be read or has two columns of one name.
     """
     number = 0
     try:
@@ -48,9 +48,9 @@ def parquet_rows(
     except BadInput:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        behind = f" after row {number}" if number else ""
+        after = f" after row {number}" if number else ""
         why = " ".join(str(error).split()).rstrip(".")
-        raise BadInput(f"{name}: not a readable Parquet file{behind} ({why}).") from None
+        raise BadInput(f"{name}: not a readable Parquet file{after} ({why}).") from None
 
 
 def _check_nested(kind: Any, column: str, name: str) -> None:
@@ -208,7 +208,7 @@ _KINDS: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], list[Any]]], ..
     (types.is_binary, _plain),
     (types.is_large_binary, _plain),
     (types.is_fixed_size_binary, _plain),
-    # str() would write 0E-10 for a zero of ten places.
+    # str() would write 0E-10 for a zero of ten digits.
     (types.is_decimal, lambda array: _each("{:f}".format, _plain(array))),
     (types.is_timestamp, _timestamps),
     (types.is_date, _dates),

@@ -32,7 +32,7 @@ NO_TEXT: Final = {
     b"Obj\x01": "is Avro: change it to JSON lines first (`avro-tools tojson FILE`)",
     b"ARROW1\0\0": "is Arrow IPC: change it to Parquet first",
 }
-"""First bytes that no text has → what the file is, and what to do. Of two that begin alike the longer stands first."""
+"""First bytes that no text has → what the file is, and what to do. Of two that begin alike the longer is first."""
 _MARK_BYTES: Final = max(map(len, NO_TEXT))
 
 
@@ -55,7 +55,7 @@ def text_of(stream: IO[bytes], name: str) -> IO[bytes]:
 
 def _peeked(stream: IO[bytes], marks: Sequence[bytes]) -> tuple[bytes, IO[bytes]]:
     """(the first bytes, a stream that still begins with them). Of a pipe no byte is waited for once none of ``marks``
-    can stand there.
+    can be there.
     """
     if stream.seekable():
         begin = stream.tell()
@@ -65,7 +65,7 @@ def _peeked(stream: IO[bytes], marks: Sequence[bytes]) -> tuple[bytes, IO[bytes]
     head, read = b"", _reader_of(stream)
     while any(mark.startswith(head[: len(mark)]) and len(head) < len(mark) for mark in marks):
         more = read(CHUNK_BYTES)
-        if not more:  # a terminal would give more behind its end
+        if not more:  # a terminal would give more after its end
             return head, io.BytesIO(head)
         head += more
     return head, io.BufferedReader(_Joined(head, stream), CHUNK_BYTES)
@@ -98,7 +98,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Joined(_Raw):
-    """The bytes that were read already, and those behind them."""
+    """The bytes that were read already, and those after them."""
 
     def __init__(self, head: bytes, stream: IO[bytes]) -> None:
         self._rest = memoryview(head)
@@ -109,14 +109,14 @@ class _Joined(_Raw):
 
 
 class _Gunzipped(_Raw):
-    """The contents of gzip's members, one behind the other. Zeros behind the last one are padding, as gzip has it."""
+    """The contents of gzip's members, one after the other. Zeros after the last one are padding, as gzip has it."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self._read = _reader_of(stream)
         self._name = name
         self._member = _member()
         self._left = b""
-        """What was read behind the end of a member."""
+        """What was read after the end of a member."""
         self._is_between = False
 
     def more(self) -> bytes:

@@ -21,7 +21,7 @@ from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.extras import need_packages
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import json_option, timeout_option
-from sidecar.cli.progress import Look, progress, share_of
+from sidecar.cli.progress import WorkDone, progress, share_of
 from sidecar.cli.record_files import (
     BINARY_FORMS,
     FORMATS,
@@ -86,12 +86,12 @@ class _Outcomes:
     def know_all(self, count: int) -> None:
         self.all = count
 
-    def look(self, share: float | None) -> Look:
+    def work_done(self, share: float | None) -> WorkDone:
         """How far it has come; ``share``: the part of the file that was read."""
         if self.all is not None:
             share = self.sent / max(self.all, 1)
         failed = f", {self.failed:,} failed" if self.failed else ""
-        return Look(f"{self.delivered:,} of {counted(self.sent, 'record')} delivered{failed}", share)
+        return WorkDone(f"{self.delivered:,} of {counted(self.sent, 'record')} delivered{failed}", share)
 
     def _show(self, metadata: RecordMetadata) -> None:
         try:
@@ -161,7 +161,7 @@ def produce(
 
     Each line is a value (lines), or a JSON document that is a value (jsonl), or the file is one value (whole). Each
     row of csv and parquet is sent as a JSON object by column. CSV fields are text; dates and times are ISO 8601,
-    decimals text. A key is the text of its field, as it stands; bytes of Parquet as they are.
+    decimals text. A key is the unchanged text of its field; bytes of Parquet as they are.
 
     Files in gzip are opened. Other compressed files, and values that JSON cannot express (NaN, Infinity, two columns
     of one name), end the command with an error that names the place; earlier records are sent. Exit 0 only when every
@@ -229,7 +229,7 @@ def produce(
         share = (
             share_of(stream) if form != "parquet" else lambda: None
         )  # which is not read from front to back
-        with progress(lambda: outcomes.look(share())):
+        with progress(lambda: outcomes.work_done(share())):
             end = _send(run_dir, topic, records, fields, outcomes, name=name, timeout_s=timeout_s)
     _tell(end, outcomes, topic, time.monotonic() - began, as_json=as_json)
 
@@ -305,7 +305,7 @@ def _check_partition(producer: Producer, topic: str, partition: int) -> None:
     try:
         count = len(producer.partitions_for(topic, timeout=0))
     except SidecarError:
-        return  # the records tell
+        return  # the outcomes of the records say it
     if partition >= count:
         last = f"partitions 0 to {count - 1}" if count > 1 else "partition 0 only"
         fail(f"--partition {partition}: topic {topic} has {last}.", ExitStatus.USAGE)

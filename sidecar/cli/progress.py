@@ -1,6 +1,6 @@
 """What a command that works for long shows meanwhile, on stderr: a bar on a terminal, a line a minute elsewhere.
 
-A thread of its own looks at the counts, so no record costs anything for it, and a call that waits holds it up not.
+A thread reads the counts, so no record costs anything for it, and a call that waits does not hold it up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFRESH_S: Final = 0.2
 LINE_S: Final = 60.0
 
 
-class Look(NamedTuple):
+class WorkDone(NamedTuple):
     """How far the work has come."""
 
     text: str
@@ -31,11 +31,11 @@ class Look(NamedTuple):
 
 
 @contextmanager
-def progress(look: Callable[[], Look]) -> Iterator[None]:
-    """Show what ``look`` returns while the block works. ``look`` is called in a thread."""
+def progress(work_done: Callable[[], WorkDone]) -> Iterator[None]:
+    """Show what ``work_done`` returns while the block works. ``work_done`` is called in a thread."""
     is_over = threading.Event()
     show = _show_bar if _is_screen() else _print_lines
-    thread = threading.Thread(target=show, args=(look, is_over), name="progress", daemon=True)
+    thread = threading.Thread(target=show, args=(work_done, is_over), name="progress", daemon=True)
     thread.start()
     try:
         yield
@@ -67,7 +67,7 @@ def _is_screen() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
 
 
-def _show_bar(look: Callable[[], Look], is_over: threading.Event) -> None:
+def _show_bar(work_done: Callable[[], WorkDone], is_over: threading.Event) -> None:
     if is_over.wait(SHOWN_AFTER_S):
         return
     from rich.console import Console, RenderableType
@@ -92,22 +92,22 @@ def _show_bar(look: Callable[[], Look], is_over: threading.Event) -> None:
         transient=True,
         auto_refresh=False,
         expand=True,
-        # Lines that others write meanwhile stand above the bar; a stdout that a program reads is left alone.
+        # Lines that others write meanwhile appear above the bar; a stdout that a program reads is left alone.
         redirect_stdout=sys.stdout.isatty(),
     ) as shown:
         task = shown.add_task("", total=None)
         while True:
-            now = look()
+            now = work_done()
             total, done = (None, 0.0) if now.share is None else (1.0, now.share)
             shown.update(task, description=now.text, total=total, completed=done, refresh=True)
             if is_over.wait(REFRESH_S):
                 return
 
 
-def _print_lines(look: Callable[[], Look], is_over: threading.Event) -> None:
+def _print_lines(work_done: Callable[[], WorkDone], is_over: threading.Event) -> None:
     began, before = time.monotonic(), None
     while not is_over.wait(LINE_S):
-        now = look()
+        now = work_done()
         if now == before:  # such as a pipe that rests, in a service
             continue
         before = now

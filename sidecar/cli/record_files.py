@@ -1,6 +1,6 @@
 """Reads files of records for ``produce``: lines, jsonl, csv and parquet as a stream of (key, value) pairs.
 
-Nothing is changed or left out: a value that JSON cannot express is refused, and the error names its place.
+Nothing is changed or left out: a value that JSON cannot express is refused, and the error names its row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sidecar.cli.plain_input import CHUNK_BYTES, opened, text_of
 Pair = tuple[bytes | None, bytes]
 FORMATS = ("lines", "jsonl", "csv", "parquet", "whole")
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
-"""Endings behind that of the format. Only gzip is opened, and the first bytes decide, but the others are refused as
+"""Endings after that of the format. Only gzip is opened, and the first bytes decide, but the others are refused as
 what they are.
 """
 BINARY_FORMS = ("text", "base64")
@@ -43,7 +43,7 @@ def read_records(
     - ``lines``: the value is the line without its end; ``delimiter`` replaces the line's end
     - ``jsonl``: the value is the line unchanged
     - ``csv``, ``parquet``: the value is a JSON object by column
-    - ``whole``: the whole file is one record, as it stands
+    - ``whole``: the whole file is one record, unchanged
 
     All but ``whole`` are read from gzip, too, and those of text without a byte order mark.
 
@@ -56,8 +56,8 @@ def read_records(
     elif form == "parquet":
         from sidecar.cli.parquet_rows import parquet_rows
 
-        for row, place in parquet_rows(opened(stream, name), name, key, on_count):
-            yield (None if key is None else _key_of(row, key, place, binary)), _to_json(row, place, binary)
+        for row, where in parquet_rows(opened(stream, name), name, key, on_count):
+            yield (None if key is None else _key_of(row, key, where, binary)), _to_json(row, where, binary)
     else:
         text = text_of(stream, name)
         if form == "jsonl":
@@ -154,24 +154,24 @@ def _jsonl(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
         value = line.strip()
         if not value:
             continue
-        place = f"{name}, line {number}"
+        where = f"{name}, line {number}"
         try:
             found = _decoder.decode(value.decode())
         except ValueError as error:
-            raise BadInput(f"{place}: not JSON ({error}).") from None
+            raise BadInput(f"{where}: not JSON ({error}).") from None
         except RecursionError:
-            raise BadInput(f"{place}: nested too deeply to be read.") from None
+            raise BadInput(f"{where}: nested too deeply to be read.") from None
         if key is None:
             yield None, value
             continue
         if not isinstance(found, dict):
-            raise BadInput(f'{place}: not a JSON object, so it has no field "{key}" for the key.')
+            raise BadInput(f'{where}: not a JSON object, so it has no field "{key}" for the key.')
         if (value.count(quoted) > 1 or b"\\" in value) and _stands_twice(key, value):
-            raise BadInput(f'{place}: has the field "{key}" twice, so its key is not clear.')
+            raise BadInput(f'{where}: has the field "{key}" twice, so its key is not clear.')
         field = found.get(key)
         if isinstance(field, dict | list):
-            found = _with_real_numbers(value, key, place)
-        yield _key_of(found, key, place), value
+            found = _with_real_numbers(value, key, where)
+        yield _key_of(found, key, where), value
 
 
 def _stands_twice(key: str, value: bytes) -> bool:
@@ -181,11 +181,11 @@ def _stands_twice(key: str, value: bytes) -> bool:
     return [name for name, _ in pairs].count(key) > 1
 
 
-def _with_real_numbers(value: bytes, key: str, place: str) -> Any:
+def _with_real_numbers(value: bytes, key: str, where: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:  # of more digits than Python reads
-        raise BadInput(f'{place}: field "{key}": {error}.') from None
+        raise BadInput(f'{where}: field "{key}": {error}.') from None
 
 
 # --- CSV --------------------------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ def _csv(stream: IO[bytes], name: str, key: str | None) -> Iterator[Pair]:
         check_names(columns, name)
         check_key(columns, key, name)
         for row in reader:
-            place = f"{name}, line {reader.line_num}"
+            where = f"{name}, line {reader.line_num}"
             if None in row or None in row.values():
-                raise BadInput(f"{place}: not {len(columns)} fields as the first line names.")
-            yield (None if key is None else _key_of(row, key, place)), _to_json(row, place)
+                raise BadInput(f"{where}: not {len(columns)} fields as the first line names.")
+            yield (None if key is None else _key_of(row, key, where)), _to_json(row, where)
     except csv.Error as error:
         raise BadInput(f"{name}, near line {reader.line_num + 1}: not CSV in UTF-8 ({error}).") from None
 
@@ -226,23 +226,23 @@ def _text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
 # --- JSON out ---------------------------------------------------------------------------------------------
 
 
-def _key_of(row: dict[str, Any], key: str, place: str, binary: str = "text") -> bytes | None:
+def _key_of(row: dict[str, Any], key: str, where: str, binary: str = "text") -> bytes | None:
     if key not in row:
-        raise BadInput(f'{place}: has no field "{key}" for the key.')
+        raise BadInput(f'{where}: has no field "{key}" for the key.')
     value = row[key]
     if value is None or isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        return _to_json(value, place, binary, key)
+        return _to_json(value, where, binary, key)
     try:
         return value.encode()  # without JSON's quotes
     except UnicodeEncodeError:
         raise BadInput(
-            f'{place}: field "{key}" has half a character (a lone surrogate), which no key can have.'
+            f'{where}: field "{key}" has half a character (a lone surrogate), which no key can have.'
         ) from None
 
 
-def _to_json(value: Any, place: str, binary: str = "text", key: str | None = None) -> bytes:
+def _to_json(value: Any, where: str, binary: str = "text", key: str | None = None) -> bytes:
     """``value`` as JSON: a row, or the field ``key`` of one. Raises BadInput, which names the column."""
     plain = _plain if binary == "text" else _plain_base64
     try:
@@ -254,8 +254,8 @@ def _to_json(value: Any, place: str, binary: str = "text", key: str | None = Non
             why = _why_not(content, plain)
             if why is not None:
                 what = "column" if key is None else "the key"
-                raise BadInput(f'{place}: {what} "{column}" {why}.') from None
-        raise BadInput(f"{place}: {error}.") from None
+                raise BadInput(f'{where}: {what} "{column}" {why}.') from None
+        raise BadInput(f"{where}: {error}.") from None
 
 
 def _why_not(content: Any, plain: Callable[[bytes | Refused], str]) -> str | None:

@@ -13,7 +13,7 @@ import click
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import json_option, timeout_option
-from sidecar.cli.progress import Look, progress
+from sidecar.cli.progress import WorkDone, progress
 from sidecar.cli.replay import counts, describe, replay_through, why_not_all
 from sidecar.cli.times import shown_bytes, table
 from sidecar.common.model import ExitStatus
@@ -97,7 +97,7 @@ def recover(
             for note in salvage.notes:
                 click.echo(note, err=True)
             if dry_run:
-                with progress(report.look):
+                with progress(report.work_done):
                     for _ in salvage.undelivered():
                         pass
                 report.say(_counts(file, salvage.found))
@@ -116,7 +116,7 @@ def recover(
                     ExitStatus.USAGE,
                 )
             where = folder or _folder(run_dir)
-            with progress(report.look):
+            with progress(report.work_done):
                 letters, unreadable = write_letters(salvage, where)
             report.say(_counts(file, salvage.found))
             records, damage = salvage.found.records, salvage.found.damage
@@ -158,9 +158,9 @@ class _Report:
         if self._is_quiet:
             print_answer(error)
 
-    def look(self) -> Look:
+    def work_done(self) -> WorkDone:
         found = self.salvage.found if self.salvage else SalvageCounts()
-        return Look(f"{counted(found.records, 'record')} read", None)
+        return WorkDone(f"{counted(found.records, 'record')} read", None)
 
     def fields(self) -> dict[str, Any]:
         found = self.salvage.found if self.salvage else SalvageCounts()
@@ -274,7 +274,7 @@ def _listed(run_dir: RunDir, segments: list[dict[str, Any]]) -> str:
 
 def _candidates(run_dir: RunDir) -> list[Path]:
     """Segments of this run directory: the recorded one, those with the default name, and the renamed ones
-    beside them.
+    next to them.
     """
     usual = run_dir.default_segment_path("*")
     found = set(usual.parent.glob(f"{usual.name}*"))

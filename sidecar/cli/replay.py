@@ -13,7 +13,7 @@ import click
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import json_option, timeout_option
-from sidecar.cli.progress import Look, progress
+from sidecar.cli.progress import WorkDone, progress
 from sidecar.cli.times import Since, shown_bytes, shown_time, table
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted
@@ -101,7 +101,7 @@ def replay(
     try:
         if dry_run:
             with progress(
-                lambda: Look(f"{counted(work.tally.total('found'), 'letter')} read", work.share_read)
+                lambda: WorkDone(f"{counted(work.tally.total('found'), 'letter')} read", work.share_read)
             ):
                 work.count()
         else:
@@ -198,16 +198,16 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
             raise
 
     def hand_over(letters: list[Letter], outcomes: list[str | None]) -> None:
-        for place, letter in enumerate(letters):
+        for index, letter in enumerate(letters):
 
-            def on_delivery(error: Exception | None, _metadata: object, place: int = place) -> None:
+            def on_delivery(error: Exception | None, _metadata: object, index: int = index) -> None:
                 is_unknown = (
                     isinstance(error, DeliveryCancelled) and error.persistence != Persistence.NOT_PERSISTED
                 )
-                outcomes[place] = None if error is None else NO_OUTCOME if is_unknown else str(error)
+                outcomes[index] = None if error is None else NO_OUTCOME if is_unknown else str(error)
 
             try:
-                outcomes[place] = NO_OUTCOME
+                outcomes[index] = NO_OUTCOME
                 producers.of(letter).send(
                     letter.topic,
                     value=letter.value,
@@ -218,19 +218,19 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
                     on_delivery=on_delivery,
                 )
             except (DaemonUnreachable, BufferExhausted):
-                outcomes[place] = NOT_SENT
+                outcomes[index] = NOT_SENT
                 raise
             except (SidecarError, ValueError, TypeError, OverflowError) as error:
-                outcomes[place] = str(error)
+                outcomes[index] = str(error)
 
-    def look() -> Look:
+    def work_done() -> WorkDone:
         tally = work.tally
         failed = f", {tally.total('failed'):,} failed again" if tally.total("failed") else ""
         done = f"{tally.total('delivered'):,} of {counted(tally.total('found'), 'letter')} delivered{failed}"
-        return Look(done, work.share_read)
+        return WorkDone(done, work.share_read)
 
     try:
-        with _stop_between_chunks() as is_asked, progress(look):
+        with _stop_between_chunks() as is_asked, progress(work_done):
             work.run(send, is_asked)
         producers.close()
         if is_asked():

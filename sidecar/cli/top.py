@@ -19,7 +19,7 @@ import click
 
 from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
 from sidecar.cli.options import NumberRange
-from sidecar.cli.top_tables import SORTS, Look, look_of, plain
+from sidecar.cli.top_tables import SORTS, Sample, plain, sample_of
 from sidecar.common.model import ExitStatus
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.shm.segment import Segment, SegmentError
@@ -69,20 +69,20 @@ def top(
     kafka-sidecar top --interval 5 -n 1 | grep ^client
     kafka-sidecar top -n 1 --json | jq .topics
     """
-    look = _looker(run_dir)
+    sample = _sampler(run_dir)
     try:
         if sys.stdout.isatty() and sys.stdin.isatty() and not as_json:
-            _watch(look, interval_s, iterations, sort, rows)
+            _watch(sample, interval_s, iterations, sort, rows)
             return
         for _ in count() if iterations is None else range(iterations):
             time.sleep(interval_s)
-            seen = look()
+            seen = sample()
             print(json.dumps(seen.to_json()) if as_json else plain(seen, sort, rows), flush=True)
     except KeyboardInterrupt:
         return
 
 
-def _looker(run_dir: RunDir) -> Callable[[], Look]:
+def _sampler(run_dir: RunDir) -> Callable[[], Sample]:
     """A function that reads one sample per call, with rates since the previous call."""
     info = daemon_info(run_dir)
     try:
@@ -94,19 +94,21 @@ def _looker(run_dir: RunDir) -> Callable[[], Look]:
     before, since_s = sum_counters(read_counters(segment)), time.monotonic()
     flows.sample(since_s)
 
-    def look() -> Look:
+    def sample() -> Sample:
         nonlocal before, since_s
         if holder_of(run_dir) is None:
             fail(f"The daemon on run dir {run_dir.path} has ended.", ExitStatus.DAEMON_UNREACHABLE)
         now_s, counters = time.monotonic(), sum_counters(read_counters(segment))
-        seen = look_of(daemon_info(run_dir), counters, before, now_s - since_s, flows.sample(now_s))
+        seen = sample_of(daemon_info(run_dir), counters, before, now_s - since_s, flows.sample(now_s))
         before, since_s = counters, now_s
         return seen
 
-    return look
+    return sample
 
 
-def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, sort: str, rows: int) -> None:
+def _watch(
+    sample: Callable[[], Sample], interval_s: float, iterations: int | None, sort: str, rows: int
+) -> None:
     """Show a screen that is redrawn in the terminal, and handle keys."""
     from rich.live import Live
 
@@ -114,13 +116,13 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
 
     is_reversed = False
 
-    def shown(seen: Look) -> RenderableType:
+    def shown(seen: Sample) -> RenderableType:
         return screen(seen, sort, rows, is_reversed=is_reversed, console=live.console)
 
     last_words = io.StringIO()
     try:
         with _keys(), Live(auto_refresh=False, screen=iterations is None) as live:
-            seen: Look | None = None
+            seen: Sample | None = None
             for _ in count() if iterations is None else range(iterations):
                 due_s = time.monotonic() + (interval_s if seen else min(interval_s, 0.3))
                 while (left_s := due_s - time.monotonic()) > 0:
@@ -133,7 +135,7 @@ def _watch(look: Callable[[], Look], interval_s: float, iterations: int | None, 
                     if key and seen is not None:
                         live.update(shown(seen), refresh=True)
                 with contextlib.redirect_stderr(last_words):
-                    seen = look()
+                    seen = sample()
                 live.update(shown(seen), refresh=True)
     finally:
         # Print why it ended after the screen is gone, as everything written to the screen is lost.

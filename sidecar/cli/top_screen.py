@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sidecar.cli.top_tables import Look, Table, head, tables_of, text_of
+from sidecar.cli.top_tables import Sample, Table, head, tables_of, text_of
 from sidecar.common.wording import counted, printable
 
 _ALWAYS: Final = ("records accepted", "records delivered")
@@ -21,22 +21,22 @@ _TEXTS: Final = frozenset({"last error", "text", "last death"})
 _NAMES: Final = frozenset({"topic", "client"})
 """Columns that are cut to a third of the screen: a name may have 249 characters, and numbers must stay whole."""
 _BAD: Final = frozenset({"down", "silent", "unreachable", "refusing", "stopped"})
-_BESIDE: Final = frozenset({"rate", "now"})
-"""Tables of few rows, which stand beside each other at the top and are shown whole."""
+_SIDE_BY_SIDE: Final = frozenset({"rate", "now"})
+"""Tables of few rows, which are next to each other at the top and are shown whole."""
 
 
-def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Console) -> RenderableType:
+def screen(sample: Sample, sort: str, rows: int, *, is_reversed: bool, console: Console) -> RenderableType:
     """The tables without empty columns, and without rates of events that never happened.
 
     They fit the terminal: with fewer rows of each table, then without the last tables. The last line counts the rows
     that are missing.
     """
-    tables = tables_of(look, sort, rows, flips=is_reversed)
+    tables = tables_of(sample, sort, rows, flips=is_reversed)
     missing = sum(map(_length, tables))
 
     def fits(tables: Sequence[Table], rows: int) -> bool:
         return (
-            len(console.render_lines(_group(look, tables, rows, 0, console.width), pad=False))
+            len(console.render_lines(_group(sample, tables, rows, 0, console.width), pad=False))
             <= console.height
         )
 
@@ -47,27 +47,29 @@ def screen(look: Look, sort: str, rows: int, *, is_reversed: bool, console: Cons
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(tables, middle) else (low, middle - 1)
     missing -= sum(min(_length(table), low) for table in tables)
-    return _group(look, tables, low, missing, console.width)
+    return _group(sample, tables, low, missing, console.width)
 
 
 def _length(table: Table) -> int:
-    return 0 if table.word in _BESIDE else len(table.rows)
+    return 0 if table.word in _SIDE_BY_SIDE else len(table.rows)
 
 
-def _group(look: Look, tables: Sequence[Table], rows: int, missing: int, width: int) -> Group:
-    colour = "green" if look.info["state"] == "running" else "red" if look.info["state"] in _BAD else "yellow"
-    state, *more = head(look)
+def _group(sample: Sample, tables: Sequence[Table], rows: int, missing: int, width: int) -> Group:
+    colour = (
+        "green" if sample.info["state"] == "running" else "red" if sample.info["state"] in _BAD else "yellow"
+    )
+    state, *more = head(sample)
     above = [
-        Text.assemble(("kafka-sidecar ", "bold"), printable(str(look.info["run_dir"]))),
+        Text.assemble(("kafka-sidecar ", "bold"), printable(str(sample.info["run_dir"]))),
         Text(state, style=f"bold {colour}"),
         *map(Text, more),
     ]
-    beside = [_table(each, each.rows, width) for each in tables if each.word in _BESIDE]
-    below = [_table(each, each.rows[:rows], width) for each in tables if each.word not in _BESIDE]
+    side_by_side = [_table(each, each.rows, width) for each in tables if each.word in _SIDE_BY_SIDE]
+    below = [_table(each, each.rows[:rows], width) for each in tables if each.word not in _SIDE_BY_SIDE]
     keys = "s sorts, r reverses, q ends"
     if missing:
         keys = f"… {counted(missing, 'more row')}: make the window taller. {keys}"
-    return Group(*above, Columns(beside, padding=(1, 4)), *below, Text(keys, style="dim", no_wrap=True))
+    return Group(*above, Columns(side_by_side, padding=(1, 4)), *below, Text(keys, style="dim", no_wrap=True))
 
 
 def _table(table: Table, rows: Sequence[Sequence[str | int | float]], width: int) -> RichTable:

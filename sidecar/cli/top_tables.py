@@ -36,7 +36,7 @@ Cell = str | int | float
 Row = dict[str, Any]
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """One sample of a daemon. ``rates``: (label, per second, total), ``levels``: (label, present value)."""
 
     info: Mapping[str, Any]
@@ -67,15 +67,15 @@ class Table(NamedTuple):
     rows: list[list[Cell]]
 
 
-def look_of(
+def sample_of(
     info: Mapping[str, Any],
     now: Mapping[str, int],
     before: Mapping[str, int],
     seconds: float,
     flows: Mapping[str, Any],
-) -> Look:
+) -> Sample:
     """Make a sample. ``now`` and ``before`` are counters by name, read ``seconds`` apart; ``flows`` is from
-    ``Flows.look``.
+    ``Flows.sample``.
     """
     waiting: dict[str, list[Row]] = {}
     for hold in info.get("holds", ()):
@@ -84,7 +84,7 @@ def look_of(
         holds = waiting.get(client["client"], [])
         client["waits_for"] = ", ".join(sorted({hold["reason"] for hold in holds}))
         client["held_seconds"] = max((hold["since_seconds"] for hold in holds), default=0.0)
-    return Look(
+    return Sample(
         {**info, "counters": dict(now)},
         [(label, (now[name] - before[name]) / seconds, now[name]) for name, label in RATES],
         [(label, now[name]) for name, label in LEVELS],
@@ -115,15 +115,15 @@ _CLIENT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
 }
 
 
-def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
+def tables_of(sample: Sample, sort: str, rows: int, *, flips: bool) -> list[Table]:
     """The tables that are not empty."""
-    info, now_s = look.info, time.time()
-    topics = _sorted(look.topics, _TOPIC_KEYS, sort, flips=flips)
-    clients = _sorted(look.clients, _CLIENT_KEYS, sort, flips=flips)
+    info, now_s = sample.info, time.time()
+    topics = _sorted(sample.topics, _TOPIC_KEYS, sort, flips=flips)
+    clients = _sorted(sample.clients, _CLIENT_KEYS, sort, flips=flips)
     listed = info.get("brokers")
     made = [
-        Table("rate", "", ("", "per second", "total"), [[*each] for each in look.rates]),
-        Table("now", "", ("", "now"), [[*each] for each in look.levels]),
+        Table("rate", "", ("", "per second", "total"), [[*each] for each in sample.rates]),
+        Table("now", "", ("", "now"), [[*each] for each in sample.levels]),
         Table(
             "broker",
             "Brokers",
@@ -145,7 +145,7 @@ def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
         ),
         Table(
             "topic",
-            f"Topics ({look.counts[0]:,}, by {sort})",
+            f"Topics ({sample.counts[0]:,}, by {sort})",
             ("topic", "bytes/s", "journal bytes", "in the pool", "clients"),
             [
                 [
@@ -160,7 +160,7 @@ def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
         ),
         Table(
             "client",
-            f"Clients ({look.counts[1]:,}, by {sort})",
+            f"Clients ({sample.counts[1]:,}, by {sort})",
             ("client", "pid", "submissions/s", "topics", "waits for", "since"),
             [
                 [
@@ -214,9 +214,9 @@ def tables_of(look: Look, sort: str, rows: int, *, flips: bool) -> list[Table]:
     ]
 
 
-def head(look: Look) -> list[str]:
+def head(sample: Sample) -> list[str]:
     """The first lines: state, advice, the pool, and the oldest record."""
-    info = look.info
+    info = sample.info
     notices = [str(each) for each in info["notices"]]
     lines = [
         f"{info['state']}: {info['sentence'] or ('this needs a look' if notices else 'everything runs')}"
@@ -224,7 +224,7 @@ def head(look: Look) -> list[str]:
     if info["advice"]:
         lines.append(str(info["advice"]))
     lines += notices
-    pool, used = info["pool"], dict(look.levels)["buffer pages in use"]
+    pool, used = info["pool"], dict(sample.levels)["buffer pages in use"]
     lines.append(f"pool: {100 * used // pool['pages']} % of {pool['pages']:,} pages")
     oldest = oldest_held(info)
     if oldest:
@@ -232,12 +232,12 @@ def head(look: Look) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def plain(look: Look, sort: str, rows: int) -> str:
+def plain(sample: Sample, sort: str, rows: int) -> str:
     """Rows without borders; the first word of each names its table. A line with # before that word names the columns.
     An empty line ends the sample.
     """
-    lines = [f"state  {line}" for line in head(look)]
-    for table in tables_of(look, sort, rows, flips=False):
+    lines = [f"state  {line}" for line in head(sample)]
+    for table in tables_of(sample, sort, rows, flips=False):
         names = [f"#{table.word}", *((each or "what").replace(" ", "_") for each in table.columns)]
         cells = [[text_of(cell, "") for cell in (table.word, *row)] for row in table.rows]
         widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]

@@ -1,4 +1,4 @@
-"""Hints behind a wrong command or option: the word of another tool, a misspelt one, a setting given as an option."""
+"""Hints after a wrong command or option: the word of another tool, a misspelt one, a setting given as an option."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def option_hint(error: click.NoSuchOption, words: Sequence[str]) -> str | None:
     if setting is None:
         return None
     given = "VALUE"
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         option, is_joined, value = word.partition("=")
         if option == error.option_name:
-            behind = words[place + 1] if place + 1 < len(words) else "-"
-            given = value if is_joined else given if behind.startswith("-") else behind
+            following = words[index + 1] if index + 1 < len(words) else "-"
+            given = value if is_joined else given if following.startswith("-") else following
     takes_settings = error.ctx is not None and any(
         each.name == "overrides" for each in error.ctx.command.params
     )
@@ -56,7 +56,7 @@ def option_hint(error: click.NoSuchOption, words: Sequence[str]) -> str | None:
 
 
 def _setting(option: str) -> str | None:
-    """The setting that an option's name stands for."""
+    """The setting that an option's name means."""
     from sidecar.config.hints import OTHER_NAMES
     from sidecar.config.settings import BY_NAME
 

@@ -26,36 +26,36 @@ def client_rules(clients: Mapping[str, Mapping[str, Value]]) -> tuple[dict[str, 
     rules: dict[str, ClientRule] = {}
     faults: list[str] = []
     for name, keys in clients.items():
-        place = f'clients."{name}"'
+        table = f'clients."{name}"'
         rules[name] = ClientRule(
             name,
-            tokens=_tokens(place, keys, faults),
-            uids=_ids(f"{place}.uids", keys.get("uids"), "user", _uid_of, faults),
-            gids=_ids(f"{place}.gids", keys.get("gids"), "group", _gid_of, faults),
-            keys=_public_keys(f"{place}.curve.public.keys", keys.get("curve.public.keys"), faults),
-            allow=_globs(f"{place}.topics.allow", keys.get("topics.allow"), faults),
-            deny=_globs(f"{place}.topics.deny", keys.get("topics.deny"), faults) or (),
+            tokens=_tokens(table, keys, faults),
+            uids=_ids(f"{table}.uids", keys.get("uids"), "user", _uid_of, faults),
+            gids=_ids(f"{table}.gids", keys.get("gids"), "group", _gid_of, faults),
+            keys=_public_keys(f"{table}.curve.public.keys", keys.get("curve.public.keys"), faults),
+            allow=_globs(f"{table}.topics.allow", keys.get("topics.allow"), faults),
+            deny=_globs(f"{table}.topics.deny", keys.get("topics.deny"), faults) or (),
             records_per_second=_number(keys.get("records.per.second")),
             bytes_per_second=_number(keys.get("bytes.per.second")),
             discards=keys.get("over.limit") == "discard",
         )
         if "over.limit" in keys and not {"records.per.second", "bytes.per.second"} & keys.keys():
-            faults.append(f"{place}.over.limit needs a rate: set records.per.second or bytes.per.second.")
+            faults.append(f"{table}.over.limit needs a rate: set records.per.second or bytes.per.second.")
     return rules, faults
 
 
-def _tokens(place: str, keys: Mapping[str, Value], faults: list[str]) -> tuple[bytes, ...]:
+def _tokens(table: str, keys: Mapping[str, Value], faults: list[str]) -> tuple[bytes, ...]:
     token, path = keys.get("token"), keys.get("token.file")
     if token is not None and path is not None:
-        faults.append(f"{place}.token and {place}.token.file are both set: keep one of them.")
+        faults.append(f"{table}.token and {table}.token.file are both set: keep one of them.")
         return ()
     if token is not None:
         if not token:
-            faults.append(f'{place}.token = "": give a secret, or leave it out.')
+            faults.append(f'{table}.token = "": give a secret, or leave it out.')
         return (digest_of(str(token)),)
     if path is None:
         return ()
-    name = f"{place}.token.file"
+    name = f"{table}.token.file"
     try:
         text = read_setting_file(name, str(path), SECRET_FILE_BYTES_MAX).decode()
     except SecretError as error:

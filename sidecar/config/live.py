@@ -110,9 +110,9 @@ def _first_unlike(
     must be the same as before, in the same order.
     """
     before, after = _settled(old), _settled(new)
-    for place in range(max(len(before), len(after))):
-        one = before[place] if place < len(before) else None
-        other = after[place] if place < len(after) else None
+    for index in range(max(len(before), len(after))):
+        one = before[index] if index < len(before) else None
+        other = after[index] if index < len(after) else None
         if one != other:
             found = other or one
             assert found is not None

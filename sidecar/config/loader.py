@@ -134,7 +134,7 @@ class _Gathered:
         if instead is not None:
             self.faults.append(f'Unknown setting "{name}" ({source}): {instead}.')
             return
-        # A table in place of a secret: the names of its keys may be the secret.
+        # A table instead of a secret: the names of its keys may be the secret.
         secret = next((row.name for row in SETTINGS if row.secret and name.startswith(f"{row.name}.")), None)
         if secret is not None:
             self.faults.append(f"{secret} ({source}): must be text, not a table.")
@@ -254,10 +254,10 @@ def _read_file(path: Path) -> dict[str, object]:
     for table, keys_of_table in document.items():
         if not isinstance(keys_of_table, dict):
             guess = BY_NAME.get(table)
-            place = (
+            hint = (
                 f"put it under [{guess.table}]" if guess else "settings belong into tables, such as [kafka]"
             )
-            raise ConfigError([f'"{table}" ({path}) is outside of any table: {place}.'])
+            raise ConfigError([f'"{table}" ({path}) is outside of any table: {hint}.'])
         if table not in ("kafka", *OWN_TABLES, *_NAMED_TABLES):
             known = ("kafka", *OWN_TABLES, *_NAMED_TABLES)
             # A line such as linger.ms = 5 above all tables is a table to TOML.

@@ -1,4 +1,4 @@
-"""Packages that the daemon and the command line need beside the stub's. This file imports only the standard library."""
+"""Packages that daemon and command line need besides the stub's. This file imports only the standard library."""
 
 from __future__ import annotations
 

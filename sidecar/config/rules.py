@@ -30,7 +30,7 @@ POOL_PAGES_MIN = 64
 def conclude(config: SidecarConfig) -> SidecarConfig:
     """Fill in values that follow from other settings, and check the relations.
 
-    ``config.sources`` tells which values the user has set; as in Kafka, defaults give way to them. Raises ConfigError,
+    ``config.sources`` says which values the user has set; as in Kafka, defaults give way to them. Raises ConfigError,
     which lists every conflict.
     """
     values = dict(config.values)
@@ -118,10 +118,10 @@ def unix_path(listen: str) -> str | None:
 
 def tcp_address(listen: str, offset: int = 0) -> tuple[str, int] | None:
     """(host, port + ``offset``) of ``tcp://host:port``; None for any other text, or beyond the last port."""
-    place = parse_address(listen.removeprefix(TCP_PREFIX)) if listen.startswith(TCP_PREFIX) else None
-    if place is None or not place[1] or place[1] + offset > 65_535:
+    address = parse_address(listen.removeprefix(TCP_PREFIX)) if listen.startswith(TCP_PREFIX) else None
+    if address is None or not address[1] or address[1] + offset > 65_535:
         return None
-    return place[0], place[1] + offset
+    return address[0], address[1] + offset
 
 
 def _check_listen(values: dict[str, Value], faults: list[str]) -> None:

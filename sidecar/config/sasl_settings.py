@@ -77,7 +77,7 @@ SASL_SETTINGS: Final[tuple[Setting, ...]] = (
     _path(
         "https.ca.location", "CA certificates of the token endpoint, a PEM file. Unset: those of this system."
     ),
-    *_secret("sasl.oauthbearer.token", "A token, in place of an endpoint."),
+    *_secret("sasl.oauthbearer.token", "A token, instead of an endpoint."),
     _text(
         "sasl.oauthbearer.config",
         "token=TOKEN: the same by librdkafka's name. With a provider: text that it gets.",

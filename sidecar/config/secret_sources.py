@@ -67,26 +67,26 @@ def read_setting_file(setting: str, path: str, bytes_max: int) -> bytes:
 
     Raises SecretError for a file that is missing, unreadable, empty, not regular, or over ``bytes_max``.
     """
-    place = f'{setting} = "{path}"'
+    source = f'{setting} = "{path}"'
     if "\0" in path:
         raise SecretError(f"{setting}: a path has no null characters.")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise SecretError(f"{place}: this is not a regular file.")
+                raise SecretError(f"{source}: this is not a regular file.")
             with os.fdopen(fd, "rb", closefd=False) as file:
                 data = file.read(bytes_max + 1)
         finally:
             os.close(fd)
     except FileNotFoundError:
-        raise SecretError(f"{place}: there is no such file.") from None
+        raise SecretError(f"{source}: there is no such file.") from None
     except OSError as error:
-        raise SecretError(f"{place}: the file cannot be read ({error.strerror}).") from None
+        raise SecretError(f"{source}: the file cannot be read ({error.strerror}).") from None
     if not data:
-        raise SecretError(f"{place}: the file is empty.")
+        raise SecretError(f"{source}: the file is empty.")
     if len(data) > bytes_max:
-        raise SecretError(f"{place}: the file has over {bytes_max >> 10} KiB.")
+        raise SecretError(f"{source}: the file has over {bytes_max >> 10} KiB.")
     return data
 
 

@@ -41,7 +41,7 @@ class Setting:
     secret: bool = False
     """Never shown, neither by `config show` nor in an error text. The setting ``NAME.file`` may name a file with it."""
     is_path: bool = False
-    """``${VARIABLE}`` stands for an environment variable (:mod:`sidecar.config.secret_sources`)."""
+    """``${VARIABLE}`` means an environment variable (:mod:`sidecar.config.secret_sources`)."""
 
     @property
     def table(self) -> str:

@@ -144,7 +144,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "partitioner.ignore.keys",
         ValueKind.BOOLEAN,
         False,
-        "murmur2 places records with a key as if they had none.",
+        "murmur2 partitions records with a key as if they had none.",
     ),
     Setting(
         "partitioner.adaptive.partitioning.enable",

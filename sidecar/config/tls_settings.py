@@ -39,7 +39,7 @@ TLS_SETTINGS: Final[tuple[Setting, ...]] = (
         "names. "
         'Unset or "probe": those of this system.',
     ),
-    _pem("ssl.ca.pem", "The same, as PEM text in place of a file."),
+    _pem("ssl.ca.pem", "The same, as PEM text instead of a file."),
     _path("ssl.truststore.location", "The same by the Java client's name: a file of PEM or PKCS12."),
     choice(
         "ssl.truststore.type",
@@ -66,9 +66,9 @@ TLS_SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     # Our identity, for brokers that want a certificate
     _path("ssl.certificate.location", "Our certificate in PEM, followed by the chain to its CA."),
-    _pem("ssl.certificate.pem", "The same, as PEM text in place of a file."),
+    _pem("ssl.certificate.pem", "The same, as PEM text instead of a file."),
     _path("ssl.key.location", "The private key of our certificate, in PEM."),
-    _pem("ssl.key.pem", "The same, as PEM text in place of a file.", secret=True),
+    _pem("ssl.key.pem", "The same, as PEM text instead of a file.", secret=True),
     *_secret("ssl.key.password", "Password of the private key, where it is encrypted."),
     _path(
         "ssl.keystore.location",

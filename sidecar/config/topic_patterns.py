@@ -49,8 +49,8 @@ def covered(patterns: Sequence[str]) -> list[tuple[str, str]]:
     after ``*``.
     """
     found: list[tuple[str, str]] = []
-    for place, pattern in enumerate(patterns):
-        for earlier in patterns[:place]:
+    for index, pattern in enumerate(patterns):
+        for earlier in patterns[:index]:
             if fnmatchcase(pattern, earlier) if not is_glob(pattern) else set(earlier) == {"*"}:
                 found.append((pattern, earlier))
                 break

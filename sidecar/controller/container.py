@@ -38,7 +38,7 @@ def is_in_container(mounts: list[Mount], environment: Mapping[str, str]) -> bool
     )
 
 
-def goes_with_container(mount: Mount, environment: Mapping[str, str], *, is_host_ipc: bool) -> str:
+def ends_with_container(mount: Mount, environment: Mapping[str, str], *, is_host_ipc: bool) -> str:
     """The place of a pool on ``mount`` as a phrase, if it is lost with its container; empty if it survives.
 
     Lost are the container's root, a /dev/shm that the engine made, a tmpfs of the container, and a volume without a
@@ -71,7 +71,7 @@ def pool_warning(pool_path: str) -> str:
         return ""
     path = Path(pool_path or "/dev/shm/pool")
     is_host_ipc = Path("/proc/self/ns/ipc").stat().st_ino == _INITIAL_IPC
-    where = goes_with_container(mount_of(path, mounts), os.environ, is_host_ipc=is_host_ipc)
+    where = ends_with_container(mount_of(path, mounts), os.environ, is_host_ipc=is_host_ipc)
     if not where:
         return ""
     return (

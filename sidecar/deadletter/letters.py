@@ -41,7 +41,7 @@ Header = tuple[str, bytes | None]
 
 
 class Undelivered(NamedTuple):
-    """Records of one submission that share a fate."""
+    """Records of one submission that share an outcome."""
 
     name: bytes
     """Name of the submission; with the index it is the record's identity."""

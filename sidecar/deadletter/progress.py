@@ -1,4 +1,4 @@
-"""Progress of a replay: names of delivered letters, in a file beside each spool file.
+"""Progress of a replay: names of delivered letters, in a file next to each spool file.
 
 A name, with a digest of the content sent, is written before its letter is removed, and is kept for a day. So a letter
 that a crash wrote twice is not sent again, and an interrupted replay continues where it stopped.
@@ -39,11 +39,11 @@ class Progress:
         give_to_owner_of(self.path.parent, self._fd)
 
     def begin(self, records: int) -> None:
-        """Note that ``records`` letters are about to be sent. Until :meth:`end` their fate is unknown."""
+        """Note that ``records`` letters are about to be sent. Until :meth:`end` their outcome is unknown."""
         self._write(f"{_BEGIN}{records}\n")
 
     def end(self, delivered: list[Delivered], *, in_doubt: int = 0) -> None:
-        """Note the delivered letters. ``in_doubt``: number of letters whose fate will stay unknown."""
+        """Note the delivered letters. ``in_doubt``: number of letters whose outcome will stay unknown."""
         still = f"{_BEGIN}{in_doubt}\n" if in_doubt else ""
         self._write("".join(map(_line, delivered)) + f"{_END}\n{still}")
 

@@ -113,7 +113,7 @@ class Salvage:
         return f"recovered-{self.segment.instance_id[:4].hex()}-{made_ms}"
 
     def undelivered(self) -> Iterator[Undelivered]:
-        """Yield every record that has not ended, by submission and fate, oldest first in each chain. Counts into
+        """Yield every record that has not ended, by submission and outcome, oldest first in each chain. Counts into
         ``found``.
         """
         self.found = SalvageCounts()
@@ -155,13 +155,13 @@ class Salvage:
         slot: int,
         clients: dict[tuple[int, int], ClientRow],
     ) -> Iterator[Undelivered]:
-        fates: dict[tuple[int | None, int, int, str], list[int]] = {}
+        outcomes: dict[tuple[int | None, int, int, str], list[int]] = {}
         near = [d for d in descriptors if d.first_cursor[0] <= entry.ordinal <= d.last_cursor[0]]
         for index, word in enumerate(entry_words(chain, entry)):
-            fate = _fate(word, (entry.ordinal, index), near)
-            if fate is not None:
-                fates.setdefault(fate, []).append(index)
-        if not fates:
+            outcome = _outcome(word, (entry.ordinal, index), near)
+            if outcome is not None:
+                outcomes.setdefault(outcome, []).append(index)
+        if not outcomes:
             return
         try:
             payload = entry_payload(chain, entry)
@@ -170,7 +170,7 @@ class Salvage:
             return
         row = clients.get((entry.client_row, entry.client_generation))
         self.found.topics.add(topic)
-        for (partition, code, persistence, text), indexes in fates.items():
+        for (partition, code, persistence, text), indexes in outcomes.items():
             if code == NOT_SENT_CODE:
                 self.found.undelivered += len(indexes)
             else:
@@ -209,7 +209,7 @@ class Salvage:
             return []
 
 
-def _fate(
+def _outcome(
     word: int, cursor: tuple[int, int], near: list[Descriptor]
 ) -> tuple[int | None, int, int, str] | None:
     """(partition, code, persistence, text) of a record that has not ended; None for one that has."""
@@ -230,7 +230,7 @@ def _fate(
 
 
 def forget_log(path: Path) -> None:
-    """Remove the log of accepted records beside a segment: otherwise the next daemon would read it."""
+    """Remove the log of accepted records next to a segment: otherwise the next daemon would read it."""
     folder = accept_log_folder(str(path))
     if folder.is_dir():
         Folder(folder).remove_all()
@@ -277,9 +277,9 @@ def _read(path: Path, fd: int, clients_max: int | None) -> tuple[Segment, list[s
         whole = Segment.attach(fd)
     except SegmentError as error:
         return _guess(fd, size, head, clients_max, str(error))
-    places, instance = whole.layout, whole.instance_id
+    geometry, instance = whole.layout, whole.instance_id
     whole.close()
-    return Segment(os.dup(fd), _copy(fd, size), places, instance, writable=True), []
+    return Segment(os.dup(fd), _copy(fd, size), geometry, instance, writable=True), []
 
 
 def _copy(fd: int, size: int) -> mmap.mmap:
@@ -308,9 +308,9 @@ def _guess(fd: int, size: int, head: bytes, clients_max: int | None, why: str) -
     """Guess the layout of a file with a damaged header: the one in which most entries can be read."""
     best: Segment | None = None
     best_entries = 0
-    for places in _candidates(size, head, clients_max):
-        segment = Segment(os.dup(fd), _copy(fd, size), places, _instance(head), writable=True)
-        _mend(segment, places)
+    for geometry in _candidates(size, head, clients_max):
+        segment = Segment(os.dup(fd), _copy(fd, size), geometry, _instance(head), writable=True)
+        _mend(segment, geometry)
         entries = _entries(segment)
         if entries > best_entries:
             best, segment, best_entries = segment, best or segment, entries
@@ -340,16 +340,16 @@ def _candidates(size: int, head: bytes, clients_max: int | None) -> Iterator[Lay
             fixed = Layout.of(page_bytes=page_bytes, page_count=0, clients_max=count).total
             near = (size - fixed) // (page_bytes + 8)
             for page_count in range(max(near - 2, 1), near + 3):
-                places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=count)
-                if places.total == size:
-                    yield places
+                geometry = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=count)
+                if geometry.total == size:
+                    yield geometry
 
 
-def _mend(segment: Segment, places: Layout) -> None:
+def _mend(segment: Segment, geometry: Layout) -> None:
     """Set the bitmap of used slots in the copy, from the slots themselves."""
     prepared = 0
     for slot in range(layout.SLOT_COUNT):
-        position = places.slot(slot)
+        position = geometry.slot(slot)
         if any(segment.view[position : position + 8]):
             prepared |= 1 << slot
     struct.pack_into("<Q", segment.header, layout.PREPARED_SLOTS_OFFSET, prepared)

@@ -117,7 +117,7 @@ class SpoolWriter:
             return
         data = b"".join(piece)
         make_folder(self.folder)
-        self._make_room(len(data))
+        self._free_space(len(data))
         for _ in range(_TRIES_MAX):
             self._write(data, now_ms)
             if self._is_there():
@@ -173,7 +173,7 @@ class SpoolWriter:
             now_ms += 1
         return now_ms
 
-    def _make_room(self, size: int) -> None:
+    def _free_space(self, size: int) -> None:
         """Make room for ``size`` bytes, by removing the oldest files if that is allowed. Raises SpoolFull if that
         fails.
 
@@ -183,15 +183,15 @@ class SpoolWriter:
         used = sum(bytes_ for _, bytes_ in files)
         if used + size <= self._max_bytes:
             return
-        going: list[tuple[Path, int]] = []
+        removable: list[tuple[Path, int]] = []
         if self._drop_oldest:
-            going = [each for each in files if each[0] == self._path or not may_be_written_to(each[0])]
-        if used - sum(bytes_ for _, bytes_ in going) + size > self._max_bytes:
+            removable = [each for each in files if each[0] == self._path or not may_be_written_to(each[0])]
+        if used - sum(bytes_ for _, bytes_ in removable) + size > self._max_bytes:
             raise SpoolFull(
                 f"{self.folder} holds {used:,} bytes of dead letters and takes {self._max_bytes:,} at most "
                 "(dead_letters.max_bytes): replay or remove some"
             )
-        for path, bytes_ in going:
+        for path, bytes_ in removable:
             if path == self._path:
                 self._forget()
             self.dropped.append((path, drop_file(path)))

@@ -213,7 +213,7 @@ def make_spool(folder: Path) -> None:
 
 
 def owners_of(folder: Path) -> tuple[int, ...]:
-    """Users beside this one whose files are trusted in the folder: its owner, if this is root."""
+    """Users besides this one whose files are trusted in the folder: its owner, if this is root."""
     return (folder.stat().st_uid,) if os.geteuid() == 0 else ()
 
 

@@ -94,7 +94,7 @@ class ControlChannel:
             try:
                 self._on_message(message)
             except Exception:
-                # An exception in one message's handler must not cost the messages behind it.
+                # An exception in one message's handler must not cost the messages after it.
                 log.exception("The handler of a %s control message failed.", message.kind.name)
 
     def _writable(self) -> None:

@@ -43,7 +43,7 @@ second.
 """
 ACCEPT_PAUSE_S = 0.1
 STALE_S = 10.0
-"""A page that nobody has looked at for longer begins without rates of topics and clients. It asks every 2 s."""
+"""A page that nobody has asked for longer begins without rates of topics and clients. It asks every 2 s."""
 CONNECTIONS_MAX = 64
 """One more connection ends the oldest one without a request, or else the oldest one that does not read its answer."""
 
@@ -95,7 +95,7 @@ class Exporter:
             for path, make in {
                 "/metrics": self._metrics,
                 "/status.json": self._shown,
-                "/api/status": self._look,
+                "/api/status": self._live_status,
                 "/readyz": self._readiness,
             }.items()
         }
@@ -131,7 +131,7 @@ class Exporter:
         self._sampling = loop.create_task(self._sample())
 
     def listen_at(self, sock: socket.socket) -> None:
-        """Serve this socket in place of the one whose path was removed."""
+        """Serve this socket instead of the one whose path was removed."""
         assert self._path is not None and self._accepting is not None
         self._accepting.cancel()
         self._sock.close()
@@ -179,10 +179,10 @@ class Exporter:
                 connected, _ = await loop.sock_accept(self._sock)
             except OSError as error:  # no descriptor is free, or the peer has gone
                 log.debug("A connection could not be taken: %s.", error)
-                self._make_room(1)
+                self._end_oldest(1)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._make_room(CONNECTIONS_MAX)
+            self._end_oldest(CONNECTIONS_MAX)
             task = loop.create_task(self._connection(connected))
             self._silent[task] = None
             task.add_done_callback(self._ended)
@@ -192,7 +192,7 @@ class Exporter:
         self._answered.pop(task, None)
 
     async def _connection(self, connected: socket.socket) -> None:
-        """Answer one request. Cancelled when another connection needs its place."""
+        """Answer one request. Cancelled when another connection replaces it."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -232,12 +232,12 @@ class Exporter:
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    def _make_room(self, most: int) -> None:
+    def _end_oldest(self, most: int) -> None:
         """End the oldest connection when there are ``most`` of them."""
         if len(self._silent) + len(self._answered) < most:
             return
-        for line in (self._silent, self._answered):
-            for oldest in line:
+        for table in (self._silent, self._answered):
+            for oldest in table:
                 self._end(oldest)
                 return
 
@@ -319,7 +319,7 @@ class Exporter:
         shown = {**self._status(), "counters": sum_counters(read_counters(self._segment))}
         return HTTPStatus.OK, "application/json", _as_json(shown, indent=1)
 
-    def _look(self) -> Answer:
+    def _live_status(self) -> Answer:
         """The state for the page: also with the history, and the flows of topics and clients."""
         assert self._segment is not None and self._flows is not None
         shown = {

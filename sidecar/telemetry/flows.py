@@ -116,8 +116,8 @@ class Flows:
 
     def _live_rows(self) -> Iterator[tuple[int, int, int]]:
         """(row, generation, slot) of each live row; rows of another state cost no Python."""
-        places = self._segment.layout
-        words = bytes(self._segment.view[places.client_words :][: 8 * places.clients_max])
+        layout = self._segment.layout
+        words = bytes(self._segment.view[layout.client_words :][: 8 * layout.clients_max])
         states = words[::8]
         index = states.find(ROW_LIVE)
         while index >= 0:

@@ -25,7 +25,7 @@ COLUMNS: Final = (
     "buffer_pages_taken",
 )
 _PAGES: Final = "buffer_pages_taken"
-_PLACES: Final = [(name, FIRST_ROW_WORD + ROW_INDEX[name]) for name in COLUMNS]
+_WORD_OF: Final = [(name, FIRST_ROW_WORD + ROW_INDEX[name]) for name in COLUMNS]
 _BOUNDS: Final = next(row.bounds for row in HISTOGRAM_ROWS if row.name == "delivery_seconds")
 
 
@@ -68,10 +68,10 @@ def column_totals(segment: Segment) -> dict[str, int]:
     for index in segment.prepared_slots():
         slot = segment.slot(index)
         words = slot.counters.read_words()
-        for name, place in _PLACES:
+        for name, word in _WORD_OF:
             # A dead worker has no pages. Whether a worker lives is only checked when it has pages.
-            if words[place] and (name != _PAGES or slot.is_owned):
-                totals[name] += words[place]
+            if words[word] and (name != _PAGES or slot.is_owned):
+                totals[name] += words[word]
     return totals
 
 

@@ -62,20 +62,20 @@ class ProcessSample(NamedTuple):
 
 def read_processes(status: Mapping[str, Any]) -> Iterator[ProcessSample]:
     """The daemon's processes that ``status`` names and that exist."""
-    places = [("controller", "", status["pid"])]
-    places += [("worker", str(worker["index"]), worker["pid"]) for worker in status["workers"]]
+    processes = [("controller", "", status["pid"])]
+    processes += [("worker", str(worker["index"]), worker["pid"]) for worker in status["workers"]]
     if status.get("standby"):
-        places.append(("standby", "", status["standby"]))
-    for role, worker, pid in places:
+        processes.append(("standby", "", status["standby"]))
+    for role, worker, pid in processes:
         values = _proc_values(Path("/proc") / str(pid))
         if values:
             yield ProcessSample((role, worker), values)
 
 
-def _proc_values(place: Path) -> dict[str, float]:
+def _proc_values(folder: Path) -> dict[str, float]:
     """Values of the rows, by name, from a process's folder of /proc; empty once it has ended."""
     try:
-        fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
+        fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return {}
     # proc(5): fields 14 and 15 are CPU ticks, and 22 is the start time; the list lacks the first two fields.
@@ -86,8 +86,8 @@ def _proc_values(place: Path) -> dict[str, float]:
         "process_resident_memory_bytes": float(fields[21]) * _PAGE_BYTES,
     }
     try:
-        values["process_open_fds"] = float(sum(1 for _ in (place / "fd").iterdir()))
-        for line in (place / "limits").read_text().splitlines():
+        values["process_open_fds"] = float(sum(1 for _ in (folder / "fd").iterdir()))
+        for line in (folder / "limits").read_text().splitlines():
             if line.startswith("Max open files"):
                 values["process_max_fds"] = float(line.split()[3].replace("unlimited", "inf"))
     except OSError:

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from sidecar.cli import progress
-from sidecar.cli.progress import Look, share_of
+from sidecar.cli.progress import WorkDone, share_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORK: Final = """
@@ -29,13 +29,13 @@ progress.{name} = 0.01
 looks = []
 is_seen = threading.Event()
 
-def look():
+def work_done():
     looks.append(1)
     if len(looks) > 9:
         is_seen.set()
-    return progress.Look(f"{{{count}:,}} of 99,999 records delivered", {share})
+    return progress.WorkDone(f"{{{count}:,}} of 99,999 records delivered", {share})
 
-with progress.progress(look):
+with progress.progress(work_done):
     assert is_seen.wait(20)
     logging.getLogger("client_stub").warning("a line between")
     say("a line of the command")
@@ -123,7 +123,7 @@ def test_elsewhere_there_is_a_line_now_and_then(share: str, read: str, count: st
 
 
 def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ZeroDivisionError), progress.progress(lambda: Look("never", None)):
+    with pytest.raises(ZeroDivisionError), progress.progress(lambda: WorkDone("never", None)):
         raise ZeroDivisionError
     assert capsys.readouterr() == ("", "")
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from client_stub import Producer
 from sidecar.cli.top import _key
 from sidecar.cli.top_screen import screen
-from sidecar.cli.top_tables import SORTS, Look, look_of, plain
+from sidecar.cli.top_tables import SORTS, Sample, plain, sample_of
 from sidecar.shm.counters import COUNTER_ROWS
 from sidecar.tools.testing.daemon import SidecarDaemon, cli
 from sidecar.tools.testing.fake_broker import FakeBroker
@@ -28,7 +28,7 @@ from sidecar.tools.testing.waiting import wait_until
 ZERO = {row.name: 0 for row in COUNTER_ROWS}
 
 
-def look(**info: Any) -> Look:
+def sample(**info: Any) -> Sample:
     topics = [
         {"topic": "a", "bytes_per_second": 5.0, "journal_bytes": 9, "held_bytes": 1, "clients": 3},
         {"topic": "b", "bytes_per_second": 7000.0, "journal_bytes": 9, "held_bytes": 0, "clients": 1},
@@ -48,7 +48,7 @@ def look(**info: Any) -> Look:
     report |= {"pool": {"pages": 100}, "oldest_held": None, **info}
     now = {**ZERO, "records_accepted_total": 300}
     flows = {"topics": topics, "clients": clients, "topic_count": 3, "client_count": 2}
-    return look_of(report, now, ZERO, 2.0, flows)
+    return sample_of(report, now, ZERO, 2.0, flows)
 
 
 def rows(text: str, word: str) -> list[list[str]]:
@@ -60,13 +60,13 @@ def rows(text: str, word: str) -> list[list[str]]:
     list(zip(SORTS, (["b", "a", "c"], ["c", "a", "b"], ["a", "c", "b"], ["a", "b", "c"]), strict=True)),
 )
 def test_topics_are_sorted(sort: str, topics: list[str]) -> None:
-    shown = plain(look(), sort, 10)
+    shown = plain(sample(), sort, 10)
     assert [row[1][0] for row in rows(shown, "topic")] == topics
-    assert len(rows(plain(look(), sort, 2), "topic")) == 2
+    assert len(rows(plain(sample(), sort, 2), "topic")) == 2
 
 
 def test_plain_rows_have_numbers_without_separators_and_names_on_one_line() -> None:
-    shown = plain(look(advice="Look at it."), "rate", 10)
+    shown = plain(sample(advice="Look at it."), "rate", 10)
     assert shown.startswith("state  degraded: Broker 1 is down.\nstate  Look at it.\n")
     assert ["rate", "records", "accepted", "150", "300"] in rows(shown, "rate")
     assert ["topic", "b", "7000", "9", "0", "1"] in rows(shown, "topic")
@@ -75,7 +75,7 @@ def test_plain_rows_have_numbers_without_separators_and_names_on_one_line() -> N
 
 def test_a_client_that_waits_says_what_for() -> None:
     hold = {"client": "web", "reason": "share", "topic": "a", "since_seconds": 75.0, "streams": 1}
-    shown = plain(look(holds=[hold]), "held", 10)
+    shown = plain(sample(holds=[hold]), "held", 10)
     assert rows(shown, "client")[0] == ["client", "web", "7", "1", "1", "share", "1", "min", "15", "s"]
 
 
@@ -88,7 +88,7 @@ def test_a_narrow_screen_has_no_empty_columns_and_names_are_whole() -> None:
     }
     console = Console(width=80, file=io.StringIO())
     console.print(
-        screen(look(brokers=[broker], run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
+        screen(sample(brokers=[broker], run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
     )
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "kafka-2.example:9092" in shown and "throttled" not in shown
@@ -96,7 +96,7 @@ def test_a_narrow_screen_has_no_empty_columns_and_names_are_whole() -> None:
 
 
 def test_a_long_name_cuts_no_number() -> None:
-    seen = look(run_dir="/run/x")
+    seen = sample(run_dir="/run/x")
     seen.topics[1]["topic"] = "x" * 249
     console = Console(width=80, file=io.StringIO())
     console.print(screen(seen, "rate", 10, is_reversed=False, console=console))
@@ -114,7 +114,7 @@ def test_a_low_screen_says_how_many_rows_it_leaves_out(height: int) -> None:
     ]
     all_rows = 3 + 2 + len(workers)
     console = Console(width=80, height=height, file=io.StringIO())
-    seen = screen(look(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
+    seen = screen(sample(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=console)
     console.print(seen)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) <= height
@@ -124,12 +124,12 @@ def test_a_low_screen_says_how_many_rows_it_leaves_out(height: int) -> None:
         assert {"a", "b", "web", "bulk", "0", "1"} <= set(shown), "some rows of each table"
         assert len(lines) >= height - 2
     tall = Console(width=80, height=60, file=io.StringIO())
-    tall.print(screen(look(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=tall))
+    tall.print(screen(sample(workers=workers, run_dir="/run/x"), "rate", 10, is_reversed=False, console=tall))
     assert tall.file.getvalue().rstrip().endswith("\ns sorts, r reverses, q ends")  # type: ignore[attr-defined]
 
 
 def test_a_line_names_the_columns_of_plain_rows() -> None:
-    shown = plain(look(), "rate", 10).splitlines()
+    shown = plain(sample(), "rate", 10).splitlines()
     names = next(line for line in shown if line.startswith("#topic "))
     assert names.split() == ["#topic", "topic", "bytes/s", "journal_bytes", "in_the_pool", "clients"]
     first = shown[shown.index(names) + 1]

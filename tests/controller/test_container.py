@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.controller import container
-from sidecar.controller.container import goes_with_container, is_in_container, pool_warning
+from sidecar.controller.container import ends_with_container, is_in_container, pool_warning
 from sidecar.shm.mounts import mount_of, read_mounts
 
 LAYERS = "/var/lib/containers/storage/overlay"
@@ -47,7 +47,7 @@ def test_files_that_end_with_a_container(
     line: str, environment: dict[str, str], is_host_ipc: bool, where: str
 ) -> None:
     (mount,) = read_mounts(line)
-    assert goes_with_container(mount, environment, is_host_ipc=is_host_ipc) == where
+    assert ends_with_container(mount, environment, is_host_ipc=is_host_ipc) == where
 
 
 @pytest.mark.parametrize(

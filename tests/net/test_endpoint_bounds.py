@@ -87,7 +87,7 @@ def test_an_attach_sent_in_time_is_taken_however_late_it_is_read(
                 await until(lambda: harness.endpoint._by_id)
                 peer.sendall(b"".join(encode([b"hello"])))
                 time.sleep(0.3)  # noqa: ASYNC251 (the loop is busy with something else)
-                harness.endpoint._pending.unattached.look()
+                harness.endpoint._pending.unattached.check()
                 await until(lambda: harness.messages)
                 assert not is_closed(peer)
 

@@ -17,7 +17,7 @@ mode = lambda: stat.S_IMODE(os.stat(path).st_mode)
 sys.addaudithook(lambda event, given: event == "os.chmod" and os.path.exists(path) and modes.append(mode()))
 os.umask(0)
 loop = asyncio.new_event_loop()
-listener = Listener(loop, select.epoll(), path, on_connected=print, on_turned_away=print, make_room=bool)
+listener = Listener(loop, select.epoll(), path, on_connected=print, on_turned_away=print, free_descriptor=bool)
 print(*(f"{each:o}" for each in (*modes, mode())))
 """
     done = subprocess.run(

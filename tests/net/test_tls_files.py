@@ -290,7 +290,7 @@ def test_a_mount_that_is_away_stops_neither_the_loop_nor_connections(
         context = await contexts.current()
         monkeypatch.setattr("sidecar.net.tls.tls_files.os.stat", away)
         assert [await contexts.current() for _ in range(3)] == [context] * 3
-        assert len([each for each in threading.enumerate() if each.name == "tls-look"]) == 1
+        assert len([each for each in threading.enumerate() if each.name == "tls-check"]) == 1
         assert len(caplog.messages) == 1
         tls_harness.ca.write(tmp_path / "new.pem").replace(path)
         is_back.set()

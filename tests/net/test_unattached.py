@@ -19,7 +19,7 @@ from sidecar.net.stubs import receive_memory
 from sidecar.net.stubs.peer import Peer, peer_of
 from sidecar.net.stubs.receive_memory import RECEIVE_BUFFER_BYTES, SHORT_BUFFER_BYTES
 from sidecar.net.stubs.stub_connection import StubConnection
-from sidecar.net.stubs.unattached import PLACES_PER_FREE, Unattached
+from sidecar.net.stubs.unattached import PER_FREE, Unattached
 from tests.net.harness import MESSAGE_BYTES_MAX, dial, harness_at, is_closed, run, stub_at, until
 
 PLACES = 64
@@ -47,7 +47,7 @@ def open_all(table: Unattached, open_: list[StubConnection], peers: list[Peer]) 
 def test_one_user_has_three_quarters_and_newcomers_of_others_find_places() -> None:
     table, opened = Unattached(), list[StubConnection]()
     gone = open_all(table, opened, [Peer(1, 100, 100)] * 1_000)
-    assert len(opened) == PLACES * PLACES_PER_FREE // (PLACES_PER_FREE + 1)
+    assert len(opened) == PLACES * PER_FREE // (PER_FREE + 1)
     assert {each.peer.uid for each in gone} == {100}
     for uid in range(101, 151):
         gone = open_all(table, opened, [Peer(uid, uid, uid)])

@@ -20,7 +20,7 @@ from sidecar.config.client_rules import Caller, ClientRules
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.net.stubs.endpoint import Endpoint
 from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX
-from sidecar.net.stubs.unattached import PLACES_PER_FREE
+from sidecar.net.stubs.unattached import PER_FREE
 
 if TYPE_CHECKING:
     from sidecar.net.stubs.curve_gate import CurveGate
@@ -118,7 +118,7 @@ class ControlEndpoint:
     def check_keys(self) -> None:
         """Check whether the key file has changed, even when no client connects."""
         if self._gate is not None:
-            self._gate.look()
+            self._gate.check()
 
     def close(self) -> None:
         self._endpoint.close()
@@ -291,7 +291,7 @@ class ControlEndpoint:
         """Send the result of ``ask(*fields, caller)``, if there is a place for one more question of this user."""
         uid = self._endpoint.peer(routing_id).uid
         free = TOPICS_UNDER_WAY_MAX - len(self._tasks)
-        if list(self._tasks.values()).count(uid) >= PLACES_PER_FREE * free:
+        if list(self._tasks.values()).count(uid) >= PER_FREE * free:
             self._refuse(routing_id, Refused("NOT_READY", "Too many clients ask at once; try again."))
         elif ask is None or self._topics is None:
             self._refuse(

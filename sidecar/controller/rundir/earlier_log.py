@@ -1,4 +1,4 @@
-"""EarlierLog: the accept logs that an earlier daemon left beside ``pool.path``, and whether they are needed.
+"""EarlierLog: the accept logs that an earlier daemon left next to ``pool.path``, and whether they are needed.
 
 As long as the host has not crashed, the segment has everything. The logs are needed when the host has crashed (the
 segment is from another boot), or when the segment is gone or cannot be read.
@@ -34,7 +34,7 @@ FILES_PER_WORKER = 2
 
 
 class EarlierLog:
-    """The logs beside one ``pool.path``; none without a path. Raises RunDirError with one sentence."""
+    """The logs of one ``pool.path``; none without a path. Raises RunDirError with one sentence."""
 
     def __init__(self, pool_path: str) -> None:
         self.folder = Folder(accept_log_folder(pool_path)) if pool_path else None

@@ -79,7 +79,7 @@ def topics_of(path: Path | None) -> set[str]:
     if path is None or not os.path.lexists(path):
         where = "Its segment's file" if path is None else str(path)
         raise RunDirError(
-            f"{where} is not there, so the records of the running daemon cannot be taken over. That daemon goes on; "
+            f"{where} is not there, so the records of the running daemon cannot be taken over. That daemon continues; "
             "stop it (SIGTERM delivers its records), then start this one."
         )
     try:

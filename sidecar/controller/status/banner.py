@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARACTERS: Final = 120
 """The greatest number of characters shown of one value."""
-_FATES: Final = ("delivered", "failed", "dead_lettered")
+_OUTCOMES: Final = ("delivered", "failed", "dead_lettered")
 
 
 def start_line(config: SidecarConfig, run_dir: Path) -> str:
@@ -89,4 +89,4 @@ class Farewell:
         return [now - then for now, then in zip(self._counts(), self._before, strict=True)]
 
     def _counts(self) -> list[int]:
-        return [self._store.total(f"records_{fate}_total") for fate in _FATES]
+        return [self._store.total(f"records_{outcome}_total") for outcome in _OUTCOMES]

@@ -71,7 +71,7 @@ def workers_missing(missing: int, wanted: int, last_death: str) -> Health:
 
 
 def disk_sentence(code: int, pool_path: str) -> str:
-    """Why no record is accepted while the log beside ``pool.path`` cannot be written (pool.sync = accept)."""
+    """Why no record is accepted while the log next to ``pool.path`` cannot be written (pool.sync = accept)."""
     if code in {errno.ENOSPC, errno.EDQUOT}:
         return f"The disk of pool.path {pool_path} is full: no record is accepted until it has room again."
     return (

@@ -1,6 +1,6 @@
 """HoldNotes: the held clients that are worth a note in status, without a flicker at short holds. Sans-IO.
 
-A client at its rate is held, goes on, and is held again some times a second. Reports come once a second and see it by
+A client at its rate is held, continues, and is held again some times a second. Reports come once a second and see it by
 chance. So a note comes late, and stays until the client has not been held for a while.
 """
 

@@ -293,7 +293,7 @@ class SessionRenewal:
         link.last_used_ms = used_ms  # a login does not count as use: an idle link is still closed
         self._session.renewed(lifetime_ms, self._now_ms())
         self._on_deadline(self._session.due_at_ms)
-        # The owner may send more after the first one: that goes behind the held requests.
+        # The owner may send more after the first one: that is sent after the held requests.
         while self.held and not link.is_closed:
             link.send_held(self.held.popleft())
         self.is_holding = False

@@ -200,7 +200,7 @@ class BrokerLink:
         deadline_ms: float | None = None,
         now_ms: float | None = None,
     ) -> bool:
-        """Send one complete Produce request (its 4-byte length first) behind queued ones. Never blocks.
+        """Send one complete Produce request (its 4-byte length first) after queued ones. Never blocks.
 
         True: the kernel has all bytes, and ``on_taken`` is not called. False: the buffers must not change until
         ``on_taken(complete)`` is called, once: True when the kernel has all bytes (maybe before this returns), False if

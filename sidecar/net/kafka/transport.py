@@ -137,7 +137,7 @@ class TlsTransport:
         """The rest of a chunk, or of a TLS message, that the kernel has not taken yet."""
         self._is_ended = False
         self._failure: OSError | None = None
-        """A failure found behind data that is delivered first."""
+        """A failure found after data that is delivered first."""
         self.unreported_bytes = 0
         self.has_pending = False
 

@@ -55,7 +55,7 @@ class CurveGate:
         """Public keys by which clients may know this daemon, in hexadecimal."""
         return [keys.public.hex() for keys in self._keys]
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check whether the file has other keys now."""
         read = self._file.keys()
         if read is self._read:
@@ -66,7 +66,7 @@ class CurveGate:
 
     def mechanism(self, peer: Peer) -> CurveServer:
         """The mechanism of a new connection, with the keys that the file has now."""
-        self.look()
+        self.check()
         return CurveServer(b"ROUTER", self._keys, partial(self._is_known, peer))
 
     def knows(self, public_key: bytes) -> bool:

@@ -112,7 +112,7 @@ class Endpoint:
             self._epoll,
             message_bytes_max,
             connections=self._by_id.values,
-            spare=self._spare,
+            drop=self._drop_uncharged,
             on_relieved=on_turn_end,
         )
         self._listener = Listener(
@@ -121,7 +121,7 @@ class Endpoint:
             path,
             on_connected=self._on_connected,
             on_turned_away=on_closed_by_us,
-            make_room=self._make_room,
+            free_descriptor=self._free_descriptor,
         )
         loop.add_reader(self._epoll.fileno(), self._on_ready)
 
@@ -145,7 +145,7 @@ class Endpoint:
             self._unattached_parts.pop(connection, None)
 
     def has_detached(self, routing_id: bytes) -> None:
-        """Note that the client is gone or may not stay. The connection gets a newcomer's time, in which its stub
+        """Note that the client is gone or may not stay. The connection gets the time of a new one, in which its stub
         should leave.
         """
         connection = self._by_id.get(routing_id)
@@ -161,7 +161,9 @@ class Endpoint:
             connection.malformed += 1
             self._listener.sent_nonsense(connection.peer)
             if connection.malformed > MALFORMED_MAX:
-                self._spare(connection, f"it sent more than {MALFORMED_MAX} malformed or refused messages")
+                self._drop_uncharged(
+                    connection, f"it sent more than {MALFORMED_MAX} malformed or refused messages"
+                )
 
     def sent_useless(self, routing_id: bytes) -> None:
         """Count a well-formed message that changed nothing. The connection is charged once per read."""
@@ -301,7 +303,7 @@ class Endpoint:
     def _on_connected(self, connected: socket.socket, peer: Peer, gate: CurveGate | None) -> None:
         given = self._pending.gives_way(peer, len(self._by_id), is_stranger=gate is not None)
         if given is not None:
-            self._spare(*given)
+            self._drop_uncharged(*given)
         elif len(self._by_id) >= self._connections_max:
             connected.close()
             self._log_closed(f"there are {self._connections_max} of them already", peer)
@@ -315,11 +317,11 @@ class Endpoint:
         self._pending.begin(connection)
         connection.write([connection.opening], self._epoll)
 
-    def _make_room(self) -> bool:
+    def _free_descriptor(self) -> bool:
         """Close a connection that has not attached, because no file descriptor is left. False if there is none."""
         oldest = self._pending.oldest()
         if oldest is not None:
-            self._spare(oldest, "it did not attach, and no descriptor is left")
+            self._drop_uncharged(oldest, "it did not attach, and no descriptor is left")
         return oldest is not None
 
     def _end_late(self, late: list[StubConnection]) -> None:
@@ -330,7 +332,7 @@ class Endpoint:
             # Data that has arrived by now counts: this loop may have been slow.
             self._receive(connection)
             if connection in self._pending and connection.is_stranger == was_stranger:
-                self._spare(connection, why)
+                self._drop_uncharged(connection, why)
         self._turn_is_due = False
         self._on_turn_end()
 
@@ -339,7 +341,7 @@ class Endpoint:
         try:
             messages = self._read(connection)
         except ZmtpError as error:
-            self._drop_for(connection, str(error))
+            self._drop_charged(connection, str(error))
             return
         except OSError:
             self._drop(connection)
@@ -385,7 +387,7 @@ class Endpoint:
         if not connection.has_attached:
             space = space[: UNATTACHED_BYTES_MAX - connection.came_bytes]
             if not space:
-                self._drop_for(connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached")
+                self._drop_charged(connection, f"{UNATTACHED_BYTES_MAX} bytes came and no client attached")
                 return 0
         try:
             count = connection.socket.recv_into(space)
@@ -435,7 +437,7 @@ class Endpoint:
         connection.came_messages += messages
         connection.useless += max(0, connection.came_messages - free)
         if connection.came_messages > UNATTACHED_MESSAGES_MAX:
-            self._drop_for(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
+            self._drop_charged(connection, f"{UNATTACHED_MESSAGES_MAX} messages came and no client attached")
             return False
         return True
 
@@ -479,22 +481,24 @@ class Endpoint:
         while (
             self._unattached_parts and self._unattached_buffers.held_bytes > UNATTACHED_UNFINISHED_BYTES_MAX
         ):
-            self._drop_for(next(iter(self._unattached_parts)), "it sent half a message and did not attach")
+            self._drop_charged(
+                next(iter(self._unattached_parts)), "it sent half a message and did not attach"
+            )
 
     def _reply(self, connection: StubConnection) -> None:
         """Answer ZMTP pings. A peer that sends pings without reading the answers is closed."""
         replies, connection.zmtp.replies = connection.zmtp.replies, []
         if connection.unsent:
-            self._drop_for(connection, "it asks without reading the answers")
+            self._drop_charged(connection, "it asks without reading the answers")
         elif not connection.is_deaf:
             connection.write([b"".join(replies)], self._epoll)
 
-    def _drop_for(self, connection: StubConnection, why: str) -> None:
+    def _drop_charged(self, connection: StubConnection, why: str) -> None:
         """Close a connection because of its peer's behaviour, and charge the peer."""
         self._listener.broke_rules(connection.peer)
-        self._spare(connection, why)
+        self._drop_uncharged(connection, why)
 
-    def _spare(self, connection: StubConnection, why: str) -> None:
+    def _drop_uncharged(self, connection: StubConnection, why: str) -> None:
         """Close a connection without charging its peer."""
         self._drop(connection)
         self._log_closed(why, connection.peer)

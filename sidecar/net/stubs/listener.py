@@ -47,10 +47,10 @@ BACKLOG: Final = 4096
 
 
 class Listener:
-    """A listening Unix socket in its owner's ``epoll``, and TCP beside it. Belongs to the loop's thread.
+    """A listening Unix socket in its owner's ``epoll``, and TCP. Belongs to the loop's thread.
 
     ``on_connected(socket, peer, gate)`` gets each accepted connection; ``gate`` is None at the Unix socket.
-    ``make_room()`` closes a connection that can be spared, if no file descriptor is left; False: there is none.
+    ``free_descriptor()`` closes a connection that can be spared, if no file descriptor is left; False: there is none.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Listener:
         *,
         on_connected: Callable[[socket.socket, Peer, CurveGate | None], None],
         on_turned_away: Callable[[], None],
-        make_room: Callable[[], bool],
+        free_descriptor: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._epoll = epoll
         self._path = path
         self._on_connected = on_connected
         self._on_turned_away = on_turned_away
-        self._make_room = make_room
+        self._free_descriptor = free_descriptor
         self._penalties = Penalties()
         self._parked: dict[socket.socket, tuple[Peer, CurveGate | None, asyncio.TimerHandle]] = {}
         """Waiting connections, each with its process, its gate, and the timer that lets it in."""
@@ -181,7 +181,7 @@ class Listener:
     def _park(self, connected: socket.socket, peer: Peer, gate: CurveGate | None, wait_s: float) -> None:
         of_process = self._parked_of.get(peer.payer, 0)
         of_user = self._parked_of_user.get(peer.uid, 0)
-        # Payer 0 stands for all processes of other pid namespaces.
+        # Payer 0 is for all processes of other pid namespaces.
         has_its_part = bool(peer.payer) and of_process >= PARKED_PER_PROCESS_MAX
         if has_its_part or of_user >= PARKED_PER_USER_MAX or len(self._parked) >= PARKED_MAX:
             connected.close()
@@ -221,7 +221,7 @@ class Listener:
         self._sparse_log.warning(
             "descriptors", "No file descriptor is left for another client: raise LimitNOFILE."
         )
-        if self._make_room():
+        if self._free_descriptor():
             return
         os.close(self._reserve_fd)
         try:
@@ -232,7 +232,7 @@ class Listener:
 
 
 def _listening(path: str) -> socket.socket:
-    """A Unix socket of mode 0660 that listens at the path, in place of an earlier one."""
+    """A Unix socket of mode 0660 that listens at the path, instead of an earlier one."""
     Path(path).unlink(missing_ok=True)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

@@ -1,6 +1,6 @@
 """Peer: the process at the other end of a Unix socket when it connected, as the kernel reports it (SO_PEERCRED).
 
-Over TCP there is neither process nor user. A number made from the peer's host stands for its user until it has proved
+Over TCP there is neither process nor user. A number made from the peer's host is its user until it has proved
 a key, and a number made from the key after that. Both are larger than any uid. An IPv6 host can choose from a whole
 network of addresses, so it counts as that network.
 """

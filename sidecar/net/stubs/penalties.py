@@ -44,7 +44,7 @@ USERS_MAX: Final = 1_024
 class Penalties:
     """Points by process and by user; over TCP by host alone. Sans-IO: ``now_s`` is an argument. Not thread-safe.
 
-    Process 0 stands for all processes that are not visible (other pid namespaces). It is not charged, so that no
+    Process 0 means all processes that are not visible (other pid namespaces). It is not charged, so that no
     process pays for another, but their users are.
     """
 

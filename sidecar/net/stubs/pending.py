@@ -1,6 +1,6 @@
 """PendingConnections: an endpoint's connections that must still attach or prove a key, with limits of number and time.
 
-Strangers over TCP must prove a key first. They have places of their own, so that the network cannot use up those of
+Strangers over TCP must prove a key first. They have a limit of their own, so that the network cannot use up those of
 this host. Once they have proved a key they must attach like all others.
 """
 
@@ -37,21 +37,21 @@ class _Table(Unattached):
     def begin(self, connection: StubConnection) -> None:
         self.add(connection, self._loop.time() + self.limit_s)
         if self._timer is None:
-            self._timer = self._loop.call_later(self.limit_s, self.look)
+            self._timer = self._loop.call_later(self.limit_s, self.check)
 
     def clear(self) -> None:
         super().clear()
         if self._timer is not None:
             self._timer.cancel()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report connections that are late, and set the timer for the next one."""
         self._timer = None
         now = self._loop.time()
         late = []
         for connection, due in self:
             if due > now:
-                self._timer = self._loop.call_later(due - now, self.look)
+                self._timer = self._loop.call_later(due - now, self.check)
                 break
             late.append(connection)
         self._on_late(late)

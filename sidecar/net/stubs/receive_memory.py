@@ -71,7 +71,7 @@ class UserBuffers(Buffers):
 
 
 class ReceiveMemory:
-    """Receive buffers of an endpoint; belongs to its loop. ``connections`` returns all its connections, ``spare``
+    """Receive buffers of an endpoint; belongs to its loop. ``connections`` returns all its connections, ``drop``
     closes one, and ``on_relieved`` runs after the waiting ones were examined.
     """
 
@@ -82,13 +82,13 @@ class ReceiveMemory:
         message_bytes_max: int,
         *,
         connections: Callable[[], Iterable[StubConnection]],
-        spare: Callable[[StubConnection, str], None],
+        drop: Callable[[StubConnection, str], None],
         on_relieved: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._epoll = epoll
         self._connections = connections
-        self._spare = spare
+        self._drop = drop
         self._on_relieved = on_relieved
         # Four times the size: a buffer doubles until its message fits, and is copied from the previous one.
         self.user_bytes_max = max(USER_UNFINISHED_BYTES_MAX, 4 * message_bytes_max)
@@ -154,7 +154,7 @@ class ReceiveMemory:
                 break
             if has_room and all(each.peer.uid != connection.peer.uid for each in self.paused):
                 continue  # the waiting ones need buffers of their own user
-            self._spare(connection, "half of a message was all that came, and others wait for its buffer")
+            self._drop(connection, "half of a message was all that came, and others wait for its buffer")
             self.resume()
         if self.paused:
             self._timer = self._loop.call_later(RELIEF_S, self._relieve)

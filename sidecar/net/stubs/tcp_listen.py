@@ -22,10 +22,10 @@ def listen_on(listen: str, offset: int = 0) -> socket.socket:
 
     Raises OSError if the address cannot be used, ValueError for any other text.
     """
-    place = tcp_address(listen, offset)
-    if place is None:
+    address = tcp_address(listen, offset)
+    if address is None:
         raise ValueError(f"{listen} is not tcp://host:port")
-    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-    listening = socket.create_server(place, family=family, backlog=BACKLOG)
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    listening = socket.create_server(address, family=family, backlog=BACKLOG)
     listening.setblocking(False)
     return listening

@@ -1,8 +1,8 @@
 """Unattached: an endpoint's connections whose clients have not attached, by age, user and process.
 
-Anyone may open them, and a valid stub has one for milliseconds. So users share the free places: one user may have at
-most three times as many as there are free ones. Alone it gets three quarters, and a newcomer of another user always
-finds a place. Another one replaces the oldest, of that user's process with the most.
+Anyone may open them, and a valid stub has one for milliseconds. So users share the free connections: one user may have
+at most three times as many as there are free ones. Alone it gets three quarters, and another user always finds a free
+one. A further connection replaces the oldest, of that user's process with the most.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 from sidecar.net.stubs.peer import Peer
 from sidecar.net.stubs.stub_connection import StubConnection
 
-PLACES_PER_FREE: Final = 3
-"""Places that one user may have per free one. Used for connections and for clients."""
+PER_FREE: Final = 3
+"""How many one user may have for each free one. Used for connections and for clients."""
 
 
 class Unattached:
@@ -64,12 +64,12 @@ class Unattached:
     def count_of(self, uid: int) -> int:
         return self._count_of_user.get(uid, 0)
 
-    def gives_way(self, newcomer: Peer, free_places: int) -> StubConnection | None:
-        """The connection to close for ``newcomer`` with this many free places; None if none must or can be closed."""
-        own = self.count_of(newcomer.uid)
-        if own < PLACES_PER_FREE * free_places:
+    def gives_way(self, peer: Peer, free: int) -> StubConnection | None:
+        """The connection to close for ``peer`` while so many are free; None if none must or can be closed."""
+        own = self.count_of(peer.uid)
+        if own < PER_FREE * free:
             return None
-        return self.oldest(newcomer.uid if own else None)
+        return self.oldest(peer.uid if own else None)
 
     def oldest(self, uid: int | None = None) -> StubConnection | None:
         """The oldest connection of the process that has the most, of this user or else of the user with the most."""

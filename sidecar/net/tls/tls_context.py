@@ -80,13 +80,13 @@ def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
         try:
             context.load_verify_locations(cadata=material.ca.text)
         except ssl.SSLError as error:
-            raise TlsFault(f"{material.ca.place}: OpenSSL cannot use it ({_reason(error)}).") from None
+            raise TlsFault(f"{material.ca.source}: OpenSSL cannot use it ({_reason(error)}).") from None
     if material.crl is not None:
         try:
             with _as_file(material.crl.text) as path:
                 context.load_verify_locations(cafile=path)
         except ssl.SSLError as error:
-            raise TlsFault(f"{material.crl.place}: OpenSSL cannot use it ({_reason(error)}).") from None
+            raise TlsFault(f"{material.crl.source}: OpenSSL cannot use it ({_reason(error)}).") from None
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
@@ -97,11 +97,11 @@ def _present(context: ssl.SSLContext, chain: Pem, key: Pem, password: str | None
             context.load_cert_chain(chain_path, key_path, lambda: password or "")
     except ssl.SSLError as error:
         if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
-            text = f"{key.place} is not the key of the certificate in {chain.place}."
+            text = f"{key.source} is not the key of the certificate in {chain.source}."
         elif is_encrypted(key):
-            text = f"{key.place}: ssl.key.password does not open the key, or the key is damaged."
+            text = f"{key.source}: ssl.key.password does not open the key, or the key is damaged."
         else:
-            text = f"{key.place}: OpenSSL cannot use the key ({_reason(error)})."
+            text = f"{key.source}: OpenSSL cannot use the key ({_reason(error)})."
         raise TlsFault(text) from None
 
 
@@ -169,12 +169,12 @@ class TlsContexts:
         return self._context
 
     async def _files_state(self, values: Mapping[str, Any]) -> tuple[object, ...] | None:
-        """Their signature. None if a mount that is away keeps it, and there is a context to go on with."""
+        """Their signature. None if a mount that is away keeps it, and there is a context to continue with."""
         changes = self._changes
         if self._check is None or self._check[0] != changes or self._check[1].done():
             # Off the loop: on a mount that is away stat() does not return.
-            looking = in_daemon_thread(partial(signature_of, values), "tls-look")
-            self._check = changes, asyncio.ensure_future(looking)
+            checking = in_daemon_thread(partial(signature_of, values), "tls-check")
+            self._check = changes, asyncio.ensure_future(checking)
         check = self._check[1]
         await asyncio.wait([check], timeout=None if self._context is None else CHECK_S)
         if not check.done():

@@ -37,7 +37,7 @@ class TlsFault(ValueError):
 class Pem(NamedTuple):
     """PEM text and its source: ``ssl.ca.location = "/etc/ca.pem"``, or the setting alone."""
 
-    place: str
+    source: str
     text: str
 
 
@@ -78,7 +78,7 @@ def read_material(values: Mapping[str, Any]) -> TlsMaterial:
     except SecretError as error:
         raise TlsFault(str(error)) from None
     if crl is not None and "X509 CRL" not in crl.text:
-        raise TlsFault(f"{crl.place}: there is no CRL in PEM in it (-----BEGIN X509 CRL-----).")
+        raise TlsFault(f"{crl.source}: there is no CRL in PEM in it (-----BEGIN X509 CRL-----).")
     if key is not None:
         _check_key(key, password)
     return TlsMaterial(ca, ca_directory, chain, key, password, crl)
@@ -91,12 +91,12 @@ def dates_fault(material: TlsMaterial, now: datetime) -> str | None:
     if material.chain is not None:
         fault = _certificates(material.chain)[0].fault(now)
         if fault:
-            return f"{material.chain.place}: our certificate {fault}."
+            return f"{material.chain.source}: our certificate {fault}."
     if material.ca is not None:
         faults = [each.fault(now) for each in _certificates(material.ca)]
         if all(faults):
             which = "the certificate" if len(faults) == 1 else "each of its certificates, the first of which"
-            return f"{material.ca.place}: {which} {faults[0]}."
+            return f"{material.ca.source}: {which} {faults[0]}."
     return None
 
 
@@ -105,10 +105,10 @@ def expiries_of(material: TlsMaterial) -> list[tuple[str, float]]:
     found = []
     if material.chain is not None:
         ends = _certificates(material.chain)[0].not_after
-        found.append((f"Our certificate ({material.chain.place})", ends.timestamp()))
+        found.append((f"Our certificate ({material.chain.source})", ends.timestamp()))
     if material.ca is not None:
         last = max(each.not_after for each in _certificates(material.ca))
-        found.append((f"The CA's certificate ({material.ca.place})", last.timestamp()))
+        found.append((f"The CA's certificate ({material.ca.source})", last.timestamp()))
     return found
 
 
@@ -133,14 +133,14 @@ def _read_ca(values: Mapping[str, Any]) -> tuple[Pem | None, str | None]:
 
 
 def _ca_directory(path: str) -> str:
-    place = f'ssl.ca.location = "{path}"'
+    source = f'ssl.ca.location = "{path}"'
     try:
-        names = os.listdir(path)  # noqa: PTH208 - the names are all that is looked at
+        names = os.listdir(path)  # noqa: PTH208 - the names are all that is used
     except OSError as error:
-        raise TlsFault(f"{place}: the directory cannot be read ({error.strerror}).") from None
+        raise TlsFault(f"{source}: the directory cannot be read ({error.strerror}).") from None
     if not any(map(_HASH_NAME.fullmatch, names)):
         raise TlsFault(
-            f"{place}: the directory has no certificate under OpenSSL's hash names: run `openssl rehash {path}`, "
+            f"{source}: the directory has no certificate under OpenSSL's hash names: run `openssl rehash {path}`, "
             "or name a file."
         )
     return path
@@ -167,7 +167,7 @@ def _read_own(values: Mapping[str, Any]) -> tuple[Pem | None, Pem | None]:
         chain, key = _read_store(values, "keystore")
         if key is None:
             raise TlsFault(
-                f"{chain.place}: there is no private key in it; name a keystore with certificate and key."
+                f"{chain.source}: there is no private key in it; name a keystore with certificate and key."
             )
         return _with_certificates(chain), key
     chain_or_none = _either(
@@ -185,9 +185,9 @@ def _either(values: Mapping[str, Any], path_name: str, *pem_names: str) -> Pem |
 
 def _check_key(key: Pem, password: str | None) -> None:
     if "PRIVATE KEY-----" not in key.text:
-        raise TlsFault(f"{key.place}: there is no private key in PEM in it (-----BEGIN PRIVATE KEY-----).")
+        raise TlsFault(f"{key.source}: there is no private key in PEM in it (-----BEGIN PRIVATE KEY-----).")
     if is_encrypted(key) and password is None:
-        raise TlsFault(f"{key.place}: the key is encrypted; set ssl.key.password or ssl.key.password.file.")
+        raise TlsFault(f"{key.source}: the key is encrypted; set ssl.key.password or ssl.key.password.file.")
 
 
 def is_encrypted(key: Pem) -> bool:
@@ -202,33 +202,35 @@ def _read_store(values: Mapping[str, Any], store: str) -> tuple[Pem, Pem | None]
     """(certificates, key or None) of a Java truststore or keystore."""
     name = f"ssl.{store}.location"
     path = str(values[name])
-    place = f'{name} = "{path}"'
+    source = f'{name} = "{path}"'
     kind = values[f"ssl.{store}.type"]
     data = read_setting_file(name, path, PEM_BYTES_MAX)
     if kind == "JKS" or data.startswith(_JKS):
         raise TlsFault(
-            f"{place}: JKS is Java's own form and is not read here; convert it with `keytool -importkeystore "
+            f"{source}: JKS is Java's own form and is not read here; convert it with `keytool -importkeystore "
             f"-srckeystore {path} -destkeystore {path}.p12 -deststoretype PKCS12`, and name {path}.p12."
         )
     if kind == "PEM" or (kind is None and b"-----BEGIN " in data):
-        pem = _decoded(place, data)
+        pem = _decoded(source, data)
         return pem, pem if "PRIVATE KEY-----" in pem.text else None
-    return _read_pkcs12(place, data, read_secret(values, f"ssl.{store}.password"), f"ssl.{store}.password")
+    return _read_pkcs12(source, data, read_secret(values, f"ssl.{store}.password"), f"ssl.{store}.password")
 
 
-def _read_pkcs12(place: str, data: bytes, password: str | None, password_name: str) -> tuple[Pem, Pem | None]:
+def _read_pkcs12(
+    source: str, data: bytes, password: str | None, password_name: str
+) -> tuple[Pem, Pem | None]:
     try:
         from sidecar.net.tls.pkcs12 import pem_of_pkcs12
     except ImportError:
         raise TlsFault(
-            f"{place}: PKCS12 needs the package cryptography: pip install 'kafka-sidecar[pkcs12]', or name PEM files."
+            f"{source}: PKCS12 needs the package cryptography: pip install 'kafka-sidecar[pkcs12]', or name PEM files."
         ) from None
     try:
         chain, key = pem_of_pkcs12(data, password)
     except ValueError:
         hint = f"{password_name} does not open it" if password is not None else f"it needs {password_name}"
-        raise TlsFault(f"{place}: {hint}, or the file is not PKCS12.") from None
-    return Pem(place, chain), None if key is None else Pem(place, key)
+        raise TlsFault(f"{source}: {hint}, or the file is not PKCS12.") from None
+    return Pem(source, chain), None if key is None else Pem(source, key)
 
 
 def _read_pem(values: Mapping[str, Any], name: str) -> Pem | None:
@@ -252,21 +254,21 @@ def _inline(values: Mapping[str, Any], name: str) -> Pem:
     return _decoded(name, PEM_BLOCK.sub(in_lines, text).encode())
 
 
-def _decoded(place: str, data: bytes) -> Pem:
+def _decoded(source: str, data: bytes) -> Pem:
     if data.startswith(_JKS):
         raise TlsFault(
-            f"{place}: this is a JKS file; convert it to PKCS12 with keytool, and name it as ssl.*store.location."
+            f"{source}: this is a JKS file; convert it to PKCS12 with keytool, and name it as ssl.*store.location."
         )
     text = data.decode("ascii", "replace")
     if text.count("-----BEGIN ") != len(PEM_BLOCK.findall(text)):
-        raise TlsFault(f"{place}: the PEM text is cut off (a BEGIN without its END).")
-    return Pem(place, text)
+        raise TlsFault(f"{source}: the PEM text is cut off (a BEGIN without its END).")
+    return Pem(source, text)
 
 
 def _with_certificates(pem: Pem | None) -> Pem:
     assert pem is not None
     if not _certificates(pem):
-        raise TlsFault(f"{pem.place}: there is no certificate in PEM in it (-----BEGIN CERTIFICATE-----).")
+        raise TlsFault(f"{pem.source}: there is no certificate in PEM in it (-----BEGIN CERTIFICATE-----).")
     return pem
 
 
@@ -274,4 +276,4 @@ def _certificates(pem: Pem) -> list[Certificate]:
     try:
         return certificates_of(pem.text)
     except ValueError:
-        raise TlsFault(f"{pem.place}: a certificate in it cannot be read.") from None
+        raise TlsFault(f"{pem.source}: a certificate in it cannot be read.") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import Refused
-from sidecar.net.stubs.unattached import PLACES_PER_FREE
+from sidecar.net.stubs.unattached import PER_FREE
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientTable
@@ -62,7 +62,7 @@ class ClientPlaces:
                 "(daemon.clients_max)."
             )
         taken = self._table.taken()
-        room = PLACES_PER_FREE * (self._table.capacity - taken)
+        room = PER_FREE * (self._table.capacity - taken)
         if uid is None or taken < room:
             return
         if now_ms - self._counted_ms >= COUNT_MS:
