@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sidecar.producer.incomplete_batches import IncompleteBatches
     from sidecar.producer.lane_queues import LaneQueues
-    from sidecar.producer.partition_queue import Line
+    from sidecar.producer.partition_queue import WaitList
     from sidecar.producer.partition_schedule import PartitionSchedule
     from sidecar.producer.producer_batch import ProducerBatch
 
@@ -83,9 +83,9 @@ class BatchDrain:
         ready = self._schedule.ready.get(node_id)
         if ready is None:
             return batches
-        for line in self._due_lines(node_id, ready[lane], ready[QUICK + lane], quick):
-            if line and not budget.held_back_bytes:
-                self._move(line, batches, budget, now_ms)
+        for wait_list in self._due_lists(node_id, ready[lane], ready[QUICK + lane], quick):
+            if wait_list and not budget.held_back_bytes:
+                self._move(wait_list, batches, budget, now_ms)
         if budget.new_batches <= 0:
             again = self._schedule.again.get(node_id)
             if again is not None and again[lane]:
@@ -95,8 +95,10 @@ class BatchDrain:
             self._count_as_sent(node_id, lane, batches, now_ms)
         return batches
 
-    def _due_lines(self, node_id: int, bulk: Line, quick: Line, wanted: bool | None) -> tuple[Line, ...]:
-        """The lines to take from, in order. Both kinds take turns to be first: topics with other acks wait for the next
+    def _due_lists(
+        self, node_id: int, bulk: WaitList, quick: WaitList, wanted: bool | None
+    ) -> tuple[WaitList, ...]:
+        """The lists to take from, in order. Both kinds take turns to be first: topics with other acks wait for the next
         request.
         """
         if wanted is not None:
@@ -109,20 +111,20 @@ class BatchDrain:
 
     def _move(
         self,
-        line: Line,
+        wait_list: WaitList,
         batches: list[ProducerBatch],
         budget: Budget,
         now_ms: float,
         linger_ms_max: float | None = None,
     ) -> None:
-        """Move batches that may be sent from the head of ``line`` to ``batches``.
+        """Move batches that may be sent from the head of ``wait_list`` to ``batches``.
 
         ``linger_ms_max``: also those that only linger, but of no topic that lingers longer; None: only those that are
         due.
         """
         schedule = self._schedule
-        for _ in range(len(line)):
-            queue = next(iter(line))
+        for _ in range(len(wait_list)):
+            queue = next(iter(wait_list))
             settings = queue.settings
             batch = schedule.next_batch(queue, now_ms) if queue.batches or queue.express else None
             if batch is None or now_ms < (
@@ -132,7 +134,7 @@ class BatchDrain:
             elif (batches and settings.acks != batches[0].queue.settings.acks) or (
                 linger_ms_max is not None and settings.linger_ms > linger_ms_max
             ):
-                line.move_to_end(queue)
+                wait_list.move_to_end(queue)
             elif budget.spend(batch):
                 queue.pop(batch)
                 batches.append(batch)
@@ -155,7 +157,7 @@ class BatchDrain:
         self._move(lingering[lane], batches, budget, now_ms, linger_ms_max)
 
     def _count_as_sent(self, node_id: int, lane: int, batches: list[ProducerBatch], now_ms: float) -> None:
-        """Number the batches, and let the rest of their partitions go to the end of their lines."""
+        """Number the batches, and let the rest of their partitions go to the end of their wait lists."""
         ids = self._lanes[lane].ids
         if ids is not None:
             ids.number(batches)

@@ -121,7 +121,7 @@ class BatchOutcomes:
 
     def delivered(self, answers: Sequence[tuple[ProducerBatch, int, int]], now_ms: float) -> None:
         """The broker has acknowledged these batches of one request. ``answers`` holds (batch, base offset, the
-        broker's timestamp in ms); -1 stands for an unknown offset or timestamp.
+        broker's timestamp in ms); -1 means an unknown offset or timestamp.
         """
         for batch, base_offset, append_time_ms in answers:
             if batch.queue.sequences is not None:
@@ -180,7 +180,7 @@ class BatchOutcomes:
     ) -> None:
         """Retry or fail a whole batch after an error code, or after no answer at all (NETWORK_EXCEPTION).
 
-        ``log_start_offset`` matters only for UNKNOWN_PRODUCER_ID; -1 stands for unknown.
+        ``log_start_offset`` matters only for UNKNOWN_PRODUCER_ID; -1 means unknown.
         """
         row = classify(code)
         if row.stale_metadata:
@@ -239,7 +239,7 @@ class BatchOutcomes:
         before this batch. Otherwise it may be in the log, and the code does not end the doubt about this batch.
 
         Nor does the code end the doubt if the records are old and nothing is missing before them: the broker has
-        forgotten records that it acknowledged. Under another number the batch could land behind later ones, or twice.
+        forgotten records that it acknowledged. Under another number the batch could land after later ones, or twice.
         So it fails, as possibly persisted if an earlier attempt may have been appended. With young records the log
         itself has lost acknowledged records (truncated by an unclean election), so it lacks this batch too.
         """
@@ -257,7 +257,7 @@ class BatchOutcomes:
             return False
         batch.doubt_refuted = batch.doubt_refuted or batch.in_doubt
         batch.in_doubt = False
-        if self._ids.is_first(batch) and not self._ids.is_behind_a_gap(batch):
+        if self._ids.is_first(batch) and not self._ids.follows_gap(batch):
             self._ids.request_renumbering(batch)
         return True
 
@@ -365,8 +365,8 @@ class BatchOutcomes:
                     self._resolve(queue)
                 if sequences.parked:
                     self.decided += sequences.take_parked()
-            # Move the partition to the line where it belongs now.
-            if queue.batches or queue.express or queue.line is not None or queue.timer_serial:
+            # Move the partition to where it waits now.
+            if queue.batches or queue.express or queue.wait_list is not None or queue.timer_serial:
                 accumulator.schedule.touch(queue, now_ms)
             if queue.follower is not None:
                 accumulator.let_follower_go(queue, now_ms)

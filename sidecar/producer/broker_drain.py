@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from sidecar.producer.broker_latency import BrokerLatency
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.in_flight import InFlightRequests, ProduceRequest
-    from sidecar.producer.partition_queue import Line
+    from sidecar.producer.partition_queue import WaitList
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_capacity import RequestCapacity
 
 
-BULK_BESIDE: Final = 2
+BULK_SHARING: Final = 2
 """Limit of unanswered backlog requests on a broker's only connection while quick batches share it."""
-BESIDE_MS: Final = 100.0
+SHARING_MS: Final = 100.0
 """A broker's connections stay divided for this long after the last request with quick batches."""
 
 
@@ -93,7 +93,7 @@ class BrokerDrain:
         self._next_lane: defaultdict[int, int] = defaultdict(int)
         """The lane that goes first, by connection. Lanes take turns, even where only one request fits at a time."""
         self._was_quick: dict[int, bool] = {}
-        """By connection: whether its last request beside a backlog held quick batches."""
+        """By connection: whether its last request during a backlog held quick batches."""
         self._quick_ms: defaultdict[int, float] = defaultdict(lambda: -inf)
         """By broker: when its last request with quick batches was made, monotonic ms."""
 
@@ -113,12 +113,12 @@ class BrokerDrain:
         requests_left = in_flight.capacity(node_id)
         if requests_left <= 0:
             return self._is_full(node_id, links, now_ms, effects) or poll_again
-        lines = schedule.ready[node_id]
+        wait_lists = schedule.ready[node_id]
         # Lanes take turns, each with one request at a time.
         lanes_left = list(LANES_FROM[self._next_lane[node_id]])
         while lanes_left and requests_left > 0:
             lane = lanes_left.pop(0)
-            if not lines[lane] and not lines[QUICK + lane]:
+            if not wait_lists[lane] and not wait_lists[QUICK + lane]:
                 continue
             quick = None
             if is_crowded and not is_apart:
@@ -141,20 +141,20 @@ class BrokerDrain:
                 lanes_left.append(lane)
                 if is_crowded or is_apart:
                     self._note_quick(request, node_id == broker if is_apart else quick)
-                if not any(lines):
+                if not any(wait_lists):
                     break
-            elif self._is_other_kind_due(lines, lane, quick):
+            elif self._is_other_kind_due(wait_lists, lane, quick):
                 lanes_left.insert(0, lane)
-            elif lines[lane] or lines[QUICK + lane]:
+            elif wait_lists[lane] or wait_lists[QUICK + lane]:
                 self._note_lack(node_id, budget, is_first=is_first)
         return poll_again
 
     def _is_crowded(self, node_id: int, broker: int, now_ms: float) -> bool:
         """Whether quick batches and a backlog are ready. Then they take turns, or use one connection each."""
-        if now_ms < self._quick_ms[broker] + BESIDE_MS:
+        if now_ms < self._quick_ms[broker] + SHARING_MS:
             return True
-        lines = self._schedule.ready[node_id]
-        if not (any(lines[QUICK:]) and any(lines[:QUICK])):
+        wait_lists = self._schedule.ready[node_id]
+        if not (any(wait_lists[QUICK:]) and any(wait_lists[:QUICK])):
             return False
         return self._schedule.holds(node_id, self._config.max_request_size)
 
@@ -181,11 +181,11 @@ class BrokerDrain:
         return request
 
     @staticmethod
-    def _is_other_kind_due(lines: tuple[Line, ...], lane: int, quick: bool | None) -> bool:
+    def _is_other_kind_due(wait_lists: tuple[WaitList, ...], lane: int, quick: bool | None) -> bool:
         """Whether none of the kind was due whose turn it was, but some of the other kind."""
-        if quick is None or lines[QUICK * quick + lane]:
+        if quick is None or wait_lists[QUICK * quick + lane]:
             return False
-        return bool(lines[QUICK * (not quick) + lane])
+        return bool(wait_lists[QUICK * (not quick) + lane])
 
     def _note_lack(self, node_id: int, budget: Budget, *, is_first: bool) -> None:
         """Note what was missing for a request that took nothing."""
@@ -211,7 +211,7 @@ class BrokerDrain:
     ) -> bool:
         """Reserve the broker's first connection for quick batches and the second for all others, or undo that.
 
-        True: partitions have changed lines. False: there is no second connection yet.
+        True: partitions have changed lists. False: there is no second connection yet.
         """
         schedule = self._schedule
         if is_crowded:
@@ -231,9 +231,9 @@ class BrokerDrain:
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
         may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
-            1, most - BULK_BESIDE
+            1, most - BULK_SHARING
         )
-        may_bulk = bool(ready[lane]) and bulk < BULK_BESIDE
+        may_bulk = bool(ready[lane]) and bulk < BULK_SHARING
         if may_quick and may_bulk:
             return not self._was_quick.get(node_id, False)
         return True if may_quick else False if may_bulk else None
@@ -242,7 +242,7 @@ class BrokerDrain:
         """Start using a second connection, because the first is full or is reserved for quick batches. True: it is in
         use now.
 
-        Only for more waiting records than a pause of the broker leaves behind. Until the connection is made,
+        Only for more waiting records than a pause of the broker explains. Until the connection is made,
         everything goes by the first one.
         """
         schedule = self._schedule
@@ -262,7 +262,7 @@ class BrokerDrain:
         """
         in_flight, schedule = self._in_flight, self._schedule
         for node_id in list(schedule.widened):
-            if node_id in schedule.apart and now_ms < self._quick_ms[node_id] + BESIDE_MS:
+            if node_id in schedule.apart and now_ms < self._quick_ms[node_id] + SHARING_MS:
                 continue
             if not in_flight.count(node_id) and not in_flight.count(second_of(node_id)):
                 schedule.narrow(node_id)

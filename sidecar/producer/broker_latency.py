@@ -10,7 +10,7 @@ from math import inf
 
 
 class BrokerLatency:
-    """Times since which brokers have been behind, in monotonic ms. A ``timeout_ms`` of 0 switches it off. No clock
+    """Times since which brokers have been late, in monotonic ms. A ``timeout_ms`` of 0 switches it off. No clock
     inside.
     """
 
@@ -22,7 +22,7 @@ class BrokerLatency:
         self._blocked_since_ms: dict[int, float] = {}
 
     def drained(self, node_id: int) -> None:
-        """A request for the broker was made: it is not behind."""
+        """A request for the broker was made: it is not late."""
         self._blocked_since_ms.pop(node_id, None)
 
     def blocked(self, node_id: int, now_ms: float) -> None:
@@ -30,13 +30,13 @@ class BrokerLatency:
         if self.is_on:
             self._blocked_since_ms.setdefault(node_id, now_ms)
 
-    def keep(self, behind: set[int]) -> None:
-        """Forget all brokers but those in ``behind``: nothing waits for the others any more."""
-        for node_id in self._blocked_since_ms.keys() - behind:
+    def keep(self, late: set[int]) -> None:
+        """Forget all brokers but those in ``late``: nothing waits for the others any more."""
+        for node_id in self._blocked_since_ms.keys() - late:
             del self._blocked_since_ms[node_id]
 
     def late(self, now_ms: float) -> frozenset[int]:
-        """Brokers that have been behind for at least the timeout."""
+        """Brokers that have been late for at least the timeout."""
         if not self._blocked_since_ms:
             return frozenset()
         return frozenset(

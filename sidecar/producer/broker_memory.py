@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
 
 IDLE_MS: Final = 1_000.0
-"""Within this time after a partition's last answer its next batch may go beside others. A broker may be set to forget
+"""Within this time after a partition's last answer its next batch may go with others. A broker may be set to forget
 within seconds, and a batch that goes alone after a second of silence costs one round trip.
 """
 TIMESTAMP_AGE_MS: Final = 300_000.0

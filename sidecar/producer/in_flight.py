@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sidecar.producer.request_capacity import RequestBuffer
 
 UNSENT_PER_NODE_MAX = 2
-"""One request partly written and one prepared behind it. More would only hold request buffers."""
+"""One request partly written and one prepared after it. More would only hold request buffers."""
 
 
 class ProduceRequest:
@@ -77,7 +77,7 @@ class ProduceRequest:
             self.size_bytes += batch.records.size_bytes
             self.new_batches += batch.descriptor == NO_DESCRIPTOR
         self.is_quick = False
-        """True if it holds only quick batches, beside a backlog of the same broker."""
+        """True if it holds only quick batches, during a backlog of the same broker."""
         self.buffer: RequestBuffer | None = None
         self.begun = False
         """Its bytes were given to a connection, so some may have left. The driver sets it, and resets it if the

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sidecar.producer.partition_queue import Line
+    from sidecar.producer.partition_queue import WaitList
 
 
 class LeaderlessTopics:
@@ -20,15 +20,15 @@ class LeaderlessTopics:
         self.asked: frozenset[str] = frozenset()
         self.ask_again_ms = 0.0
 
-    def take(self, line: Line, now_ms: float) -> frozenset[str]:
-        """Topics to request metadata for now. ``line`` holds the partitions that wait for a leader. New topics are
+    def take(self, wait_list: WaitList, now_ms: float) -> frozenset[str]:
+        """Topics to request metadata for now. ``wait_list`` holds the partitions that wait for a leader. New topics are
         requested at once, others after ``retry_ms``.
         """
-        if not line:
+        if not wait_list:
             self.asked = frozenset()
             self.ask_again_ms = 0.0
             return self.asked
-        missing = frozenset(queue.topic for queue in line)
+        missing = frozenset(queue.topic for queue in wait_list)
         if now_ms < self.ask_again_ms and missing <= self.asked:
             return frozenset()
         self.asked = missing

@@ -22,14 +22,14 @@ PASSES_MAX: Final = 4
 """Number of express batches that may pass one batch of the backlog. Without this limit, many quiet clients could keep
 it waiting until it expires.
 """
-Line = OrderedDict["PartitionQueue", None]
+WaitList = OrderedDict["PartitionQueue", None]
 """Partitions with a batch that may be sent now, longest waiting first. Removal from the middle is O(1)."""
 
 
 class PartitionQueue:
     """The waiting batches of one (lane, topic, partition). Single-threaded: the worker's loop.
 
-    ``batches`` holds batches that were drained before, in their order, and behind them those that never were, in the
+    ``batches`` holds batches that were drained before, in their order, and after them those that never were, in the
     order in which their records were accepted. ``express`` holds batches that were never drained and that pass the
     others: their clients have nothing in ``batches``. Sequences are given at the first drain, so this leaves no gap.
 
@@ -37,14 +37,13 @@ class PartitionQueue:
     the wire are included: completing a batch does not recall bytes from a socket.
 
     ``load`` is the amount waiting, in units of batch.size. ``partitioner`` is informed of each change if the choice of
-    partitions depends on it. ``line`` is the line in which the partition stands (of a broker, or of partitions without
-    a leader). ``again`` is the broker's index of partitions in ``line`` whose next batch has its descriptor.
+    partitions depends on it. ``wait_list`` is the list in which the partition waits (of a broker, or of partitions
+    without a leader). ``again`` is the broker's index of partitions in ``wait_list`` whose next batch has a descriptor.
     """
 
     __slots__ = (
         "again",
         "batches",
-        "behind",
         "express",
         "follower",
         "has_adopted",
@@ -54,7 +53,6 @@ class PartitionQueue:
         "last_to_pass",
         "leader_id",
         "leader_serial",
-        "line",
         "lingers",
         "link_id",
         "load",
@@ -67,6 +65,8 @@ class PartitionQueue:
         "timer_due_ms",
         "timer_serial",
         "topic",
+        "wait_list",
+        "waits_for",
         "wire_count",
     )
 
@@ -88,7 +88,7 @@ class PartitionQueue:
         self.express: deque[ProducerBatch] = deque()
         self.sequences = sequences
         """None in a lane without a producer id."""
-        self.behind: PartitionQueue | None = None
+        self.waits_for: PartitionQueue | None = None
         """The partition's queue in another lane, whose batches go first: acks was changed while there was a backlog."""
         self.follower: PartitionQueue | None = None
         """The queue of the partition that waits for this one."""
@@ -106,14 +106,14 @@ class PartitionQueue:
         self.leader_id = -1
         """Its leader in the snapshot with this serial; -1 for none. See PartitionSchedule."""
         self.leader_serial = 0
-        self.line: Line | None = None
-        self.again: Line | None = None
+        self.wait_list: WaitList | None = None
+        self.again: WaitList | None = None
         self.has_descriptor = False
         """Its next batch was sent before, so it needs no new descriptor."""
         self.is_quick = False
-        """Its next batch is small and new, or express: it need not wait behind a backlog."""
+        """Its next batch is small and new, or express: it need not wait until a backlog is sent."""
         self.lingers = False
-        """It belongs into the line of lingering partitions, as soon as it has a leader."""
+        """It belongs into the list of lingering partitions, as soon as it has a leader."""
         self.link_id = 0
         """The connection that its last batch used: a broker's id, or that of the second connection to it."""
         self.timer_due_ms = 0.0
@@ -143,7 +143,7 @@ class PartitionQueue:
         return True
 
     def pop(self, batch: ProducerBatch) -> None:
-        """Take a batch out of its deque for a request, and the partition out of the places where it waits for one.
+        """Take a batch out of its deque for a request, and the partition out of its wait list and its timer.
 
         A batch that goes for the first time gets its order.
         """
@@ -162,7 +162,7 @@ class PartitionQueue:
         self._add_load(-batch.load)
         self.wire_count += 1
         self.timer_serial = 0
-        self.leave_line()
+        self.leave_wait_list()
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back in order (Kafka's ``insertInSequenceOrder``)."""
@@ -243,11 +243,11 @@ class PartitionQueue:
         """No batch here was ever in a request. Only such batches are held when the topic is paused."""
         return not self.batches or self.batches[0].order == NOT_DRAINED
 
-    def place_behind_a_gap(self, batch: ProducerBatch) -> bool:
+    def order_after_gap(self, batch: ProducerBatch) -> bool:
         """Give orders to the batches that a dead worker drained before ``batch``. True if there are any.
 
         These are batches that precede it in the journal of the same chain and have no number: they were drained before
-        it and refused. Call before ``batch`` is placed.
+        it and refused. Call before ``batch`` is inserted.
         """
         waiting = self.express if batch.is_express else self.batches
         left = [each for each in waiting if each.order == NOT_DRAINED]
@@ -266,7 +266,7 @@ class PartitionQueue:
     def begin_again(self) -> None:
         """Reset the order after all sequences were withdrawn, so no broker has any of the waiting batches.
 
-        Bulk batches of a dead worker go behind express ones, as if never sent: an express batch may hold earlier,
+        Bulk batches of a dead worker go after express ones, as if never sent: an express batch may hold earlier,
         refused records of the same client.
         """
         if self.has_adopted:
@@ -276,10 +276,10 @@ class PartitionQueue:
                     each.order = NOT_DRAINED
             self.batches = deque(sorted(self.batches, key=lambda each: each.order))
 
-    def leave_line(self) -> None:
-        if self.line is not None:
-            del self.line[self]
-            self.line = None
+    def leave_wait_list(self) -> None:
+        if self.wait_list is not None:
+            del self.wait_list[self]
+            self.wait_list = None
             if self.again is not None:
                 del self.again[self]
                 self.again = None
@@ -292,8 +292,8 @@ class PartitionQueue:
             or self.express
             or self.wire_count
             or self.timer_serial
-            or self.line is not None
-            or self.behind is not None
+            or self.wait_list is not None
+            or self.waits_for is not None
             or self.follower is not None
         )
 
@@ -303,9 +303,9 @@ class PartitionQueue:
             return "not sent, as an operator has paused the topic (`kafka-sidecar resume` lets it continue)"
         sequences = self.sequences
         if sequences is not None and (sequences.unresolved or sequences.renumber):
-            return "not sent, behind an earlier batch of the partition whose outcome is not known yet"
+            return "not sent, as the outcome of an earlier batch of the partition is not known yet"
         if self.wire_count:
-            return "not sent, behind earlier batches of the partition"
+            return "not sent, as earlier batches of the partition go first"
         return "not sent, waiting for the partition's leader to take it"
 
     def __repr__(self) -> str:
@@ -319,11 +319,11 @@ def give_orders(batches: list[ProducerBatch]) -> None:
     """
     first = batches[0].base_sequence
 
-    def place(each: ProducerBatch) -> int:
+    def rank(each: ProducerBatch) -> int:
         if each.base_sequence == NO_SEQUENCE:
             return not each.is_express
         return (each.base_sequence - first + _HALF) & SEQUENCE_MASK
 
-    ranked = sorted(batches, key=place)
-    for rank, batch in enumerate(ranked, 1):
-        batch.order = rank * ADOPTED_ORDERS
+    ranked = sorted(batches, key=rank)
+    for position, batch in enumerate(ranked, 1):
+        batch.order = position * ADOPTED_ORDERS

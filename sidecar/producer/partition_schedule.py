@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.lanes import LANES, NO_SEQUENCE
-from sidecar.producer.partition_queue import Line, PartitionQueue
+from sidecar.producer.partition_queue import PartitionQueue, WaitList
 from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_sequences import PartitionSequences
 
 QUICK: Final = len(LANES)
-"""Added to a lane, this gives the index of its quick line: partitions that need not wait behind a backlog."""
+"""Added to a lane, this gives the index of its quick list: partitions that need not wait for a backlog."""
 FULL_MS: Final = 1_000.0
-"""For this time after a topic's last full batch its small batches wait behind the backlog of others."""
+"""For this time after a topic's last full batch its small batches wait for the backlog of others."""
 BATCHES_REMEMBERED: Final = 5
 """How many batches per producer id and partition a broker can recognise
 (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
@@ -38,15 +38,15 @@ _QUEUED: Final = BatchState.QUEUED
 class PartitionSchedule:
     """Sans-IO. Single-threaded: the worker's loop. Call :meth:`touch` after each change to a queue's next batch.
 
-    A queue is in one place at a time: a timer (it lingers or backs off), a line of its leader, the line of queues
-    without a leader, or none. In its leader's line it is due, or lingers until a request is sent there anyway. In no
-    place it has nothing to send. Lines follow the newest snapshot. The cost of a call depends on the due queues, not on
+    A queue waits in one of these: a timer (it lingers or backs off), a wait list of its leader, the list of queues
+    without a leader, or none. In its leader's list it is due, or lingers until a request is sent there anyway. In none
+    it has nothing to send. Lists follow the newest snapshot. The cost of a call depends on the due queues, not on
     the number of partitions.
 
     A broker handles the requests of one connection one after another, and reads none while it works on one
-    (``SocketServer`` mutes the channel). So while a broker's connection is full it gets two sets of lines, one for
-    each of two connections. A partition changes sets only with nothing in flight, and stands in no line until then, so
-    its batches arrive in order. Beside a backlog, the first connection takes quick batches and the second all others.
+    (``SocketServer`` mutes the channel). So while a broker's connection is full it gets two sets of lists, one for
+    each of two connections. A partition changes sets only with nothing in flight, and is in no list until then, so
+    its batches arrive in order. During a backlog, the first connection takes quick batches and the second all others.
     With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
@@ -66,15 +66,15 @@ class PartitionSchedule:
         """Number of the present snapshot. A queue keeps its leader together with the number of the snapshot that named
         it.
         """
-        self.ready: dict[int, tuple[Line, ...]] = {}
-        """By broker: one line per lane, then at QUICK + lane the partitions whose next batch is small and new, or
+        self.ready: dict[int, tuple[WaitList, ...]] = {}
+        """By broker: one list per lane, then at QUICK + lane the partitions whose next batch is small and new, or
         express. A broker that never had any is not here.
         """
-        self.again: dict[int, tuple[Line, ...]] = {}
+        self.again: dict[int, tuple[WaitList, ...]] = {}
         """By broker and lane: ready partitions whose next batch has its descriptor. When the descriptor table is full,
         the batches that may still go are found without a walk over all others.
         """
-        self.lingering: dict[int, tuple[Line, ...]] = {}
+        self.lingering: dict[int, tuple[WaitList, ...]] = {}
         """By broker and lane: partitions whose next batch only waits for more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
         """Brokers with two connections in use, and for each of their partitions the connection it uses; half use
@@ -82,21 +82,21 @@ class PartitionSchedule:
         """
         self.apart: set[int] = set()
         """Brokers in ``widened`` whose first connection is for quick batches and whose second is for all others."""
-        self.leaderless: Line = OrderedDict()
+        self.leaderless: WaitList = OrderedDict()
         """Partitions with something to send and no leader."""
 
     def touch(self, queue: PartitionQueue, now_ms: float) -> None:
-        """Move the partition's queue to its present place. Call it after every change of the queue."""
+        """Move the partition's queue to where it waits now. Call it after every change of the queue."""
         batch = self.next_batch(queue, now_ms) if queue.batches or queue.express else None
         if batch is None:
             queue.timer_serial = 0
-            if queue.line is not None:
-                queue.leave_line()
+            if queue.wait_list is not None:
+                queue.leave_wait_list()
             return
         has_descriptor = batch.descriptor != NO_DESCRIPTOR
         if queue.has_descriptor is not has_descriptor:
             queue.has_descriptor = has_descriptor
-            queue.leave_line()
+            queue.leave_wait_list()
         if batch.full:
             self.full_ms[queue.topic] = now_ms
         is_quick = batch.is_express or (
@@ -106,30 +106,30 @@ class PartitionSchedule:
         )
         if queue.is_quick is not is_quick:
             queue.is_quick = is_quick
-            queue.leave_line()
+            queue.leave_wait_list()
         # A batch that a flush waits for needs no check: see due_ms.
         due_ms = batch.retry_at_ms if batch.expedited else self.due_ms(batch)
         if due_ms <= now_ms:
             queue.timer_serial = 0
-            if queue.line is None or queue.lingers:
-                self._place(queue, lingers=False)
+            if queue.wait_list is None or queue.lingers:
+                self._enlist(queue, lingers=False)
             return
         if batch.retry_at_ms > now_ms:
-            if queue.line is not None:
-                queue.leave_line()
+            if queue.wait_list is not None:
+                queue.leave_wait_list()
             self._backing_off.add(queue)
         else:
-            self._place(queue, lingers=True)
+            self._enlist(queue, lingers=True)
         self.timers.set(queue, due_ms)
 
     def next_batch(self, queue: PartitionQueue, now_ms: float) -> ProducerBatch | None:
         """The next batch of a partition that has some, or None while the partition must wait.
 
         With sequences, retries go one at a time, oldest first, and no new batch passes them: a failed first batch
-        holds those behind it. The caller checks whether the batch is due (linger, backoff). The only side effect is to
+        holds those after it. The caller checks whether the batch is due (linger, backoff). The only side effect is to
         note that a producer id is wanted.
         """
-        if queue.behind is not None or (queue.settings.is_paused and queue.rests):
+        if queue.waits_for is not None or (queue.settings.is_paused and queue.rests):
             return None
         sequences = queue.sequences
         if sequences is None:
@@ -170,14 +170,14 @@ class PartitionSchedule:
             return None
         return head
 
-    def _place(self, queue: PartitionQueue, *, lingers: bool) -> None:
-        """Put the partition into its leader's line of ready partitions, or of lingering ones, which may fill up a
+    def _enlist(self, queue: PartitionQueue, *, lingers: bool) -> None:
+        """Put the partition into its leader's list of ready partitions, or of lingering ones, which may fill up a
         request.
         """
-        if queue.line is not None:
+        if queue.wait_list is not None:
             if queue.lingers is lingers:
                 return
-            queue.leave_line()
+            queue.leave_wait_list()
         queue.lingers = lingers
         if queue.leader_serial != self._serial and self.snapshot is not None:
             leader = self.snapshot.leader(queue.topic, queue.partition)
@@ -186,20 +186,20 @@ class PartitionSchedule:
         if leader_id < 0:
             if lingers:
                 return  # its leader is not needed yet
-            line = self.leaderless
+            wait_list = self.leaderless
         else:
             nodes = self.lingering if lingers else self.ready
-            place = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
+            index = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
             link_id = self._link_of(queue, leader_id) if self.widened else leader_id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader_id:
-                return  # changing to the other connection: placed again once its batches in flight are answered
-            lines = nodes.get(link_id)
-            line = _line(nodes, link_id, place) if lines is None else lines[place]
+                return  # changing to the other connection: enlisted again once its batches in flight are answered
+            wait_lists = nodes.get(link_id)
+            wait_list = _wait_list(nodes, link_id, index) if wait_lists is None else wait_lists[index]
             if queue.has_descriptor and not lingers:
-                queue.again = _line(self.again, link_id, queue.lane)
+                queue.again = _wait_list(self.again, link_id, queue.lane)
                 queue.again[queue] = None
-        line[queue] = None
-        queue.line = line
+        wait_list[queue] = None
+        queue.wait_list = wait_list
 
     def due_ms(self, batch: ProducerBatch) -> float:
         """The time in ms at which the batch may be sent: rule A4. Kafka: ``RecordAccumulator.batchReady``."""
@@ -209,28 +209,28 @@ class PartitionSchedule:
         return lingered_ms if lingered_ms > batch.retry_at_ms else batch.retry_at_ms
 
     def fire_timers(self, now_ms: float) -> None:
-        """Place the queues whose linger or backoff is over."""
+        """Move the queues whose linger or backoff is over."""
         for queue in self.timers.take_due(now_ms):
             self._backing_off.discard(queue)
             self.touch(queue, now_ms)
 
     def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
-        """Move all queues to the lines of their leaders in ``snapshot``."""
+        """Move all queues to the lists of their leaders in ``snapshot``."""
         self.snapshot = snapshot
         self._serial += 1
         moved = list(self.leaderless)
         for nodes in (self.ready, self.lingering):
-            for lines in nodes.values():
-                for line in lines:
-                    moved.extend(line)
+            for wait_lists in nodes.values():
+                for wait_list in wait_lists:
+                    moved.extend(wait_list)
         for queue in moved:
-            queue.leave_line()
+            queue.leave_wait_list()
         known = snapshot.nodes
-        self.ready = {node: lines for node, lines in self.ready.items() if broker_of(node) in known}
-        self.lingering = {node: lines for node, lines in self.lingering.items() if broker_of(node) in known}
-        self.again = {node: lines for node, lines in self.again.items() if broker_of(node) in known}
+        self.ready = {node: lists for node, lists in self.ready.items() if broker_of(node) in known}
+        self.lingering = {node: lists for node, lists in self.lingering.items() if broker_of(node) in known}
+        self.again = {node: lists for node, lists in self.again.items() if broker_of(node) in known}
         for queue in moved:
-            self._place(queue, lingers=queue.lingers)
+            self._enlist(queue, lingers=queue.lingers)
         self._retry_elsewhere(snapshot, now_ms)
 
     def _retry_elsewhere(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
@@ -294,18 +294,18 @@ class PartitionSchedule:
         """Share the broker's partitions between its two connections. Partitions with nothing in flight change over
         first.
         """
-        standing = self._standing(node_id)
-        standing.sort(key=lambda queue: not queue.wire_count)
-        half = len(standing) // 2
-        self.widened[node_id] = dict.fromkeys(standing[:half], node_id)
-        self.widened[node_id].update(dict.fromkeys(standing[half:], second_of(node_id)))
-        self._place_again(standing)
+        listed = self._listed(node_id)
+        listed.sort(key=lambda queue: not queue.wire_count)
+        half = len(listed) // 2
+        self.widened[node_id] = dict.fromkeys(listed[:half], node_id)
+        self.widened[node_id].update(dict.fromkeys(listed[half:], second_of(node_id)))
+        self._enlist_again(listed)
 
     def narrow(self, node_id: int) -> None:
         """Use one connection again. Nothing may be in flight on the second."""
         if self.widened.pop(node_id, None) is not None:
             self.apart.discard(node_id)
-            self._place_again(self._standing(second_of(node_id)))
+            self._enlist_again(self._listed(second_of(node_id)))
 
     def set_apart(self, node_id: int, is_apart: bool) -> None:
         """Reserve the broker's first connection for quick batches, or open it to all batches again."""
@@ -313,23 +313,23 @@ class PartitionSchedule:
             self.apart.add(node_id)
         else:
             self.apart.discard(node_id)
-        self._place_again([*self._standing(node_id), *self._standing(second_of(node_id))])
+        self._enlist_again([*self._listed(node_id), *self._listed(second_of(node_id))])
 
-    def _standing(self, link_id: int) -> list[PartitionQueue]:
-        lines = (*self.ready.get(link_id, ()), *self.lingering.get(link_id, ()))
-        return [queue for line in lines for queue in line]
+    def _listed(self, link_id: int) -> list[PartitionQueue]:
+        wait_lists = (*self.ready.get(link_id, ()), *self.lingering.get(link_id, ()))
+        return [queue for wait_list in wait_lists for queue in wait_list]
 
-    def _place_again(self, queues: list[PartitionQueue]) -> None:
+    def _enlist_again(self, queues: list[PartitionQueue]) -> None:
         for queue in queues:
-            queue.leave_line()
-            self._place(queue, lingers=queue.lingers)
+            queue.leave_wait_list()
+            self._enlist(queue, lingers=queue.lingers)
 
     def holds(self, node_id: int, size_bytes: int, *, is_movable: bool = False) -> bool:
         """True if the ready partitions of this connection, quick ones excluded, hold at least ``size_bytes``, counted
         in whole batches of batch.size. ``is_movable``: count only partitions that may use the second connection.
         """
-        for line in self.ready.get(node_id, ())[:QUICK]:
-            for queue in line:
+        for wait_list in self.ready.get(node_id, ())[:QUICK]:
+            for queue in wait_list:
                 if is_movable and queue.acks == 0:
                     continue
                 size_bytes -= queue.load * queue.settings.batch_size
@@ -339,7 +339,7 @@ class PartitionSchedule:
 
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with a batch ready for the broker."""
-        return {queue.topic for line in self.ready.get(node_id, ()) for queue in line}
+        return {queue.topic for wait_list in self.ready.get(node_id, ()) for queue in wait_list}
 
 
 def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
@@ -359,8 +359,8 @@ def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
     return None
 
 
-def _line(nodes: dict[int, tuple[Line, ...]], link_id: int, place: int) -> Line:
-    lines = nodes.get(link_id)
-    if lines is None:
-        lines = nodes[link_id] = tuple(OrderedDict() for _ in (*LANES, *LANES))
-    return lines[place]
+def _wait_list(nodes: dict[int, tuple[WaitList, ...]], link_id: int, index: int) -> WaitList:
+    wait_lists = nodes.get(link_id)
+    if wait_lists is None:
+        wait_lists = nodes[link_id] = tuple(OrderedDict() for _ in (*LANES, *LANES))
+    return wait_lists[index]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NO_DESCRIPTOR = -1
 NOT_DRAINED: Final = 1 << 62
-"""The order of a batch that was never in a request: behind all that were."""
+"""The order of a batch that was never in a request: after all that were."""
 IN_DEQUE: Final = (BatchState.OPEN, BatchState.QUEUED)
 _ENDED = (BatchState.DECIDED, BatchState.GIVEN_UP)
 _OPEN = BatchState.OPEN
@@ -42,7 +42,7 @@ class ProducerBatch:
     S4). Only a *renumbering* withdraws them, when the broker surely has none of the records and nothing of the
     partition is on the wire.
 
-    ``order`` is the batch's place among the drained batches of its (lane, partition). It is given at the first drain
+    ``order`` is the batch's rank among the drained batches of its (lane, partition). It is given at the first drain
     and never re-used, so batches sort by it whatever happens to their sequences. Until then it is NOT_DRAINED, and
     records of other clients may still pass the batch.
 

@@ -227,7 +227,7 @@ class ProducerIds:
         assert sequences is not None
         return bool(sequences.in_flight) and sequences.in_flight[0] is batch
 
-    def is_behind_a_gap(self, batch: ProducerBatch) -> bool:
+    def follows_gap(self, batch: ProducerBatch) -> bool:
         """True if a batch before it was refused for what it holds: that, and nothing else, is missing."""
         sequences = batch.queue.sequences
         assert sequences is not None

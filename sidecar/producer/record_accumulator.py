@@ -137,14 +137,14 @@ class RecordAccumulator:
         return batch
 
     def adopt(self, batch: ProducerBatch, count: int) -> None:
-        """Take over a batch that a dead worker sent without getting an answer; its order gives its place in the queue.
+        """Take over a batch that a dead worker sent and that got no answer; its order is its position in the queue.
 
         It keeps its identity and is sent again, oldest first, after :meth:`resume`. Its ``count`` records are still
         being added to it. Records of its chain without a number before it come from a refused batch. The broker lacks
         those, and has this batch only if it had forgotten the producer id.
         """
         queue = batch.queue
-        follows_a_gap = queue.place_behind_a_gap(batch)
+        follows_gap = queue.order_after_gap(batch)
         batch.retry_at_ms = inf
         queue.has_adopted = True
         queue.insert(batch)
@@ -152,7 +152,7 @@ class RecordAccumulator:
         self.incomplete.add(batch)
         if queue.sequences is not None:
             self._ids.adopt(queue.sequences, batch, count)
-            if follows_a_gap:
+            if follows_gap:
                 self._ids.request_renumbering(batch)
 
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -173,16 +173,16 @@ class RecordAccumulator:
         batch.retry_at_ms = 0.0
         self.schedule.touch(batch.queue, now_ms)
 
-    def put_behind(self, queue: PartitionQueue, first: PartitionQueue) -> None:
+    def send_after(self, queue: PartitionQueue, first: PartitionQueue) -> None:
         """Send nothing of ``queue`` before everything in ``first`` has ended: the same partition in another lane."""
-        queue.behind = first
+        queue.waits_for = first
         first.follower = queue
 
     def let_follower_go(self, first: PartitionQueue, now_ms: float) -> None:
         """Release the other lane's queue that waits for ``first``, if everything in that one has ended."""
         follower = first.follower
         if follower is not None and first.head is None and not first.wire_count:
-            first.follower = follower.behind = None
+            first.follower = follower.waits_for = None
             self.schedule.touch(follower, now_ms)
 
     def limit_growth(self, topic: str, size_bytes: int) -> None:
@@ -229,13 +229,13 @@ class RecordAccumulator:
     # --- batches that come back -----------------------------------------------------------------------------
 
     def reenqueue(self, batch: ProducerBatch, *, retry_at_ms: float, now_ms: float) -> None:
-        """Put a batch back into its place, to be sent again at ``retry_at_ms`` or later."""
+        """Put a batch back where it was, to be sent again at ``retry_at_ms`` or later."""
         batch.retry_at_ms = retry_at_ms
         batch.queue.insert(batch)
         self.schedule.touch(batch.queue, now_ms)
 
     def replace(self, batch: ProducerBatch, pieces: Iterable[ProducerBatch], now_ms: float) -> None:
-        """Put the pieces of a split batch in its place (Kafka: ``splitAndReenqueue``)."""
+        """Put the pieces of a split batch where it was (Kafka: ``splitAndReenqueue``)."""
         self.incomplete.remove(batch)
         for piece in pieces:
             self.incomplete.add_piece(piece)

@@ -42,22 +42,22 @@ class RequestCapacity:
 
     1. If the next batch of one of its partitions has a descriptor, that batch goes, now or when its backoff ends.
     2. Otherwise no descriptor that the broker holds can come back before a batch without one is sent: pieces of a split
-       stand before them, or their partitions have another leader. So these do not count against its share, and one
+       go before them, or their partitions have another leader. So these do not count against its share, and one
        batch goes as long as any descriptor is free (:meth:`new_batches_of_stuck`).
     3. If none is free, some come back without help: those of batches on the wire, of batches that are next in their
-       partition, and of outcomes not sent yet. They cannot all be behind a batch without one. Consider the last
+       partition, and of outcomes not sent yet. They cannot all wait for a batch without one. Consider the last
        publication before such a state. A split gives one back after it has taken two. A request published the next
        batch of its partition, so all batches before it had descriptors. If one of them has none now, it was given
        back later and is still free. This needs requests to be published in the order in which they were drained, and
        none to be left out: no more descriptors are promised than exist.
 
-    Buffers: the first request of a connection may take any free buffer. Another request is encoded behind it only if
+    Buffers: the first request of a connection may take any free buffer. Another request is encoded after it only if
     the largest request of another broker still finds a buffer.
 
     A batch may be larger than max.request.size, if it was accepted under an earlier, larger value. No number of free
     buffers is guaranteed to fit it, and small requests of others could keep the memory from it for ever. So once it is
-    held back, no connection behind it in line gets a buffer, nor does another lane of its own connection. Connections
-    before it have waited longer; each gets at most one buffer and then stands behind it. So all buffers come back, as
+    held back, no connection after it in ``waiting`` gets a buffer, nor another lane of its own connection. Connections
+    before it have waited longer; each gets at most one buffer and is then after it. So all buffers come back, as
     requests are taken or connections are closed. With none taken, a batch of any size finds one. The batch holds no
     buffer while it waits, because no request is before its own on its connection. A batch that also lacks a descriptor
     does not wait here.
@@ -90,7 +90,7 @@ class RequestCapacity:
         self.waiting: dict[int, None] = {}
         """Connections that found no buffer for their first request, longest waiting first."""
         self._is_closed = False
-        """A waiting connection has a batch larger than max.request.size: those behind it get no buffer in this poll."""
+        """A waiting connection has a batch larger than max.request.size: those after it get no buffer in this poll."""
 
     def begin_poll(self, ready: list[int]) -> None:
         """Begin a poll after one in which something was missing: sort ``ready`` by longest waiting first."""

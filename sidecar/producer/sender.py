@@ -217,8 +217,8 @@ class Sender:
         return wakeup_ms
 
     def _note_latency(self, ready: list[int], now_ms: float) -> None:
-        # A partition with all its batches in flight stands in no line, whatever waits behind them. So a broker with as
-        # many unanswered requests as allowed is behind, too.
+        # A partition with all its batches in flight is in no wait list, whatever waits after them. So a broker with as
+        # many unanswered requests as allowed is late, too.
         full = {broker_of(node_id) for node_id in self._in_flight.full_nodes()}
         self._latency.keep(full.union(map(broker_of, ready)))
         for node_id in full:

@@ -10,7 +10,7 @@ from client_stub.contract.wire import LocalCode
 from sidecar.common.errors import Code
 from sidecar.common.model import second_of
 from sidecar.producer.batch_states import BatchState
-from sidecar.producer.broker_drain import BESIDE_MS, BULK_BESIDE
+from sidecar.producer.broker_drain import BULK_SHARING, SHARING_MS
 from sidecar.producer.effects import Connect
 from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.producer.partition_queue import PASSES_MAX, give_orders
@@ -259,7 +259,7 @@ def test_a_backlog_has_few_requests_unanswered_beside_small_ones() -> None:
     core = beside_a_backlog(connections_per_broker=1)
     core.append("quiet", topic=QUIET_TOPIC)
     kinds = kinds_of(core)
-    assert (kinds.count(False), kinds.count(True)) == (BULK_BESIDE, 1)
+    assert (kinds.count(False), kinds.count(True)) == (BULK_SHARING, 1)
 
 
 def test_beside_a_backlog_the_first_connection_is_for_small_ones() -> None:
@@ -297,7 +297,7 @@ def test_a_second_connection_is_asked_for_beside_a_backlog_and_nothing_waits_for
     core.append("quiet", topic=QUIET_TOPIC)
     kinds = kinds_of(core)
     assert set(core.of(Connect)) == {Connect(second_of(1))}
-    assert (kinds.count(False), kinds.count(True)) == (BULK_BESIDE, 1)
+    assert (kinds.count(False), kinds.count(True)) == (BULK_SHARING, 1)
 
 
 def test_without_its_second_connection_a_broker_has_turns_again() -> None:
@@ -313,14 +313,14 @@ def test_without_its_second_connection_a_broker_has_turns_again() -> None:
     core.append("later", topic=QUIET_TOPIC)
     later = [request for _ in range(8) for request in core.poll()]
     assert {request.node_id for request in later} == {1}
-    assert [request.is_quick for request in later].count(False) == BULK_BESIDE
+    assert [request.is_quick for request in later].count(False) == BULK_SHARING
 
 
 def test_some_time_after_the_last_small_one_the_backlog_has_all_places() -> None:
     core = beside_a_backlog(connections_per_broker=1)
     core.append("quiet", topic=QUIET_TOPIC)
     beside = [request for _ in range(5) for request in core.poll()]
-    core.clock.advance(BESIDE_MS)
+    core.clock.advance(SHARING_MS)
     for request in beside:
         core.acknowledge(request)
     assert kinds_of(core) == [False] * core.config.max_in_flight_requests_per_connection
@@ -331,7 +331,7 @@ def test_some_time_after_the_last_small_one_both_connections_are_for_all() -> No
     core.append("quiet", topic=QUIET_TOPIC)
     sent = [request for _ in range(8) for request in core.poll()]
     assert core.accumulator.schedule.apart == {1}
-    core.clock.advance(BESIDE_MS)
+    core.clock.advance(SHARING_MS)
     for request in sent[:2]:
         core.acknowledge(request)
     assert core.poll()

@@ -431,7 +431,7 @@ def test_another_lanes_queue_waits_for_the_last_batch_on_the_wire() -> None:
     first, second = core.send("a"), core.send("b")
     accumulator = core.accumulator
     before = accumulator.queue(TOPIC, IDEMPOTENT_LANE, 0)
-    accumulator.put_behind(accumulator.queue(TOPIC, PLAIN_LANE, 0), before)
+    accumulator.send_after(accumulator.queue(TOPIC, PLAIN_LANE, 0), before)
     core.lane = PLAIN_LANE
     core.append("c")
     core.acknowledge(first)

@@ -167,7 +167,7 @@ class Ranges:
         """If acks was changed since, let ``queue`` go before the partition's queue in its present ``lane``."""
         if queue.lane != lane:
             now = self._accumulator.queue(queue.topic, lane, queue.partition)
-            self._accumulator.put_behind(now, queue)
+            self._accumulator.send_after(now, queue)
 
     def _grow(
         self, each: Range, block: RecordBlock, start: int, stop: int, accepted_ms: Callable[[int], float]
