@@ -92,7 +92,7 @@ bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 quick: $(STAMPS)/quick
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(QUICK_AT_ONCE) $(addprefix --ignore=tests/,$(PROCESS_FOLDERS)) $(TEST_ARGS)
 
-test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights
+test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights $(STAMPS)/spark-formats
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
 	export FAILED_TESTS=$(FAILED_TESTS) SKIPPED_TESTS=$(SKIPPED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
@@ -245,6 +245,10 @@ $(STAMPS)/jvm-archive: $(STAMPS)/kafka sidecar/tools/testing/kafka_archive.py
 $(STAMPS)/kafka-%: sidecar/tools/testing/kafka_pom.xml sidecar/tools/testing/kafka_jars.py $(STAMPS)/kernel
 	@echo "== Apache Kafka $*'s jars by Maven (56 MB the first time)"
 	@$(PY) -m sidecar.tools.testing.kafka_jars $*
+	@touch $@
+
+$(STAMPS)/spark-formats: client_stub/pipeline/packages.py sidecar/tools/testing/spark_format_pom.xml $(STAMPS)/packages-dev $(STAMPS)/kernel
+	@$(PY) -m sidecar.tools.testing.spark_formats
 	@touch $@
 
 # Its dependencies (pandas) are not needed for one CSV in a zip, and it is never imported.

@@ -9,7 +9,7 @@ from client_stub.contract.run_dir import default_run_dir
 from client_stub.io.daemon_address import control_path
 from client_stub.pipeline.file import Fault, Pipeline, PipelineFaults
 from client_stub.pipeline.plan import OutputPlan, Planner, sentence
-from client_stub.pipeline.records import REASON, with_reasons
+from client_stub.pipeline.records import REASON, plain, with_reasons
 from client_stub.spark.options import read_options
 from client_stub.spark.topic_check import check_topic
 
@@ -50,13 +50,16 @@ def check(spark: SparkSession, pipeline: Pipeline) -> str:
 
 
 def _output(plan: OutputPlan) -> list[str]:
-    kinds = ", ".join(f"{name} {kind.simpleString()}" for name, kind in plan.types.items())
+    kinds = ", ".join(
+        f"{name} {plan.encodings[name].text if name in plan.encodings else kind.simpleString()}"
+        for name, kind in plan.types.items()
+    )
     lines = [f"output {plan.output.label}: {kinds}"]
-    for row in with_reasons(plan, None).limit(SAMPLE_ROWS).collect():
+    for row in with_reasons(plan, None, keep_plain=True).limit(SAMPLE_ROWS).collect():
         if row[REASON] is not None:
             lines.append(f"    a bad row: {row[REASON]}")
             continue
-        parts = (f"{name}={_short(row[name]['v'])}" for name in plan.types)
+        parts = (f"{name}={_short(row[plain(plan, name)]['v'])}" for name in plan.types)
         lines.append(f"    {', '.join(parts)}")
     return lines
 

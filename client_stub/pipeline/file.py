@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from client_stub.pipeline.keys import KEYS, TABLES, Key, keys_of
+from client_stub.pipeline.keys import AVRO, KEYS, RAW, TABLES, Key, keys_of
 from client_stub.pipeline.positions import Path as KeyPath
 from client_stub.pipeline.positions import Positions
 
@@ -58,13 +58,21 @@ class SqlStep:
     params: dict[str, Any]
 
 
+class PartFormat(NamedTuple):
+    """How the key or the value of an output becomes bytes, if not as it is."""
+
+    name: str
+    schema: Path | None
+
+
 @dataclass
 class Output:
-    """``expressions``: part of a record → its SQL."""
+    """``expressions``: part of a record → its SQL. ``formats``: those of key and value that are not raw."""
 
     view: str
     topic: str | None
     expressions: dict[str, str]
+    formats: dict[str, PartFormat]
     takes_tombstones: bool
     bad_topic: str | None
     bad_path: str | None
@@ -298,8 +306,36 @@ class _FileReader:
                 if (text := found["topic_expr" if name == "topic" else name]) is not None
             }
             yield Output(
-                view, found["topic"], expressions, bool(found["tombstones"]), bad["topic"], bad["path"]
+                view,
+                found["topic"],
+                expressions,
+                dict(self._formats(path, found)),
+                bool(found["tombstones"]),
+                bad["topic"],
+                bad["path"],
             )
+
+    def _formats(self, path: KeyPath, found: Mapping[str, Any]) -> Iterator[tuple[str, PartFormat]]:
+        for part in ("key", "value"):
+            name, schema = found[f"{part}_format"], found[f"{part}_schema"]
+            needs_schema = name == AVRO
+            if needs_schema and schema is None:
+                self._add(
+                    (*path, f"{part}_format"),
+                    f"{part}_format = {name} needs a schema",
+                    f'add {part}_schema = "FILE"',
+                )
+            if schema is not None and not needs_schema:
+                self._add(
+                    (*path, f"{part}_schema"),
+                    f"{part}_schema is only for {AVRO}",
+                    f"leave it out, or set {part}_format",
+                )
+            if found[part] is None:
+                if name != RAW:
+                    self._add((*path, f"{part}_format"), f"there is no {part}", f"add {part} = ...")
+            elif name != RAW:
+                yield part, PartFormat(name, schema and Path(self._file).parent / schema)
 
     def _bad_rows(self, path: KeyPath, content: Any) -> dict[str, Any]:
         found = self._table("output.bad_rows", (*path, "bad_rows"), content)

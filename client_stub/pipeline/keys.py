@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 INTERVAL: Final = re.compile(r"[1-9]\d*(ms|s|m|h)")
+RAW, JSON, AVRO = FORMATS = ("raw", "json", "avro")
+"""Of a value or a key."""
 
 
 class KeyKind(NamedTuple):
@@ -42,6 +44,7 @@ EXPRESSION: Final = KeyKind("SQL expression", "an SQL expression", _is_text, is_
 OPTIONS: Final = KeyKind("table", "a table of texts, numbers and flags", _is_options)
 VALUES: Final = KeyKind("table", "a table of values", lambda value: isinstance(value, Mapping))
 TRIGGER: Final = KeyKind("text", '"once", "available-now" or an interval such as "10s"', _is_trigger)
+FORMAT: Final = KeyKind("text", '"raw", "json" or "avro"', lambda value: value in FORMATS)
 DELIVERY: Final = KeyKind("text", '"at_least_once"', lambda value: value in ("at_least_once", "exactly_once"))
 
 
@@ -101,8 +104,30 @@ KEYS: Final = (
     Key("output", "from", TEXT, "The step whose rows are sent.", "the last step"),
     Key("output", "topic", TEXT, "The topic of all rows."),
     Key("output", "topic_expr", EXPRESSION, "The topic of each row, in place of `topic`."),
-    Key("output", "key", EXPRESSION, "The key, as string or binary."),
-    Key("output", "value", EXPRESSION, "The value, as string or binary.", is_required=True),
+    Key("output", "key", EXPRESSION, "The key, as string or binary, or for `key_format`."),
+    Key(
+        "output",
+        "value",
+        EXPRESSION,
+        "The value, as string or binary, or for `value_format`.",
+        is_required=True,
+    ),
+    Key(
+        "output",
+        "value_format",
+        FORMAT,
+        "How Spark encodes the value: `raw` is a string or binary as it is, `json` a struct, map or array, `avro` what "
+        "the schema describes.",
+        RAW,
+    ),
+    Key(
+        "output",
+        "value_schema",
+        TEXT,
+        "The schema file of `avro`, relative to the pipeline file.",
+    ),
+    Key("output", "key_format", FORMAT, "As `value_format`.", RAW),
+    Key("output", "key_schema", TEXT, "As `value_schema`."),
     Key("output", "headers", EXPRESSION, "A map<string,binary> or array<struct<key:string,value:binary>>."),
     Key("output", "partition", EXPRESSION, "The partition; else the daemon's partitioner decides."),
     Key("output", "timestamp", EXPRESSION, "The record's time, as timestamp or bigint in ms since 1970."),

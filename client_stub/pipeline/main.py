@@ -16,6 +16,7 @@ if __name__ == "__main__":  # by spark-submit: the folder of this file must not 
 
 from client_stub.pipeline.example import EXAMPLE
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.packages import with_packages
 from client_stub.spark.options import NO_DAEMON
 
 if TYPE_CHECKING:
@@ -52,23 +53,33 @@ def main(
     except PipelineFaults as faults:
         return _failed(str(faults), FAILED, as_json=as_json)
     try:
-        import pyspark  # noqa: F401
+        from pyspark.errors import PySparkRuntimeError
     except ImportError:
         return _failed(
             "Pipelines need the [spark] extra (pyspark is missing): pip install 'kafka-sidecar[spark]'.",
             FAILED,
             as_json=as_json,
         )
+    conf = with_packages(pipeline, session_settings(arguments.master, conf, os.environ), os.environ)
     try:
-        spark = _session(pipeline, session_settings(arguments.master, conf, os.environ))
+        spark = _session(pipeline, conf)
     except KeyboardInterrupt:
         return _failed("Stopped: nothing was sent.", INTERRUPTED, as_json=as_json)
+    except PySparkRuntimeError:
+        return _failed(f"Spark did not start: {_why_not(conf)}", FAILED, as_json=as_json)
     try:
         if arguments.command == "check":
             return _check(spark, pipeline)
         return _run(spark, pipeline, as_json=as_json, html=arguments.html, quiet=arguments.quiet)
     finally:
         spark.stop()
+
+
+def _why_not(settings: Mapping[str, str]) -> str:
+    packages = settings.get("spark.jars.packages")
+    if packages is None:
+        return "its lines above say why."
+    return f"its lines above say why. If it could not fetch {packages}, name their jars by --conf spark.jars=FILE,FILE."
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
 from client_stub.pipeline.file import SOURCE, Fault, Output, Pipeline, PipelineFaults, SqlStep
+from client_stub.pipeline.formats import Encoding, Formats
 from client_stub.spark.columns import type_fault
 
 if TYPE_CHECKING:
@@ -29,12 +31,20 @@ COUNT: Final = "rows"
 
 @dataclass
 class OutputPlan:
-    """An output whose expressions are right: its step's rows, and the type of each part of a record."""
+    """An output whose expressions are right: its step's rows, the type of each part of a record, and the encodings
+    of those parts that are not sent as they are.
+    """
 
     index: int
     output: Output
     frame: DataFrame
     types: dict[str, DataType]
+    encodings: dict[str, Encoding] = field(default_factory=dict)
+
+    def part(self, name: str) -> Column:
+        """The column of one part of the record."""
+        column = f.expr(self.output.expressions[name])
+        return self.encodings[name].encode(column) if name in self.encodings else column
 
 
 class Planner:
@@ -45,6 +55,7 @@ class Planner:
         self._pipeline = pipeline
         self._is_stream = pipeline.is_stream if is_stream is None else is_stream
         self._source_frame: DataFrame | None = None
+        self._formats = Formats(spark, pipeline)
         self.faults: list[Fault] = []
 
     def views(self, observed: Mapping[str, Any] | None = None) -> dict[str, DataFrame]:
@@ -83,9 +94,9 @@ class Planner:
         for index, output in enumerate(self._pipeline.outputs):
             frame = views.get(output.view)
             if frame is not None:
-                types = self._types(index, output, frame)
-                if len(types) == len(output.expressions):
-                    plans.append(OutputPlan(index, output, frame, types))
+                plan = self._output(index, output, frame)
+                if len(plan.types) == len(output.expressions):
+                    plans.append(plan)
         return plans
 
     def output(self, index: int, observed: Mapping[str, Any] | None = None) -> OutputPlan:
@@ -132,8 +143,9 @@ class Planner:
             self._sql_fault(path, error, f"step {step.name}")
             return None
 
-    def _types(self, index: int, output: Output, frame: DataFrame) -> dict[str, DataType]:
-        types: dict[str, DataType] = {}
+    def _output(self, index: int, output: Output, frame: DataFrame) -> OutputPlan:
+        """Has the types of those parts that are right."""
+        plan = OutputPlan(index, output, frame, {})
         for name, text in output.expressions.items():
             key = "topic_expr" if name == "topic" else name
             path: Path = ("output", index, key)
@@ -143,12 +155,19 @@ class Planner:
             except Exception as error:
                 self._sql_fault(path, error, key)
                 continue
+            if name in output.formats:
+                try:
+                    plan.encodings[name] = encoding = self._formats.encoding(index, name, kind)
+                except PipelineFaults as found:
+                    self.faults += found.faults
+                    continue
+                kind = encoding.type
             fault = type_fault(name, kind)
             if fault is None:
-                types[name] = kind
+                plan.types[name] = kind
             else:
                 self.faults.append(self._pipeline.fault(path, f"{key}: {fault}", "correct the expression"))
-        return types
+        return plan
 
     def _sql_fault(self, path: Path, error: Exception, who: str) -> None:
         text = sentence(error)

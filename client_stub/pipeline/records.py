@@ -30,11 +30,21 @@ _SHARE_OF_BAD_ROW: Final = 4
 """A bad row's JSON is cut at this share of the largest record: its row was perhaps too large."""
 
 
-def with_reasons(plan: OutputPlan, size_limit: int | None, *, keep_row: bool = False) -> DataFrame:
+def plain(plan: OutputPlan, name: str) -> str:
+    """The column of a part before it is encoded."""
+    return f"plain_{name}" if name in plan.encodings else name
+
+
+def with_reasons(
+    plan: OutputPlan, size_limit: int | None, *, keep_row: bool = False, keep_plain: bool = False
+) -> DataFrame:
     """The parts of each record, with the reason why the row is bad (null for a good one), its source file and its
-    number; with ``keep_row`` the row itself, too.
+    number; with ``keep_row`` the row itself, too, with ``keep_plain`` the parts before they are encoded.
     """
-    parts = [_tried(plan, text).alias(name) for name, text in plan.output.expressions.items()]
+    parts = [_tried(plan, plan.part(name)).alias(name) for name in plan.output.expressions]
+    if keep_plain:
+        texts = plan.output.expressions
+        parts += [_tried(plan, f.expr(texts[name])).alias(plain(plan, name)) for name in plan.encodings]
     more = [f.struct("*").alias(ROW)] if keep_row else []
     # input_file_name() is not deterministic, so Spark does not move a filter of the reasons below this projection,
     # where it would evaluate each expression twice.
@@ -81,11 +91,11 @@ def _complaint(plan: OutputPlan) -> Column:
     )
 
 
-def _tried(plan: OutputPlan, text: str) -> Column:
+def _tried(plan: OutputPlan, column: Column) -> Column:
     """A struct of one field ``v`` with the result, null where the expression fails."""
     jvm: Any = plan.frame.sparkSession._jvm
     expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    result: Any = f.struct(f.expr(text).alias("v"))
+    result: Any = f.struct(column.alias("v"))
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expressions.expression(result._jc))
     return Column(expressions.column(tried))
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -228,7 +229,7 @@ class Run:
                 # Else the bad rows would be read, and counted, a second time.
                 rows = rows.persist() if plan.output.keeps_bad_rows else rows
                 try:
-                    self._write(OutputPlan(plan.index, plan.output, rows, plan.types))
+                    self._write(replace(plan, frame=rows))
                 finally:
                     rows.unpersist()
                 self.report.batches += 1

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from client_stub.pipeline.packages import PACKAGES
 from client_stub.spark.autostart import HOME_VARIABLE
+from sidecar.tools.testing.spark_formats import format_jars
 from tests.stub.conftest import run_dir  # noqa: F401 (a fixture)
 from tests.stub.fake_daemon import FakeDaemon
 
 pyspark = pytest.importorskip("pyspark")
 
 ROOT = Path(__file__).resolve().parents[2]
+FLIGHTS = [("AA", 20), ("BB", 30), ("AA", 3), ("CC", 99), (None, 50)]
 READS_COLUMNS = 1 << 1 | 1 << 2
 
 
@@ -37,6 +40,7 @@ def spark() -> Iterator[object]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "OFF")
+        .config("spark.driver.extraClassPath", os.pathsep.join(f"{format_jars(name)}/*" for name in PACKAGES))
         .getOrCreate()
     )
     yield session
@@ -49,3 +53,10 @@ def daemon(run_dir: Path) -> Iterator[FakeDaemon]:  # noqa: F811
     fake = FakeDaemon(run_dir, limits={"max_request_size": 1 << 20, "formats": READS_COLUMNS})
     yield fake
     fake.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rows = "".join(f"{carrier or ''},{delay}\n" for carrier, delay in FLIGHTS)
+    (tmp_path / "flights.csv").write_text(rows)
+    return tmp_path

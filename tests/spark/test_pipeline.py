@@ -24,7 +24,6 @@ from tests.stub.fake_daemon import FakeDaemon
 
 pytestmark = pytest.mark.spark
 
-FLIGHTS = [("AA", 20), ("BB", 30), ("AA", 3), ("CC", 99), (None, 50)]
 LATE = """\
 [pipeline]
 name = "late"
@@ -46,13 +45,6 @@ timestamp = "delay * 1000L"
 [sidecar]
 run_dir = "{run_dir}"
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    rows = "".join(f"{carrier or ''},{delay}\n" for carrier, delay in FLIGHTS)
-    (tmp_path / "flights.csv").write_text(rows)
-    return tmp_path
 
 
 def pipeline(

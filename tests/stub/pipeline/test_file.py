@@ -215,3 +215,25 @@ def test_the_worked_examples_are_pipelines(path: Path) -> None:
 def test_the_page_has_the_reference() -> None:
     """Printed by python -c 'from client_stub.pipeline.keys import reference; print(reference())'."""
     assert reference().strip() in (ROOT / "docs/pipeline.md").read_text()
+
+
+def test_formats_of_key_and_value(tmp_path: Path) -> None:
+    text = WHOLE + 'value_format = "avro"\nvalue_schema = "late.avsc"\nkey = "carrier"\nkey_format = "raw"\n'
+    formats = read(tmp_path, text).outputs[0].formats
+    assert formats == {"value": ("avro", tmp_path / "late.avsc")}, (
+        "relative to the file, and raw is no format"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ('value_format = "arvo"', 'value_format = "arvo" must be "raw", "json" or "avro", correct the value'),
+        ('value_fromat = "avro"', "key 'value_fromat' is not known in output, did you mean 'value_format'?"),
+        ('value_format = "avro"', 'value_format = avro needs a schema, add value_schema = "FILE"'),
+        ('value_schema = "x"', "value_schema is only for avro, leave it out, or set value_format"),
+        ('key_format = "json"', "there is no key, add key = ..."),
+    ],
+)  # fmt: skip
+def test_faults_of_formats(tmp_path: Path, more: str, text: str) -> None:
+    assert faults(tmp_path, WHOLE + more) == [f"late.toml:17: {text}"]
