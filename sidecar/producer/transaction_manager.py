@@ -33,7 +33,7 @@ from sidecar.producer.coordinator_requests import (
     FindCoordinator,
     InitTransactionalId,
 )
-from sidecar.producer.lane_record import LaneRecord
+from sidecar.producer.transaction_record import TransactionRecord
 from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 
@@ -96,8 +96,11 @@ class TransactionManager:
         client_row: int = 0,
         client_generation: int = 0,
         wall_ms: Callable[[], int] = lambda: 0,
+        on_work: Callable[[], None] = lambda: None,
     ) -> None:
-        """``transaction_version``: the level that the cluster has finalised now."""
+        """``transaction_version``: the level that the cluster has finalised now. ``on_work`` is called when there may
+        be something to poll or to take.
+        """
         self.transactional_id = transactional_id
         self.lane = lane
         self.state = _State.UNINITIALIZED
@@ -117,8 +120,11 @@ class TransactionManager:
         self._backoff = backoff
         self._client = (client_row, client_generation)
         self._wall_ms = wall_ms
+        self._on_work = on_work
         self._timeout_ms = 0
         self._deadline_ms = 0
+        self._is_restarted = False
+        """What is in flight was asked for by an earlier client: its answer means nothing."""
         self._is_init_asked = False
         """The client waits for the answer of its init."""
         self._coordinator: Node | None = None
@@ -136,9 +142,13 @@ class TransactionManager:
         """EndTxn was sent for a commit, so the coordinator may have carried it out whatever it answered."""
         self._needs_epoch = False
         """The next transaction must begin with a new epoch, which the end's answer does not bring."""
-        self._cause: tuple[int, str] = (0, "")
+        self.cause: tuple[int, str] = (0, "")
         """Why the transaction is abortable or the lane fatal: the first cause only."""
+        self.last_committed = False
+        """Whether the last ended transaction was committed."""
         self._last_end: TransactionResult | None = None
+        self._is_end_untold = False
+        """The client hears of it once the next transaction can begin."""
         self._results: list[TransactionResult] = []
 
     # --- what the client asks for --------------------------------------------------------------------------
@@ -153,9 +163,31 @@ class TransactionManager:
         if self.state is _State.INITIALIZING:
             self._is_init_asked = True
         elif self.state is _State.FATAL:
-            self._tell(TxnPart.INIT, 0, *self._cause, TxnEffect.FATAL)
+            self._tell(TxnPart.INIT, 0, *self.cause, TxnEffect.FATAL)
         else:
             self._tell(TxnPart.INIT, 0)
+            if self.state is _State.ABORTABLE:
+                self._tell(TxnPart.STATE, self.number, *self.cause, TxnEffect.ABORTABLE)
+        self._on_work()
+
+    def restart(self, timeout_ms: int, client_row: int, client_generation: int) -> None:
+        """Another client of the id initializes. Nothing of the earlier one is sent any more, and what it still waits
+        for is told by the caller. Its answers are awaited, then the coordinator ends what it left open.
+        """
+        self._client = (client_row, client_generation)
+        self._timeout_ms = timeout_ms
+        self._is_restarted = self._in_flight is not None
+        self._drop_waiting(0, TxnEffect.NONE, "")
+        self._results.clear()
+        self._last_end = None
+        self._is_end_untold = False
+        self.number = self.aborted_up_to = 0
+        self.cause = (0, "")
+        self.is_abandoned = False
+        self._is_init_asked = True
+        self.identity = NO_PRODUCER_ID
+        self._move(_Event.RESTART)
+        self._on_work()
 
     def begin(self, number: int, now_ms: float) -> bool:
         """Begin transaction ``number``, unless it is the open one. False if its records must not be taken: it has
@@ -176,6 +208,7 @@ class TransactionManager:
         """Commit a consumer's offsets with the transaction. ``request`` names the call: a repeat gets one result."""
         if any(each.request == request for each in self._offsets):
             return
+        self._on_work()
         if self.begin(number, now_ms) and self.state is _State.IN_TRANSACTION:
             self._offsets.append(_Offsets(request, member, tuple(offsets)))
         else:
@@ -183,19 +216,26 @@ class TransactionManager:
 
     def end(self, number: int, is_commit: bool, now_ms: float) -> None:
         """Commit or abort transaction ``number``, as soon as all of it is answered. A repeat gets the one result."""
+        self._on_work()
         if self._last_end is not None and number == self._last_end.number and self.state is not _State.FATAL:
-            self._results.append(self._last_end)
+            if is_commit == self.last_committed:
+                self._is_end_untold = True
+                if self.state is not _State.INITIALIZING:
+                    self._tell_end()
+            else:
+                done = "committed" if self.last_committed else "aborted"
+                self._refuse_end(number, f"Transaction {number} has been {done}.")
             return
         if self.state is _State.READY and number > self.number:
             self._begin(number, now_ms)  # nothing was sent in it
         if self.state is _State.FATAL:
-            self._tell(TxnPart.END, number, *self._cause, TxnEffect.FATAL)
+            self._tell(TxnPart.END, number, *self.cause, TxnEffect.FATAL)
         elif number != self.number:
             self._refuse_end(number, f"Transaction {number} is not open.")
         elif not is_commit and self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
             self._start_abort()
         elif is_commit and self.state is _State.ABORTABLE:
-            self._tell(TxnPart.END, number, *self._cause, TxnEffect.ABORTABLE)
+            self._tell(TxnPart.END, number, *self.cause, TxnEffect.ABORTABLE)
         elif is_commit and self.state is _State.IN_TRANSACTION:
             self._move(_Event.COMMIT)
         elif self.state is not (_State.COMMITTING if is_commit else _State.ABORTING):
@@ -204,6 +244,7 @@ class TransactionManager:
 
     def abandon(self) -> None:
         """The client is gone. Its open transaction is aborted, unless its commit was asked for."""
+        self._on_work()
         self.is_abandoned = True
         self._is_init_asked = False
         if self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
@@ -231,6 +272,7 @@ class TransactionManager:
         if key in self._added:
             return True
         self._to_add[key] = None
+        self._on_work()
         return False
 
     def produced(self) -> None:
@@ -245,6 +287,7 @@ class TransactionManager:
             self._fail(code, f"{topic}-{partition}: {text}")
         # The sequences that it used are lost. With version 2 the end begins an epoch anyway.
         self._needs_epoch = True
+        self._on_work()
 
     # --- the coordinator -------------------------------------------------------------------------------------
 
@@ -267,7 +310,8 @@ class TransactionManager:
         assert request is self._in_flight
         self._in_flight = None
         failures, self._failures, self._retry_at_ms = self._failures, 0, 0.0
-        if self.state is _State.FATAL:
+        is_stale, self._is_restarted = self._is_restarted, False
+        if self.state is _State.FATAL or is_stale:
             return
         code = answer.code or next(filter(None, answer.partition_codes.values()), 0)
         if code and self._is_retried(request, code):
@@ -293,13 +337,12 @@ class TransactionManager:
 
     @property
     def record(self) -> bytes:
-        """What a successor must know, as :class:`LaneRecord` packs it. To be stored before the next request is sent."""
+        """What a successor must know, as :class:`TransactionRecord` packs it. Store it before each request is sent."""
         last = self._last_end
-        return LaneRecord(
+        return TransactionRecord(
             self.state,
             self.version,
-            last is not None and not last.code,
-            self.lane,
+            self.last_committed,
             self.identity,
             self.number,
             0 if last is None else last.number,
@@ -307,7 +350,6 @@ class TransactionManager:
             self._deadline_ms,
             self._timeout_ms,
             *self._client,
-            self.transactional_id,
         ).pack()
 
     # --- inside: steps of the table --------------------------------------------------------------------------
@@ -324,7 +366,7 @@ class TransactionManager:
         self._has_produced = self._has_asked_commit = self._needs_epoch = False
         self._added.clear()
         self._added_groups.clear()
-        self._cause = (0, "")
+        self.cause = (0, "")
 
     def _start_abort(self) -> None:
         self.aborted_up_to = self.number
@@ -333,23 +375,30 @@ class TransactionManager:
 
     def _complete_end(self) -> None:
         """The transaction has ended as it was asked. The client hears it once the next one can begin."""
+        self.last_committed = self.state is _State.COMMITTING
         self._last_end = TransactionResult(TxnPart.END, self.number, 0, TxnEffect.NONE, "")
+        self._is_end_untold = True
         if self._needs_epoch and self._has_produced:
             self._move(_Event.RENEW)
         else:
             self._move(_Event.END)
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._is_end_untold and self._last_end is not None:
+            self._is_end_untold = False
             self._results.append(self._last_end)
 
     def _fail(self, code: int, text: str) -> None:
-        was_committing, is_first = self.state is _State.COMMITTING, not self._cause[0]
+        was_committing, is_first = self.state is _State.COMMITTING, not self.cause[0]
         self._move(_Event.FAIL)
         if is_first:
-            self._cause = (code, text)
+            self.cause = (code, text)
         self._drop_waiting(code, TxnEffect.ABORTABLE, text)
         if was_committing:
-            self._tell(TxnPart.END, self.number, *self._cause, TxnEffect.ABORTABLE)
+            self._tell(TxnPart.END, self.number, *self.cause, TxnEffect.ABORTABLE)
         elif is_first:
-            self._tell(TxnPart.STATE, self.number, *self._cause, TxnEffect.ABORTABLE)
+            self._tell(TxnPart.STATE, self.number, *self.cause, TxnEffect.ABORTABLE)
 
     def _refuse(self, code: int, text: str) -> None:
         """The lane is of no use any more. What waits for an answer gets this one."""
@@ -357,14 +406,12 @@ class TransactionManager:
         if was is _State.FATAL:
             return
         self._move(_Event.REFUSE)
-        self._cause = (code, text)
+        self.cause = (code, text)
         self._drop_waiting(code, TxnEffect.FATAL, text)
+        self._tell_end()  # it had ended; the next epoch is what failed
         if self._is_init_asked:
             self._tell(TxnPart.INIT, 0, code, text, TxnEffect.FATAL)
             self._is_init_asked = False
-        elif was is _State.INITIALIZING and self._last_end is not None:
-            self._results.append(self._last_end)  # it had ended; the next epoch is what failed
-            self._tell(TxnPart.STATE, self.number, code, text, TxnEffect.FATAL)
         elif was in (_State.COMMITTING, _State.ABORTING):
             self._tell(TxnPart.END, self.number, code, text, TxnEffect.FATAL)
         else:
@@ -392,9 +439,9 @@ class TransactionManager:
 
     def _refuse_offsets(self, request: int) -> None:
         if self.state is _State.FATAL:
-            self._tell(TxnPart.OFFSETS, request, *self._cause, TxnEffect.FATAL)
+            self._tell(TxnPart.OFFSETS, request, *self.cause, TxnEffect.FATAL)
         elif self.state is _State.ABORTABLE:
-            self._tell(TxnPart.OFFSETS, request, *self._cause, TxnEffect.ABORTABLE)
+            self._tell(TxnPart.OFFSETS, request, *self.cause, TxnEffect.ABORTABLE)
         else:
             self._tell(TxnPart.OFFSETS, request, LocalCode.TXN_WRONG_STATE, "Its transaction is not open.")
 
@@ -411,6 +458,8 @@ class TransactionManager:
         if coordinator is None:
             return FindCoordinator(self.transactional_id, is_group=False)
         is_left_open = self.state is _State.ABORTING and self.is_abandoned
+        if self.state is _State.INITIALIZING and not is_quiet:
+            return None
         if self.state is _State.INITIALIZING or is_left_open:
             return InitTransactionalId(coordinator, self.transactional_id, self._timeout_ms, self.identity)
         if self._to_add:
@@ -491,8 +540,7 @@ class TransactionManager:
             if self._is_init_asked:
                 self._tell(TxnPart.INIT, 0)
                 self._is_init_asked = False
-            elif self._last_end is not None:
-                self._results.append(self._last_end)
+            self._tell_end()
         if not answer.code:
             self.identity = answer.identity
 
@@ -554,7 +602,7 @@ class TransactionManager:
 
     def _fail_end(self, code: int, text: str) -> None:
         was_aborting = self.state is _State.ABORTING
-        self._cause = (code, text)
+        self.cause = (code, text)
         self._fail(code, text)
         if was_aborting:
             self._tell(TxnPart.END, self.number, code, text, TxnEffect.ABORTABLE)

@@ -26,27 +26,28 @@ class TransactionEvent(StrEnum):
     COMMIT = "its client commits"
     ABORT = "its client aborts, or is gone"
     END = "the transaction has ended"
+    RESTART = "another client of its transactional id initializes"
     RENEW = "it has ended, and the next one needs a new epoch"
     REFUSE = "the coordinator refuses the lane for good"
 
 
 _S, _E = TransactionState, TransactionEvent
-_REFUSE: Final = {_E.REFUSE: _S.FATAL}
+_ANY: Final = {_E.REFUSE: _S.FATAL, _E.RESTART: _S.INITIALIZING}
 
 TRANSITIONS: Final[Mapping[TransactionState, Mapping[TransactionEvent, TransactionState]]] = {
-    _S.UNINITIALIZED: {_E.INITIALIZE: _S.INITIALIZING, **_REFUSE},
-    _S.INITIALIZING: {_E.IDENTITY: _S.READY, **_REFUSE},
-    _S.READY: {_E.BEGIN: _S.IN_TRANSACTION, **_REFUSE},
+    _S.UNINITIALIZED: {_E.INITIALIZE: _S.INITIALIZING, **_ANY},
+    _S.INITIALIZING: {_E.IDENTITY: _S.READY, **_ANY},
+    _S.READY: {_E.BEGIN: _S.IN_TRANSACTION, **_ANY},
     _S.IN_TRANSACTION: {
         _E.FAIL: _S.ABORTABLE,
         _E.COMMIT: _S.COMMITTING,
         _E.ABORT: _S.ABORTING,
-        **_REFUSE,
+        **_ANY,
     },
     # A commit is refused here, and the transaction stays open until its client aborts.
-    _S.ABORTABLE: {_E.FAIL: _S.ABORTABLE, _E.ABORT: _S.ABORTING, **_REFUSE},
-    _S.COMMITTING: {_E.FAIL: _S.ABORTABLE, _E.END: _S.READY, _E.RENEW: _S.INITIALIZING, **_REFUSE},
-    _S.ABORTING: {_E.FAIL: _S.ABORTABLE, _E.END: _S.READY, _E.RENEW: _S.INITIALIZING, **_REFUSE},
-    _S.FATAL: {_E.REFUSE: _S.FATAL},
+    _S.ABORTABLE: {_E.FAIL: _S.ABORTABLE, _E.ABORT: _S.ABORTING, **_ANY},
+    _S.COMMITTING: {_E.FAIL: _S.ABORTABLE, _E.END: _S.READY, _E.RENEW: _S.INITIALIZING, **_ANY},
+    _S.ABORTING: {_E.FAIL: _S.ABORTABLE, _E.END: _S.READY, _E.RENEW: _S.INITIALIZING, **_ANY},
+    _S.FATAL: {**_ANY},
 }
 """State × event → state. An event that a state lacks is a bug."""

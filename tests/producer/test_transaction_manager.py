@@ -9,7 +9,7 @@ import pytest
 from client_stub.contract.wire import LocalCode, TxnEffect, TxnPart
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
-from sidecar.common.model import Node, ProducerIdAndEpoch, TopicPartition
+from sidecar.common.model import NO_PRODUCER_ID, Node, ProducerIdAndEpoch, TopicPartition
 from sidecar.producer.coordinator_requests import (
     AddOffsets,
     AddPartitions,
@@ -20,8 +20,8 @@ from sidecar.producer.coordinator_requests import (
     FindCoordinator,
     InitTransactionalId,
 )
-from sidecar.producer.lane_record import LANE_RECORD_BYTES, unpack_lane_record
 from sidecar.producer.transaction_manager import TransactionManager, TransactionResult
+from sidecar.producer.transaction_record import TRANSACTION_RECORD_BYTES, unpack_transaction_record
 from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 
@@ -545,21 +545,19 @@ def test_every_state_can_be_reached_and_refused() -> None:
 
 
 @VERSIONS
-@pytest.mark.parametrize("name", ["orders-1"])
-def test_record_has_what_a_successor_needs(version: int, name: str) -> None:
+def test_record_has_what_a_successor_needs(version: int) -> None:
     life = Life(version).in_transaction()
     life.answer(life.ends())
     life.in_transaction(2)
     life.manager.end(2, False, life.now_ms)
     data = life.manager.record
-    record = unpack_lane_record(data)
-    assert len(data) == LANE_RECORD_BYTES
+    record = unpack_transaction_record(data)
+    assert len(data) == TRANSACTION_RECORD_BYTES
     assert record is not None
     assert record == (
         TransactionState.ABORTING,
         version,
         True,
-        5,
         life.manager.identity,
         2,
         1,
@@ -568,8 +566,80 @@ def test_record_has_what_a_successor_needs(version: int, name: str) -> None:
         60_000,
         3,
         9,
-        name,
     )
     assert record.pack() == data
-    assert unpack_lane_record(bytes(LANE_RECORD_BYTES)) is None
-    assert unpack_lane_record(b"\xff" + data[1:]) is None
+    assert unpack_transaction_record(bytes(TRANSACTION_RECORD_BYTES)) is None
+    assert unpack_transaction_record(b"\xff" + data[1:]) is None
+    assert unpack_transaction_record(data[1:]) is None
+
+
+# --- another client of the same id at the same daemon ------------------------------------------------------------
+
+
+@VERSIONS
+def test_second_client_fences_what_the_first_left_open(version: int) -> None:
+    """Its batches are awaited first, so that none of them meets the new epoch."""
+    life = Life(version).in_transaction()
+    life.manager.restart(30_000, 4, 1)
+    assert life.nothing_next(is_quiet=False)
+    request = life.next(InitTransactionalId)
+    assert (request.timeout_ms, request.current) == (30_000, NO_PRODUCER_ID)
+    life.answer(request)
+    assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE)]
+    life.in_transaction(1)
+    life.answer(life.ends())
+    assert life.results() == ended()
+
+
+@VERSIONS
+@ENDS
+def test_answer_to_the_first_client_means_nothing_to_the_second(version: int, *, commit: bool) -> None:
+    life = Life(version).in_transaction()
+    request = life.ends(commit=commit)
+    life.manager.restart(30_000, 4, 1)
+    life.answer(request)
+    assert life.results() == []
+    life.do(InitTransactionalId)
+    assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE)]
+
+
+def test_second_client_begins_where_the_first_was_refused() -> None:
+    life = Life(2).in_transaction()
+    life.answer(life.ends(), Code.INVALID_PRODUCER_ID_MAPPING)
+    life.results()
+    life.manager.restart(30_000, 4, 1)
+    life.do(InitTransactionalId)
+    life.results()
+    life.in_transaction()
+
+
+@ENDS
+def test_other_end_after_the_end_is_a_state_error(*, commit: bool) -> None:
+    life = Life(2).in_transaction()
+    life.answer(life.ends(commit=commit))
+    life.results()
+    life.manager.end(1, not commit, life.now_ms)
+    assert life.results() == [(TxnPart.END, 1, LocalCode.TXN_WRONG_STATE, TxnEffect.NONE)]
+
+
+def test_repeated_init_tells_what_has_failed_meanwhile() -> None:
+    life = Life(2).in_transaction()
+    life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
+    life.results()
+    life.manager.initialize(60_000)
+    assert life.results() == [
+        (TxnPart.INIT, 0, 0, TxnEffect.NONE),
+        (TxnPart.STATE, 1, LocalCode.EXPIRED, TxnEffect.ABORTABLE),
+    ]
+
+
+def test_init_that_is_repeated_while_an_epoch_is_fetched_does_not_hide_the_end() -> None:
+    life = Life(1).in_transaction()
+    life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
+    life.answer(life.ends(commit=False))
+    life.results()
+    life.manager.initialize(60_000)
+    life.manager.end(1, False, life.now_ms)
+    assert life.results() == []
+    life.do(InitTransactionalId)
+    assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE), *ended()]

@@ -1,0 +1,56 @@
+"""TransactionRecord: what the successor of a dead worker must know of a lane's transactions.
+
+Little-endian. It is stored whole before each request that changes it at the coordinator::
+
+      0  u8 state (1 + index in TransactionState)   1 u8 transaction.version   2 u8 the last end was a commit
+      4  i16 epoch   8 i64 producer id   16 u64 transaction number   24 u64 last ended number   32 u64 aborted up to
+     40  u64 deadline, wall clock ms   48 u32 timeout_ms   52 u32 client row   56 u32 row's generation
+
+It has no list of partitions: an adopter adds those of the batches that it finds.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from sidecar.common.model import ProducerIdAndEpoch
+from sidecar.producer.transaction_states import TransactionState
+
+_RECORD: Final = struct.Struct("<BBBxhxxqQQQQIII")
+TRANSACTION_RECORD_BYTES: Final = _RECORD.size
+_STATES: Final = tuple(TransactionState)
+
+
+class TransactionRecord(NamedTuple):
+    state: TransactionState
+    version: int
+    last_committed: bool
+    """Whether the last ended transaction was committed."""
+    identity: ProducerIdAndEpoch
+    number: int
+    """Of the open or last transaction; counts from 1 for each client."""
+    last_ended: int
+    aborted_up_to: int
+    """Records of these transactions are never sent again."""
+    deadline_ms: int
+    """When the coordinator aborts the open transaction by itself, wall clock."""
+    timeout_ms: int
+    client_row: int
+    client_generation: int
+
+    def pack(self) -> bytes:
+        state, version, last_committed, (producer_id, epoch), *numbers = self
+        return _RECORD.pack(_STATES.index(state) + 1, version, last_committed, epoch, producer_id, *numbers)
+
+
+def unpack_transaction_record(data: bytes | memoryview) -> TransactionRecord | None:
+    """Read one record. None: another version wrote it."""
+    if len(data) != TRANSACTION_RECORD_BYTES:
+        return None
+    state, version, last_committed, epoch, producer_id, *numbers = _RECORD.unpack(data)
+    if not 1 <= state <= len(_STATES):
+        return None
+    return TransactionRecord(
+        _STATES[state - 1], version, bool(last_committed), ProducerIdAndEpoch(producer_id, epoch), *numbers
+    )
