@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sidecar.cli.common import fail
+from sidecar.cli.common import fail, say
 from sidecar.cli.json_output import answer_with, print_answer, print_object
 from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.model import ExitStatus
@@ -46,7 +46,7 @@ def check(file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
         answer_with(lambda: report)
     concluded = _load(file, overrides, need_servers=True, faults=report["faults"])
     for sentence in concluded.warnings:
-        click.echo(f"Warning: {sentence}", err=True)
+        say(f"Warning: {sentence}")
     values = counted(len(concluded.sources), "value")
     if as_json:
         report |= {"values_set": len(concluded.sources), "warnings": list(concluded.warnings)}

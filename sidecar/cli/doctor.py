@@ -63,8 +63,6 @@ def doctor(
     kafka-sidecar doctor -X bootstrap.servers=kafka1:9092
     kafka-sidecar doctor --json | jq '.findings[] | select(.result == "fail")'
     """
-    from sidecar.config.loader import load_config
-
     findings: list[Finding] = []
     if as_json:
         answer_with(lambda: {"findings": [{"result": mark.lower(), "text": text} for mark, text in findings]})
@@ -75,27 +73,7 @@ def doctor(
                 click.echo(f"{click.style(f'{mark:4}', fg=COLOURS[mark])}  {text}")
             findings.append(Finding(mark, text))
 
-    if file is None and "bootstrap.servers" not in "".join(overrides):
-        file, overrides = _running_configuration(run_dir, overrides)
-        if file is not None:
-            show([Finding("ok", f"The running daemon has its configuration from {file}.")])
-        elif overrides:
-            show(
-                [
-                    Finding(
-                        "warn",
-                        "The running daemon has no configuration file; its -X and variables are not seen.",
-                    )
-                ]
-            )
-    is_sound = True
-    try:
-        config = load_config(file, overrides, need_servers=False)
-        show(Finding("warn", text) for text in config.warnings)
-    except ConfigError as error:
-        is_sound = False
-        show(Finding("FAIL", sentence) for sentence in error.sentences)
-        config = load_config(None, (), {}, need_servers=False)
+    config, is_sound = _configuration(run_dir, file, overrides, show)
     # On another system the first check says so, and the others ask for what Linux alone has.
     for check in CHECKS if sys.platform.startswith("linux") else CHECKS[:1]:
         show(check(config, run_dir))
@@ -108,6 +86,31 @@ def doctor(
         print_answer(f"{counted(failed, 'check')} failed." if failed else None)
     if failed:
         raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _configuration(
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    show: Callable[[Iterable[Finding]], None],
+) -> tuple[SidecarConfig, bool]:
+    """The configuration to check, and whether it has no error; with an error it is that of the defaults."""
+    from sidecar.config.loader import load_config
+
+    if file is None and "bootstrap.servers" not in "".join(overrides):
+        file, overrides = _running_configuration(run_dir, overrides)
+        if file is not None:
+            show([Finding("ok", f"The running daemon has its configuration from {file}.")])
+        elif overrides:
+            text = "The running daemon has no configuration file; its -X and variables are not seen."
+            show([Finding("warn", text)])
+    try:
+        config = load_config(file, overrides, need_servers=False)
+    except ConfigError as error:
+        show(Finding("FAIL", sentence) for sentence in error.sentences)
+        return load_config(None, (), {}, need_servers=False), False
+    show(Finding("warn", text) for text in config.warnings)
+    return config, True
 
 
 def _running_configuration(

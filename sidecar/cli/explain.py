@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from client_stub.contract.wire import Kind
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.control_client import ask, is_answering
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import json_option, timeout_option
@@ -54,7 +54,7 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
             click.echo(line)
     if not found["is_answered"]:
         if is_stopped:
-            click.echo(info["sentence"], err=True)
+            say(info["sentence"])
         raise SystemExit(int(ExitStatus.TIMED_OUT))
     if found.get("workers_asked") == 0:  # missing in earlier versions
         fail(f"No worker is ready, and only workers know what waits. {info['sentence']}".rstrip())

@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
         """As click's method, but Ctrl-C ends every command with the status that shells use, a setting given as an
         option gets a hint, and a command with --json has its one object also if it fails.
         """
-        from sidecar.cli.common import Failed
+        from sidecar.cli.common import Failed, say
         from sidecar.cli.json_output import answer_failure
 
         words = tuple(ctx.args)
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
             answer_failure(words, failed.sentence)
             raise
         except KeyboardInterrupt:
-            click.echo("Stopped.", err=True)
+            say("Stopped.")
             answer_failure(words, "Stopped.")
             raise SystemExit(int(ExitStatus.INTERRUPTED)) from None
 
@@ -98,8 +98,10 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.filename is not None or error.errno not in _FULL:
                 raise
+            from sidecar.cli.common import say
+
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes there at exit
-            click.echo(f"The output could not be written: {error.strerror}.", err=True)
+            say(f"The output could not be written: {error.strerror}.")
             raise SystemExit(int(ExitStatus.FAILED)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from client_stub.contract.wire import Kind
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.control_client import ask
 from sidecar.cli.options import timeout_option
 from sidecar.cli.status import counters_of
@@ -44,7 +44,7 @@ def pause(run_dir: RunDir, topics: tuple[str, ...]) -> None:
     known = _topics_here(run_dir)
     for topic in topics:
         if known and topic not in known:
-            click.echo(f"Nothing was sent to {printable(topic)} here lately: is its name right?", err=True)
+            say(f"Nothing was sent to {printable(topic)} here lately: is its name right?")
     click.echo(f"Paused: {', '.join(topics)}. `kafka-sidecar resume {' '.join(topics)}` lets them continue.")
 
 
@@ -91,7 +91,7 @@ def drain(run_dir: RunDir, timeout_s: float) -> None:
         if say_s <= now_s <= deadline_s:
             say_s = deadline_s + 1.0
             what = counted(held, "record is", "records are")
-            click.echo(f"{what} still held.{why} `kafka-sidecar explain` says for what.", err=True)
+            say(f"{what} still held.{why} `kafka-sidecar explain` says for what.")
         if now_s > deadline_s:
             fail(
                 f"{counted(held, 'record is', 'records are')} held after {timeout_s:g} s.{why} The daemon "
@@ -107,7 +107,7 @@ def _give(run_dir: RunDir, message: list[Any]) -> dict[str, Any]:
     """Send an order. Ends the command unless the daemon has accepted it. Returns the daemon's pauses."""
     pauses, late = ask(run_dir, message, ANSWER_S)
     for sentence in late:
-        click.echo(f"Warning: {sentence}", err=True)
+        say(f"Warning: {sentence}")
     found: dict[str, Any] = pauses
     return found
 

@@ -102,7 +102,7 @@ class _Outcomes:
 
     def show_reasons(self) -> None:
         for reason, count in self.reasons.most_common(REASONS_SHOWN):
-            click.echo(f"{counted(count, 'record')} failed: {reason}", err=True)
+            say(f"{counted(count, 'record')} failed: {reason}")
 
 
 @click.command()
@@ -179,22 +179,13 @@ def produce(
     kafka-sidecar produce orders orders.jsonl --json | jq .delivered
     kafka-sidecar produce orders old.txt --timestamp 2026-11-22T12:00:00Z
     """
-    try:
-        check_topic(topic)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
     form = form or format_of(file)
-    if form in {"lines", "whole"} and key is not None:
-        raise click.UsageError("--key needs --format jsonl, csv or parquet: a plain line has no fields.")
-    if delimiter is not None and form != "lines":
-        raise click.UsageError("--delimiter is for --format lines.")
-    ends = None if delimiter is None else _delimiter(delimiter)
-    if sum(each is not None for each in (key, key_separator, shape["fixed_key"])) > 1:
-        raise click.UsageError("--key, --key-separator and --fixed-key exclude each other.")
-    if key_separator is not None and (form != "lines" or not key_separator):
-        raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
+    _check_options(
+        topic, form, key=key, key_separator=key_separator, delimiter=delimiter, fixed_key=shape["fixed_key"]
+    )
     if are_shown and as_json:
         raise click.UsageError("--offsets and --json exclude each other: stdout has one JSON object.")
+    ends = None if delimiter is None else _delimiter(delimiter)
     fields = _fields(**shape)
     outcomes = _Outcomes(are_shown=are_shown)
     name = "stdin" if str(file) == "-" else str(file)
@@ -231,7 +222,31 @@ def produce(
         )  # which is not read from front to back
         with progress(lambda: outcomes.work_done(share())):
             end = _send(run_dir, topic, records, fields, outcomes, name=name, timeout_s=timeout_s)
-    _tell(end, outcomes, topic, time.monotonic() - began, as_json=as_json)
+    _report(end, outcomes, topic, time.monotonic() - began, as_json=as_json)
+
+
+def _check_options(
+    topic: str,
+    form: str,
+    *,
+    key: str | None,
+    key_separator: str | None,
+    delimiter: str | None,
+    fixed_key: str | None,
+) -> None:
+    """Raise UsageError for options that exclude each other or do not fit the format."""
+    try:
+        check_topic(topic)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if form in {"lines", "whole"} and key is not None:
+        raise click.UsageError("--key needs --format jsonl, csv or parquet: a plain line has no fields.")
+    if delimiter is not None and form != "lines":
+        raise click.UsageError("--delimiter is for --format lines.")
+    if sum(each is not None for each in (key, key_separator, fixed_key)) > 1:
+        raise click.UsageError("--key, --key-separator and --fixed-key exclude each other.")
+    if key_separator is not None and (form != "lines" or not key_separator):
+        raise click.UsageError("--key-separator is for --format lines, and must not be empty.")
 
 
 def _fields(
@@ -372,27 +387,7 @@ def _send(
         with Producer(run_dir=str(run_dir.path), client_name="kafka-sidecar produce") as producer:
             if fields.partition is not None:
                 _check_partition(producer, topic, fields.partition)
-            try:
-                for record_key, value in records:
-                    producer.send(
-                        topic,
-                        value=None if fields.empty_as_null and not value else value,
-                        key=fields.key if fields.key is not None else record_key,
-                        headers=fields.headers,
-                        partition=fields.partition,
-                        timestamp_ms=fields.timestamp_ms,
-                        on_delivery=outcomes,
-                    )
-                    outcomes.sent += 1
-            except BadInput as error:
-                bad = str(error)
-            except OSError as error:
-                bad = f"{name} cannot be read after record {outcomes.sent:,}: {error.strerror}."
-            except (DaemonUnreachable, BufferExhausted, KeyboardInterrupt):
-                producer.close(INTERRUPTED_S)
-                raise
-            except (SidecarError, ValueError, TypeError) as error:
-                bad = f"{name}, record {outcomes.sent + 1}: {error}"
+            bad = _queue(producer, topic, records, fields, outcomes, name)
             try:
                 _flush(producer, run_dir, topic, timeout_s)
             except (TimeoutError, KeyboardInterrupt):
@@ -416,11 +411,41 @@ def _send(
     return None if bad is None else _End(f"{bad} Nothing after it was sent.", ExitStatus.FAILED)
 
 
-def _tell(end: _End | None, outcomes: _Outcomes, topic: str, seconds: float, *, as_json: bool) -> None:
+def _queue(
+    producer: Producer, topic: str, records: Iterator[Pair], fields: Fields, outcomes: _Outcomes, name: str
+) -> str | None:
+    """Queue the records up to the first that cannot be read or sent; returns what is wrong with that one."""
+    from client_stub.errors import BufferExhausted, DaemonUnreachable
+
+    try:
+        for record_key, value in records:
+            producer.send(
+                topic,
+                value=None if fields.empty_as_null and not value else value,
+                key=fields.key if fields.key is not None else record_key,
+                headers=fields.headers,
+                partition=fields.partition,
+                timestamp_ms=fields.timestamp_ms,
+                on_delivery=outcomes,
+            )
+            outcomes.sent += 1
+    except BadInput as error:
+        return str(error)
+    except OSError as error:
+        return f"{name} cannot be read after record {outcomes.sent:,}: {error.strerror}."
+    except (DaemonUnreachable, BufferExhausted, KeyboardInterrupt):
+        producer.close(INTERRUPTED_S)
+        raise
+    except (SidecarError, ValueError, TypeError) as error:
+        return f"{name}, record {outcomes.sent + 1}: {error}"
+    return None
+
+
+def _report(end: _End | None, outcomes: _Outcomes, topic: str, seconds: float, *, as_json: bool) -> None:
     """Say what has become of the records, and end with the status for it."""
     if end is None or end.status == ExitStatus.FAILED:
         delivered = counted(outcomes.delivered, "record")
-        click.echo(f"{delivered} delivered to {topic} in {seconds:.2f} s.", err=True)
+        say(f"{delivered} delivered to {topic} in {seconds:.2f} s.")
     if end is None or end.status in {ExitStatus.FAILED, ExitStatus.TIMED_OUT}:
         outcomes.show_reasons()
     if outcomes.unwritable is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Final, NamedTuple
 
-import click
+from sidecar.cli.common import say
 
 SHOWN_AFTER_S: Final = 1.0
 """Shorter work shows no bar."""
@@ -112,4 +112,4 @@ def _print_lines(work_done: Callable[[], WorkDone], is_over: threading.Event) ->
             continue
         before = now
         share = "" if now.share is None else f", {100 * now.share:.0f} % read"
-        click.echo(f"{now.text}{share}, for {time.monotonic() - began:,.0f} s so far.", err=True)
+        say(f"{now.text}{share}, for {time.monotonic() - began:,.0f} s so far.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option
+from sidecar.cli.common import daemon_info, fail, holder_of, run_dir_option, say
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import json_option, timeout_option
 from sidecar.cli.progress import WorkDone, progress
@@ -81,12 +81,7 @@ def recover(
     if file is None and (remove or spool_only):
         raise click.UsageError("--remove and --spool-only need a FILE: `recover` alone lists the files.")
     if file is None:
-        found = list(_segments(run_dir, clients_max))
-        if as_json:
-            answer_with(lambda: {"run_dir": str(run_dir.path), "segments": found})
-            print_answer(None)
-        else:
-            click.echo(_listed(run_dir, found))
+        _list_segments(run_dir, clients_max, as_json=as_json)
         return
     report = _Report(file, is_quiet=as_json)
     if as_json:
@@ -95,7 +90,7 @@ def recover(
         with Salvage.open(file, clients_max=clients_max) as salvage:
             report.salvage = salvage
             for note in salvage.notes:
-                click.echo(note, err=True)
+                say(note)
             if dry_run:
                 with progress(report.work_done):
                     for _ in salvage.undelivered():
@@ -103,40 +98,59 @@ def recover(
                 report.say(_counts(file, salvage.found))
                 _end(report, is_good=not salvage.found.damage)
                 return
-            if not remove and _is_next(run_dir, file):
-                fail(
-                    f"{file} belongs to the next daemon on run dir {run_dir.path}: start that to deliver it. "
-                    "To recover it without a daemon, add --remove.",
-                    ExitStatus.USAGE,
-                )
-            if not remove and accept_log_folder(str(file)).exists():
-                fail(
-                    f"{file} has a log of accepted records next to it, and the next daemon with this pool.path "
-                    "delivers them: start that. To recover them yourself: --remove.",
-                    ExitStatus.USAGE,
-                )
+            if not remove:
+                _refuse_next(run_dir, file)
             where = folder or _folder(run_dir)
-            with progress(report.work_done):
-                letters, unreadable = write_letters(salvage, where)
-            report.say(_counts(file, salvage.found))
-            records, damage = salvage.found.records, salvage.found.damage
-            if not records:
-                letters.unlink()
-            else:
-                report.letters = letters
-                report.say(f"They are dead letters in {letters} now.")
+            is_good = _write_letters(report, salvage, where)
             if remove:
-                _remove(report, is_whole=not damage)
+                _remove(report, is_whole=not salvage.found.damage)
     except SegmentInUse as error:
         fail(str(error), ExitStatus.USAGE)
     except (AnothersLetters, SalvageError) as error:
         fail(str(error))
     except OSError as error:
         fail(f"The dead letters of {file} cannot be written: {error}. Nothing was removed.")
-    is_good = not damage and not unreadable
-    if records and not spool_only:
-        is_good = _send(run_dir, where, report, letters, timeout_s) and is_good
+    if report.letters is not None and not spool_only:
+        is_good = _send(run_dir, where, report, report.letters, timeout_s) and is_good
     _end(report, is_good=is_good)
+
+
+def _list_segments(run_dir: RunDir, clients_max: int | None, *, as_json: bool) -> None:
+    found = list(_segments(run_dir, clients_max))
+    if as_json:
+        answer_with(lambda: {"run_dir": str(run_dir.path), "segments": found})
+        print_answer(None)
+    else:
+        click.echo(_listed(run_dir, found))
+
+
+def _refuse_next(run_dir: RunDir, file: Path) -> None:
+    """End the command if the next daemon will deliver the records of ``file``."""
+    if _is_next(run_dir, file):
+        fail(
+            f"{file} belongs to the next daemon on run dir {run_dir.path}: start that to deliver it. "
+            "To recover it without a daemon, add --remove.",
+            ExitStatus.USAGE,
+        )
+    if accept_log_folder(str(file)).exists():
+        fail(
+            f"{file} has a log of accepted records next to it, and the next daemon with this pool.path "
+            "delivers them: start that. To recover them yourself: --remove.",
+            ExitStatus.USAGE,
+        )
+
+
+def _write_letters(report: _Report, salvage: Salvage, folder: Path) -> bool:
+    """Write the dead letters. Returns whether all of the file could be read."""
+    with progress(report.work_done):
+        letters, unreadable = write_letters(salvage, folder)
+    report.say(_counts(report.file, salvage.found))
+    if salvage.found.records:
+        report.letters = letters
+        report.say(f"They are dead letters in {letters} now.")
+    else:
+        letters.unlink()
+    return not (salvage.found.damage or unreadable)
 
 
 class _Report:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.options import timeout_option
 from sidecar.common.model import ExitStatus
 from sidecar.common.own_process import own_version
@@ -49,7 +49,7 @@ def reload(run_dir: RunDir, check_version: bool, timeout_s: float) -> None:
     pid = _signal(info)
     result = _await_result(run_dir, pid, info, asked_s, timeout_s)
     for sentence in result["warnings"]:
-        click.echo(f"Warning: {sentence}", err=True)
+        say(f"Warning: {sentence}")
     if result["faults"]:
         fail(
             "\n".join([*result["faults"], "The daemon keeps its earlier configuration."]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,15 +87,7 @@ def replay(
             and not (certain_only and letter.possibly_persisted)
         )
 
-    # Listing needs no daemon when the folder is known.
-    where = folder
-    if folder is None and holder_of(run_dir) is None:  # ends here for users that may not read the run dir
-        where = _left_folder(run_dir)
-    if where is None or not dry_run:
-        info = daemon_info(run_dir)
-        where = where or Path(info["dead_letters"])
-        if not info["takes_records"] and not dry_run:
-            fail(f"The daemon takes no records now: {info['sentence']}")
+    where = _folder(run_dir, folder, is_dry=dry_run)
     work = Replay(where, wants=wants, with_poison=with_poison)
     if as_json:
         answer_with(lambda: {"folder": str(where), "dry_run": dry_run, **counts(work.tally)})
@@ -117,6 +110,21 @@ def replay(
         click.echo(describe(work.tally, where, is_dry=dry_run))
     if why is not None:
         raise SystemExit(int(ExitStatus.FAILED))
+
+
+def _folder(run_dir: RunDir, named: Path | None, *, is_dry: bool) -> Path:
+    """The folder of the letters. Ends the command where a daemon is needed and takes no records: listing needs none
+    when the folder is known.
+    """
+    where = named
+    if named is None and holder_of(run_dir) is None:  # ends here for users that may not read the run dir
+        where = _left_folder(run_dir)
+    if where is not None and is_dry:
+        return where
+    info = daemon_info(run_dir)
+    if not info["takes_records"] and not is_dry:
+        fail(f"The daemon takes no records now: {info['sentence']}")
+    return where or Path(info["dead_letters"])
 
 
 def _left_folder(run_dir: RunDir) -> Path | None:
@@ -172,9 +180,45 @@ class _Producers:
                 self._made[name].engine.partition_by(name)
         return self._made[name]
 
-    def flush(self, timeout_s: float) -> None:
-        for each in self._made.values():
-            each.flush(timeout=timeout_s)
+    def send(self, letters: list[Letter], outcomes: list[str | None], timeout_s: float) -> None:
+        """Send the letters and await their outcomes, which are put into ``outcomes``. They are final also after an
+        exception: then no record is sent any more, and those under way complete as cancelled.
+        """
+        try:
+            for index, letter in enumerate(letters):
+                self._queue(letter, outcomes, index)
+            for each in self._made.values():
+                each.flush(timeout=timeout_s)
+        except BaseException:
+            self.close(0)
+            raise
+
+    def _queue(self, letter: Letter, outcomes: list[str | None], index: int) -> None:
+        from client_stub.contract.wire import Persistence
+        from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
+
+        def on_delivery(error: Exception | None, _metadata: object) -> None:
+            is_unknown = (
+                isinstance(error, DeliveryCancelled) and error.persistence != Persistence.NOT_PERSISTED
+            )
+            outcomes[index] = None if error is None else NO_OUTCOME if is_unknown else str(error)
+
+        try:
+            outcomes[index] = NO_OUTCOME
+            self.of(letter).send(
+                letter.topic,
+                value=letter.value,
+                key=letter.key,
+                headers=letter.headers or None,
+                partition=letter.partition,
+                timestamp_ms=letter.timestamp_ms,
+                on_delivery=on_delivery,
+            )
+        except (DaemonUnreachable, BufferExhausted):
+            outcomes[index] = NOT_SENT
+            raise
+        except (SidecarError, ValueError, TypeError, OverflowError) as error:
+            outcomes[index] = str(error)
 
     def close(self, timeout_s: float | None = None) -> None:
         for each in self._made.values():
@@ -183,45 +227,9 @@ class _Producers:
 
 def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
     """Run ``work`` with the stub on ``run_dir``. Ends the command when the daemon cannot be reached or is too slow."""
-    from client_stub.contract.wire import Persistence
-    from client_stub.errors import BufferExhausted, DaemonUnreachable, DeliveryCancelled, SidecarError
+    from client_stub.errors import BufferExhausted, DaemonUnreachable
 
     producers = _Producers(run_dir)
-
-    def send(letters: list[Letter], outcomes: list[str | None]) -> None:
-        try:
-            hand_over(letters, outcomes)
-            producers.flush(timeout_s)
-        except BaseException:
-            # No record is sent after this, and records under way complete as cancelled, so the outcomes are final.
-            producers.close(0)
-            raise
-
-    def hand_over(letters: list[Letter], outcomes: list[str | None]) -> None:
-        for index, letter in enumerate(letters):
-
-            def on_delivery(error: Exception | None, _metadata: object, index: int = index) -> None:
-                is_unknown = (
-                    isinstance(error, DeliveryCancelled) and error.persistence != Persistence.NOT_PERSISTED
-                )
-                outcomes[index] = None if error is None else NO_OUTCOME if is_unknown else str(error)
-
-            try:
-                outcomes[index] = NO_OUTCOME
-                producers.of(letter).send(
-                    letter.topic,
-                    value=letter.value,
-                    key=letter.key,
-                    headers=letter.headers or None,
-                    partition=letter.partition,
-                    timestamp_ms=letter.timestamp_ms,
-                    on_delivery=on_delivery,
-                )
-            except (DaemonUnreachable, BufferExhausted):
-                outcomes[index] = NOT_SENT
-                raise
-            except (SidecarError, ValueError, TypeError, OverflowError) as error:
-                outcomes[index] = str(error)
 
     def work_done() -> WorkDone:
         tally = work.tally
@@ -231,7 +239,7 @@ def replay_through(run_dir: RunDir, work: Replay, timeout_s: float) -> None:
 
     try:
         with _stop_between_chunks() as is_asked, progress(work_done):
-            work.run(send, is_asked)
+            work.run(partial(producers.send, timeout_s=timeout_s), is_asked)
         producers.close()
         if is_asked():
             done, found = work.tally.total("delivered"), work.tally.total("found")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from client_stub.contract.wire import Kind
-from sidecar.cli.common import daemon_info, fail, run_dir_option
+from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import json_option
 from sidecar.common.model import ExitStatus
@@ -80,7 +80,7 @@ def status(run_dir: RunDir, as_json: bool, alive: bool, watch: bool, by_state: b
         ask_for_a_sign(run_dir, info)
         return
     if not info["takes_records"] and as_json:
-        click.echo(info["sentence"], err=True)
+        say(info["sentence"])
     if by_state:
         raise SystemExit(STATE_EXITS.get(info["state"], int(ExitStatus.FAILED)))
     if not info["takes_records"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sidecar.common.wording import printable
@@ -117,101 +117,103 @@ _CLIENT_KEYS: Final[Mapping[str, Callable[[Row], Any]]] = {
 
 def tables_of(sample: Sample, sort: str, rows: int, *, flips: bool) -> list[Table]:
     """The tables that are not empty."""
-    info, now_s = sample.info, time.time()
+    info = sample.info
     topics = _sorted(sample.topics, _TOPIC_KEYS, sort, flips=flips)
     clients = _sorted(sample.clients, _CLIENT_KEYS, sort, flips=flips)
     listed = info.get("brokers")
     made = [
         Table("rate", "", ("", "per second", "total"), [[*each] for each in sample.rates]),
         Table("now", "", ("", "now"), [[*each] for each in sample.levels]),
-        Table(
-            "broker",
-            "Brokers",
-            ("broker", "address", "state", "since", "in flight", "throttled", "held", "oldest", "last error"),
-            [
-                [
-                    each["id"],
-                    each.get("address", ""),
-                    "known, not connected" if each["state"] == "known" else each["state"],
-                    duration(each["since_seconds"]),
-                    each["in_flight"],
-                    f"{each['throttle_ms']:,} ms" if each["throttle_ms"] else "",
-                    each["held_records"],
-                    duration(each["oldest_held_seconds"]) if each.get("oldest_held_seconds") else "",
-                    each.get("last_error") or "",
-                ]
-                for each in (listed if isinstance(listed, list) else ())
-            ],
-        ),
-        Table(
-            "topic",
-            f"Topics ({sample.counts[0]:,}, by {sort})",
-            ("topic", "bytes/s", "journal bytes", "in the pool", "clients"),
-            [
-                [
-                    each["topic"],
-                    each.get("bytes_per_second", 0.0),
-                    each["journal_bytes"],
-                    each["held_bytes"],
-                    each["clients"],
-                ]
-                for each in topics
-            ],
-        ),
-        Table(
-            "client",
-            f"Clients ({sample.counts[1]:,}, by {sort})",
-            ("client", "pid", "submissions/s", "topics", "waits for", "since"),
-            [
-                [
-                    each["client"],
-                    str(each["pid"] or ""),
-                    each.get("submissions_per_second", 0.0),
-                    each["topic_count"],
-                    each["waits_for"],
-                    duration(each["held_seconds"]) if each["waits_for"] else "",
-                ]
-                for each in clients
-            ],
-        ),
-        Table(
-            "failed",
-            "Last failures",
-            ("topic", "error", "records", "last", "client", "text"),
-            [
-                [
-                    each["topic"],
-                    each["error"],
-                    each["records"],
-                    f"{duration(now_s - each['last_ms'] / 1000.0)} ago",
-                    each["client"],
-                    each["text"],
-                ]
-                for each in info.get("failures", ())
-            ],
-        ),
-        Table(
-            "worker",
-            f"Workers ({info.get('restarts', 0)} restarts)",
-            ("worker", "state", "pid", "slot", "restarts", "last death"),
-            [
-                [
-                    each["index"],
-                    each["state"],
-                    str(each["pid"]),
-                    each["slot"],
-                    each.get("restarts", 0),
-                    each.get("last_death", ""),
-                ]
-                for each in info["workers"]
-            ],
-        ),
+        _broker_table(listed if isinstance(listed, list) else ()),
+        _topic_table(f"Topics ({sample.counts[0]:,}, by {sort})", topics),
+        _client_table(f"Clients ({sample.counts[1]:,}, by {sort})", clients),
+        _failure_table(info.get("failures", ())),
+        _worker_table(f"Workers ({info.get('restarts', 0)} restarts)", info["workers"]),
     ]
     return [
         each._replace(rows=each.rows if each.word in {"rate", "now"} else each.rows[:rows])
         for each in made
         if each.rows
     ]
+
+
+def _broker_table(brokers: Iterable[Row]) -> Table:
+    names = ("broker", "address", "state", "since", "in flight", "throttled", "held", "oldest", "last error")
+    rows: list[list[Cell]] = [
+        [
+            each["id"],
+            each.get("address", ""),
+            "known, not connected" if each["state"] == "known" else each["state"],
+            duration(each["since_seconds"]),
+            each["in_flight"],
+            f"{each['throttle_ms']:,} ms" if each["throttle_ms"] else "",
+            each["held_records"],
+            duration(each["oldest_held_seconds"]) if each.get("oldest_held_seconds") else "",
+            each.get("last_error") or "",
+        ]
+        for each in brokers
+    ]
+    return Table("broker", "Brokers", names, rows)
+
+
+def _topic_table(title: str, topics: Iterable[Row]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            each["topic"],
+            each.get("bytes_per_second", 0.0),
+            each["journal_bytes"],
+            each["held_bytes"],
+            each["clients"],
+        ]
+        for each in topics
+    ]
+    return Table("topic", title, ("topic", "bytes/s", "journal bytes", "in the pool", "clients"), rows)
+
+
+def _client_table(title: str, clients: Iterable[Row]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            each["client"],
+            str(each["pid"] or ""),
+            each.get("submissions_per_second", 0.0),
+            each["topic_count"],
+            each["waits_for"],
+            duration(each["held_seconds"]) if each["waits_for"] else "",
+        ]
+        for each in clients
+    ]
+    return Table("client", title, ("client", "pid", "submissions/s", "topics", "waits for", "since"), rows)
+
+
+def _failure_table(failures: Iterable[Row]) -> Table:
+    now_s = time.time()
+    rows: list[list[Cell]] = [
+        [
+            each["topic"],
+            each["error"],
+            each["records"],
+            f"{duration(now_s - each['last_ms'] / 1000.0)} ago",
+            each["client"],
+            each["text"],
+        ]
+        for each in failures
+    ]
+    return Table("failed", "Last failures", ("topic", "error", "records", "last", "client", "text"), rows)
+
+
+def _worker_table(title: str, workers: Iterable[Row]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            each["index"],
+            each["state"],
+            str(each["pid"]),
+            each["slot"],
+            each.get("restarts", 0),
+            each.get("last_death", ""),
+        ]
+        for each in workers
+    ]
+    return Table("worker", title, ("worker", "state", "pid", "slot", "restarts", "last death"), rows)
 
 
 def head(sample: Sample) -> list[str]:

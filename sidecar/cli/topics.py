@@ -8,7 +8,7 @@ import click
 
 from client_stub.contract.error_codes import ERROR_CODES
 from client_stub.contract.wire import Kind
-from sidecar.cli.common import run_dir_option
+from sidecar.cli.common import run_dir_option, say
 from sidecar.cli.control_client import ask
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import NumberRange, json_option, timeout_option
@@ -69,7 +69,7 @@ def topics(
         for name, code, partitions in sorted(rows):
             click.echo(f"{name:{width}}  {_describe(name, code, partitions, detailed=bool(names))}")
         if not rows:
-            click.echo("The cluster has no topics that this user may see.", err=True)
+            say("The cluster has no topics that this user may see.")
     if any(code for _, code, _ in rows):
         raise SystemExit(int(ExitStatus.FAILED))
 

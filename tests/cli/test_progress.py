@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import os
 import pty
@@ -146,3 +147,14 @@ def test_the_share_of_a_file_that_was_read(tmp_path: Path) -> None:
     file.write_bytes(b"")
     with file.open("rb") as empty:
         assert share_of(empty)() is None
+
+
+def test_every_command_prints_sentences_on_stderr_by_say() -> None:
+    """click.echo(err=True) writes past rich, into the bar."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in sorted((ROOT / "sidecar" / "cli").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword) and node.arg == "err"
+    ]
+    assert not found, f"use sidecar.cli.common.say: {found}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sidecar.common.model import Node
 from sidecar.net.kafka.link_security import LinkSecurity, SecurityError
-from sidecar.net.kafka.name_lookup import addresses_of, unresolved
+from sidecar.net.kafka.name_lookup import AddressInfo, addresses_of, unresolved
 from sidecar.net.kafka.questions import EndedEarly, Questions
 from sidecar.net.kafka.transport import LinkTransport
 from sidecar.protocol.api_versions import (
@@ -103,13 +103,7 @@ async def open_connection(
         on_step(f"{authenticator.missing} has come yet")
         await _credentials(node, authenticator, timeout_ms)
     on_step(f"the name {node.host} has not been resolved yet")
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            addresses = await addresses_of(loop, node.host, node.port)
-    except TimeoutError:
-        raise LinkError(unresolved(node, f"no answer within {timeout_ms:.0f} ms")) from None
-    except OSError as error:
-        raise LinkError(unresolved(node, error.strerror or str(error))) from error
+    addresses = await _resolve(loop, node, timeout_ms)
     failures: list[str] = []
     error_type: type[LinkError] = LinkError
     tried: set[object] = set()
@@ -146,6 +140,17 @@ async def open_connection(
             sock.close()
             raise
     raise error_type(f"Cannot connect to {node}: {'; '.join(failures) or 'its name has no address'}.")
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, node: Node, timeout_ms: float) -> list[AddressInfo]:
+    """The addresses of the node's name. Raises LinkError."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await addresses_of(loop, node.host, node.port)
+    except TimeoutError:
+        raise LinkError(unresolved(node, f"no answer within {timeout_ms:.0f} ms")) from None
+    except OSError as error:
+        raise LinkError(unresolved(node, error.strerror or str(error))) from error
 
 
 def _prepare(sock: socket.socket, buffers: SocketBuffers) -> None:
