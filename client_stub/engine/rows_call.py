@@ -43,7 +43,8 @@ class RowsCall(BulkCall):
         if self._large and not (waits or outbox.knows_limits(self._stream)):
             return FULL
         while self._large:
-            outbox.size_limits.check(self._stream.topic, tuple(self._rows[self._large[-1]]))
+            number = self._large[-1]
+            outbox.size_limits.check_numbered(self._stream.topic, number, tuple(self._rows[number]))
             self._large.pop()
         part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery, waits=waits)
         if part is FULL:
@@ -60,7 +61,7 @@ class RowsCall(BulkCall):
             if size > LARGE_BYTES:
                 if not (waits or outbox.knows_limits(self._stream)):
                     return FULL
-                outbox.size_limits.check(topic, record)
+                outbox.size_limits.check_numbered(topic, number, record)
             checked.append(record)
         if len(checked) == len(self._rows):
             self._rows, self._checked = checked, None

@@ -8,13 +8,11 @@ from typing import Any
 from client_stub.contract.wire import SUBMIT_HEAD_BYTES_MAX, LocalCode
 from client_stub.errors import RecordTooLarge
 from client_stub.records.packer import (
-    LARGE_BYTES,
     kafka_size_bound,
     over_request_size,
     packed_bound,
     packed_size,
 )
-from client_stub.records.record_fields import checked_row
 from client_stub.zmtp.frames import MESSAGE_BYTES_MAX
 
 
@@ -69,10 +67,3 @@ class SizeLimits:
             self.check(topic, record)
         except RecordTooLarge as error:
             raise RecordTooLarge(f"record {number}: {error}", code=error.code) from None
-
-    def checked_row(self, topic: str, number: int, row: Any) -> tuple[Any, ...]:
-        """Record ``number`` of send_many(), checked. Raises TypeError or ValueError, too."""
-        record, size = checked_row(number, row)
-        if size > LARGE_BYTES:
-            self.check(topic, record)
-        return record

@@ -98,13 +98,21 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
     Raises ValueError with Spark's text for a column that is missing or of a wrong type. The option takes precedence
     over a topic column, as in Spark; the column's type is checked even then.
     """
-    found: dict[str, int | None] = {}
-    for name in RULES:
-        position = found[name] = _position(schema, name)
+    found = _positions(schema.fieldNames())
+    for name, position in found.items():
         if position is not None:
             fault = type_fault(name, schema.fields[position].dataType)
             if fault is not None:
                 raise ValueError(f"kafka_sidecar: {name} attribute {fault}")
+    return _complete(found, schema.fieldNames(), topic_option)
+
+
+def find_fields(names: list[str], topic_option: str | None) -> Columns:
+    """As ``find_columns`` for rows without a schema: their values are checked one by one."""
+    return _complete(_positions(names), names, topic_option)
+
+
+def _complete(found: dict[str, int | None], names: list[str], topic_option: str | None) -> Columns:
     if found["topic"] is None and topic_option is None:
         raise ValueError(
             "kafka_sidecar: topic option required when no 'topic' attribute is present. "
@@ -113,7 +121,7 @@ def find_columns(schema: StructType, topic_option: str | None) -> Columns:
     value = found["value"]
     if value is None:
         raise ValueError("kafka_sidecar: Required attribute 'value' not found")
-    _name_ignored(schema, {position for position in found.values() if position is not None})
+    _name_ignored(names, {position for position in found.values() if position is not None})
     topic = None if topic_option is not None else found["topic"]
     return Columns(value, found["key"], topic, found["partition"], found["headers"], found["timestamp"])
 
@@ -126,6 +134,13 @@ def type_fault(name: str, kind: DataType) -> str | None:
     return f"unsupported type {kind.simpleString()}. {name} must be a(n) {rule.wanted}{_hint(name, kind)}"
 
 
+def value_fault(name: str, value: object) -> str:
+    """As ``type_fault`` for a value of Python that does not fit."""
+    return (
+        f"{name} attribute unsupported type {type(value).__name__}. {name} must be a(n) {RULES[name].wanted}"
+    )
+
+
 def _hint(name: str, kind: DataType) -> str:
     if name in ("key", "value"):
         is_nested = isinstance(kind, StructType | ArrayType | MapType)
@@ -135,9 +150,9 @@ def _hint(name: str, kind: DataType) -> str:
     return ""
 
 
-def _name_ignored(schema: StructType, used: set[int]) -> None:
+def _name_ignored(names: list[str], used: set[int]) -> None:
     others = {name.lower() for name in IGNORED}
-    for position, name in enumerate(schema.fieldNames()):
+    for position, name in enumerate(names):
         if position not in used and name.lower() in others and name not in _named:
             _named.add(name)
             log.warning(
@@ -147,8 +162,11 @@ def _name_ignored(schema: StructType, used: set[int]) -> None:
             )
 
 
-def _position(schema: StructType, name: str) -> int | None:
-    names = schema.fieldNames()
+def _positions(names: list[str]) -> dict[str, int | None]:
+    return {name: _position(names, name) for name in RULES}
+
+
+def _position(names: list[str], name: str) -> int | None:
     if name in names:
         return names.index(name)
     alike = [position for position, other in enumerate(names) if other.lower() == name]

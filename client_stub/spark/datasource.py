@@ -6,7 +6,6 @@ writer's pickled attributes carry the data for write(), and the messages carry t
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from client_stub.spark.columns import find_columns
 from client_stub.spark.options import read_options
 from client_stub.spark.topic_check import check_topic
 from client_stub.spark.write_report import TaskWritten, write_commit
-from client_stub.spark.writer import write_batches
+from client_stub.spark.writer import write_batches, write_rows
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
 else:
     DataSourceArrowWriter = api.DataSourceArrowWriter
     DataSourceStreamWriter = api.DataSourceStreamWriter
-    # PySpark 4.0 has no Arrow writer for streams; RowStreamWriter collects its rows into batches.
+    # PySpark 4.0 has no Arrow writer for streams, and hands over rows.
     DataSourceStreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
-
-ROWS_PER_BATCH = 10_000
 
 
 class KafkaSidecarDataSource(DataSource):
@@ -97,26 +94,14 @@ if DataSourceStreamArrowWriter is not None:
 class RowStreamWriter(_TaskWriter, DataSourceStreamWriter):
     """The stream writer for PySpark 4.0, whose streams pass rows."""
 
-    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        super().__init__(schema, options)
-        self._schema = schema
-
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
-        return write_batches(self._batches(iterator), self._columns, self._options)
+        return write_rows(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: every record was acked before its task returned."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing can be taken back: at least once; the micro-batch is replayed."""
-
-    def _batches(self, rows: Iterator[Row]) -> Iterator[pyarrow.RecordBatch]:
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(self._schema)
-        while chunk := list(itertools.islice(rows, ROWS_PER_BATCH)):
-            yield pa.RecordBatch.from_pylist([row.asDict(recursive=True) for row in chunk], schema=schema)
 
 
 __all__ = ["KafkaSidecarDataSource", "TaskWritten"]

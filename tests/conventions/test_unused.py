@@ -32,6 +32,7 @@ KEPT: Final = {
     "ProducerStats.why_away": "the stub's API: a field of Producer.stats()",
     "PartitionInfo.in_sync_replicas": "the stub's API: a field of Producer.partitions_for()",
     **dict.fromkeys(("known_size_limit", "check_size", "send_and_wait"), "the stub's API"),
+    "write_partition": "the API for programs of Spark (docs/spark.md)",
     "readinto": "io calls it for a raw stream's bytes",
     "get_renderables": "rich calls it for what a Progress shows",
     # In Cython.

@@ -30,12 +30,12 @@ from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
 from client_stub.spark import columns as columns_module
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns, find_columns
-from client_stub.spark.datasource import ROWS_PER_BATCH, KafkaSidecarDataSource, RowStreamWriter
+from client_stub.spark.datasource import KafkaSidecarDataSource, RowStreamWriter
 from client_stub.spark.options import WINDOW_BATCHES, Options, read_options
 from client_stub.spark.producers import ProducerCache
+from client_stub.spark.row_parts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, chunks_of_rows
 from client_stub.spark.topic_check import check_topic
 from tests.stub.fake_daemon import FakeDaemon
-from tests.stub.records.column_reader import read_columns
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -242,16 +242,24 @@ def test_the_driver_leaves_to_the_tasks_what_it_cannot_know(daemon: FakeDaemon, 
         assert KafkaSidecarDataSource(options).writer(columns, overwrite=False)
 
 
-def test_rows_of_a_stream_are_gathered_into_batches(daemon: FakeDaemon, cache: ProducerCache) -> None:
+def test_rows_of_a_stream_are_gathered_into_chunks(daemon: FakeDaemon, cache: ProducerCache) -> None:
     """PySpark 4.0 has no Arrow writer for streams."""
-    count = ROWS_PER_BATCH + 1
     sink = RowStreamWriter(
         schema(value=BinaryType(), n=LongType()), {"topic": "t", "sidecar.run_dir": str(daemon.run_dir)}
     )
-    batches = list(sink._batches(iter([Row(value=b"v", n=number) for number in range(count)])))
-    assert [batch.num_rows for batch in batches] == [ROWS_PER_BATCH, 1]
-    assert batches[1].column("n").to_pylist() == [ROWS_PER_BATCH]
     message = sink.write(iter([Row(value=b"v%d" % number, n=number) for number in range(5)]))
     assert message.rows == 5  # type: ignore[attr-defined]
-    sent = [record[1] for submit in daemon.received for record in read_columns(submit.payload)]
+    sent = [record[1] for submit in daemon.received for record in submit.records]
     assert sent == [b"v%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "rows"),
+    [(1, CHUNK_ROWS_MAX), (CHUNK_BYTES_MAX, 1), (CHUNK_BYTES_MAX - 1, 2), (CHUNK_BYTES_MAX // 4, 4)],
+)
+def test_a_chunk_of_rows_has_a_bound(size_bytes: int, rows: int) -> None:
+    """At the bound, and with one row more."""
+    value = bytes(size_bytes)
+    for count in (rows, rows + 1):
+        found = [chunk.rows for chunk in chunks_of_rows(iter([Row(value=value)] * count), "t")]
+        assert found == ([rows] if count == rows else [rows, 1])

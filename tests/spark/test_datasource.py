@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from client_stub.contract.run_dir import RUN_DIR_VARIABLE
 from client_stub.contract.wire import Format, LocalCode, OutcomeKind
 from client_stub.spark import register
 from tests.spark.conftest import ROOT
@@ -27,8 +28,11 @@ def rows_of(daemon: FakeDaemon) -> list[tuple[str, list[Any]]]:
     """Every record that arrived, as (topic, [key, value, headers, partition, timestamp])."""
     rows = []
     for submit in daemon.received:
-        assert submit.format == Format.ARROW
-        rows.extend((submit.topic, record) for record in read_columns(submit.payload))
+        if submit.format == Format.ARROW:
+            records: list[Any] = read_columns(submit.payload)
+        else:
+            records = [[*each, *[None] * (5 - len(each))] for each in submit.records]
+        rows += [(submit.topic, record) for record in records]
     return rows
 
 
@@ -51,6 +55,7 @@ def test_whole_arrow_batches_arrive_as_columns(spark: SparkSession, daemon: Fake
         f.col("id").cast("string").alias("key"), f.concat(f.lit("v"), f.col("id")).alias("value")
     )
     save(frame, daemon.run_dir, topic="t")
+    assert {submit.format for submit in daemon.received} == {Format.ARROW}
     rows = rows_of(daemon)
     assert sorted(int(record[0]) for _, record in rows) == list(range(30_000))
     assert all(topic == "t" and record[1] == b"v" + record[0] for topic, record in rows)
@@ -254,7 +259,9 @@ def test_register_says_what_to_set_when_the_workers_have_another_python(
     assert len(rows_of(daemon)) == 3
 
 
-def test_the_programs_of_the_pages_run(spark: SparkSession, daemon: FakeDaemon) -> None:
+def test_the_programs_of_the_pages_run(
+    spark: SparkSession, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each block of Python that needs a session, as it stands there."""
     found = []
     for page in ("README.md", "docs/spark.md"):
@@ -262,10 +269,13 @@ def test_the_programs_of_the_pages_run(spark: SparkSession, daemon: FakeDaemon) 
         # Those that start a daemon of their own need Kafka: test_autostart.py has them.
         blocks = [block for block in blocks if "sidecar.autostart" not in block]
         found += [(page, block) for block in blocks if "spark" in block or "df." in block]
-    assert len(found) >= 3
+    assert len(found) >= 5
     frame = spark.range(3).selectExpr("'v' value")
+    # Spark's planner has its environment already: only an option can name the daemon of this test there.
+    frame_on_page = SimpleNamespace(write=frame.write.option("sidecar.run_dir", str(daemon.run_dir)))
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(daemon.run_dir))
+    monkeypatch.setitem(spark.sparkContext.environment, RUN_DIR_VARIABLE, str(daemon.run_dir))
     for page, block in found:
-        # Spark's processes have their environment already: only an option can name the daemon of this test.
-        frame_on_page = SimpleNamespace(write=frame.write.option("sidecar.run_dir", str(daemon.run_dir)))
         exec(compile(block, page, "exec"), {"spark": spark, "df": frame_on_page})
     assert {topic for topic, _ in rows_of(daemon)} == {"orders"}
+    assert len(rows_of(daemon)) >= 2 * 3 + 10 + 100

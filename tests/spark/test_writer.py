@@ -17,6 +17,7 @@ from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.spark import writer
 from client_stub.spark.columns import Columns
 from client_stub.spark.options import Options
+from client_stub.spark.parts import parts_of_batch
 from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -117,16 +118,16 @@ def test_rows_of_a_topic_column_keep_their_order_in_each_topic() -> None:
     batch = pa.record_batch(
         {"topic": pa.array(names), "value": pa.array([str(i).encode() for i in range(2_000)])}
     )
-    parts = list(writer._by_topic(batch, Columns(value=1, topic=0), None, 0))
+    parts = list(parts_of_batch(batch, Columns(value=1, topic=0), None, 0))
     assert len(parts) == 50
     for part in parts:
         rows = [number for number, name in enumerate(names) if name == part.topic]
         assert [int(value) for value in part.records["value"].to_pylist()] == rows
-        assert part.rows.to_pylist() == rows, "which an error names"
+        assert [part.row_of(record) for record in range(len(rows))] == rows, "which an error names"
 
 
 def test_a_batch_of_one_topic_is_not_copied() -> None:
     batch = pa.record_batch({"topic": pa.array(["t", "t"]), "value": pa.array([b"1", b"2"])})
-    (part,) = writer._by_topic(batch, Columns(value=1, topic=0), None, 0)
-    assert (part.topic, part.rows) == ("t", None)
+    (part,) = parts_of_batch(batch, Columns(value=1, topic=0), None, 7)
+    assert (part.topic, part.row_of(1)) == ("t", 8)
     assert part.records["value"].chunk(0).buffers()[2].address == batch["value"].buffers()[2].address

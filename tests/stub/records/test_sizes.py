@@ -70,7 +70,7 @@ def test_a_record_too_large_is_refused_before_any_of_its_call_is_queued(
         with Producer(run_dir) as producer:
             way(producer, FITS).result(10)
             seen = sum(submit.count for submit in daemon.received)
-            with pytest.raises(errors.RecordTooLarge, match=r"1048577 bytes .* larger than 1048576"):
+            with pytest.raises(errors.RecordTooLarge, match=r"^record \d+: .* 1048577 bytes .* larger than"):
                 way(producer, FITS + b"x")
             producer.flush(10)
             beside = 1 if way is _into_what_gathers else 0

@@ -1,0 +1,81 @@
+"""The calls for code that runs in foreachBatch and foreachPartition: write() and write_partition()."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from client_stub.spark.columns import Columns, find_columns
+from client_stub.spark.options import Options, read_options
+from client_stub.spark.topic_check import check_topic
+from client_stub.spark.writer import write_batches, write_rows
+from client_stub.system.log import log
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import Row
+
+_TASKS: Final = "rows bigint, attempt int"
+
+
+class Written(NamedTuple):
+    """What write() has put into Kafka. Each earlier attempt of a retried task may have sent rows of it, too."""
+
+    rows: int
+    tasks: int
+    retried_tasks: int
+
+
+def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
+    """As client_stub.spark.write(). One job, whose tasks hand back how many rows they wrote."""
+    if frame.isStreaming:
+        raise ValueError(
+            "kafka_sidecar: write() takes the DataFrame of a batch; call it in foreachBatch, or write the stream by "
+            'writeStream.format("kafka_sidecar").'
+        )
+    read = read_options(_as_text(options))
+    columns = find_columns(frame.schema, read.topic)
+    check_topic(read)
+    used = {name: position for name, position in columns._asdict().items() if position is not None}
+    # By position: mapInArrow() asks for each column by its name, which may have dots, or be there twice.
+    numbered = frame.toDF(*(f"c{position}" for position in range(len(frame.columns))))
+    chosen = numbered.select(*(f"c{position}" for position in used.values()))
+    of_chosen = Columns(**{name: position for position, name in enumerate(used)})
+    tasks = chosen.mapInArrow(partial(_write_task, of_chosen, read), _TASKS).collect()
+    written = Written(
+        sum(task.rows for task in tasks), len(tasks), sum(1 for task in tasks if task.attempt > 0)
+    )
+    log.info(
+        "kafka_sidecar: %d rows of %d tasks are in Kafka; %d tasks were tried again and may have written rows twice.",
+        *written,
+    )
+    return written
+
+
+def write_iterator(rows: Iterable[Row], options: Mapping[str, object]) -> int:
+    """As client_stub.spark.write_partition()."""
+    written = write_rows(rows, read_options(_as_text(options)))
+    log.info("kafka_sidecar: %d rows of task %d are in Kafka.", written.rows, written.task)
+    return written.rows
+
+
+def _write_task(
+    columns: Columns, options: Options, batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow as pa
+
+    written = write_batches(batches, columns, options)
+    yield pa.record_batch(
+        {"rows": pa.array([written.rows], pa.int64()), "attempt": pa.array([written.attempt], pa.int32())}
+    )
+
+
+def _as_text(options: Mapping[str, object]) -> dict[str, str]:
+    """As Spark hands them to a data source: names in lower case, values as text. None leaves an option out."""
+    return {
+        name.lower(): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
