@@ -129,9 +129,7 @@ class BatchOutcomes:
             if batch.state is _DECIDED:  # it has an outcome
                 self.counts.late_answers += 1
                 continue
-            batch.decide(
-                persistence=Persistence.PERSISTED, base_offset=base_offset, append_time_ms=append_time_ms
-            )
+            batch.decide(base_offset=base_offset, append_time_ms=append_time_ms)
 
     def refused(self, batch: ProducerBatch, result: PartitionResult, now_ms: float) -> None:
         """The broker answered one batch with an error: decide between success, split, retry and failure."""
@@ -370,6 +368,8 @@ class BatchOutcomes:
                 accumulator.schedule.touch(queue, now_ms)
             if queue.follower is not None:
                 accumulator.let_follower_go(queue, now_ms)
+            if queue.is_forgotten:
+                accumulator.answered_forgotten.append(queue)
 
     def _resolve(self, queue: PartitionQueue) -> None:
         renumbered = self._ids.resolve(queue)

@@ -15,7 +15,7 @@ from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.partition_sequences import UNCERTAIN, PartitionSequences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from sidecar.kernel import StickyPartitioner
     from sidecar.metadata.snapshot import MetadataSnapshot
@@ -55,8 +55,8 @@ class LaneQueues:
         """(topic, partition) → the sequences of a partition without a queue, as a number (PartitionSequences)."""
         self._resting_identity: ProducerIdAndEpoch = NO_PRODUCER_ID
         """The identity of the resting sequences."""
-        self._forgotten: dict[str, None] = {}
-        """Forgotten topics with a partition that cannot rest yet: what its broker has is in doubt."""
+        self._forgotten: dict[PartitionQueue, None] = {}
+        """Queues of forgotten topics that cannot rest yet: something is under way, or in doubt."""
         self.opened: dict[str, dict[PartitionQueue, None]] = {}
         """By topic, the partitions in which a lingering batch was opened since the topic's last flush."""
 
@@ -75,7 +75,6 @@ class LaneQueues:
         if queue is None:
             sequences = None if self.ids is None else self._sequences(topic, partition)
             queue = PartitionQueue(topic, partition, self.number, rules.of(topic), sequences)
-            self._forgotten.pop(topic, None)
             queue.partitioner = self._partitioners.get(topic)
             queues[partition] = queue
         return queue
@@ -90,32 +89,43 @@ class LaneQueues:
             queue.partitioner = partitioner
             partitioner.set_queue_length(queue.partition, queue.load)
 
-    def forget_topic(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> list[PartitionQueue]:
         """Forget a topic without records here, whose partitioner is gone. The sequence numbers of its partitions are
-        kept longer.
+        kept longer. Returns the queues that are gone.
         """
         self.opened.pop(topic, None)
         self._partitioners.pop(topic, None)
-        for queue in self.of(topic).values():
+        queues = list(self.of(topic).values())
+        for queue in queues:
             queue.partitioner = None
-        self._let_rest(topic)
+            queue.is_forgotten = True
+        return self.let_rest(queues)
+
+    def let_rest(self, queues: Iterable[PartitionQueue]) -> list[PartitionQueue]:
+        """Drop queues of forgotten topics, and keep their next sequence numbers. Those stay that have something under
+        way, or whose broker is in doubt. Returns the queues that are gone.
+        """
+        gone = [queue for queue in queues if self._drop(queue)]
         if self.ids is not None and len(self._resting) > self.resting_max:
             self.ids.begin_epoch()
             self._resting.clear()
-            for each in list(self._forgotten):
-                self._let_rest(each)
+            gone += [queue for queue in list(self._forgotten) if self._drop(queue)]
+        return gone
 
-    def _let_rest(self, topic: str) -> None:
-        """Drop the topic's queues, and keep their next sequence numbers. A queue stays whose broker is in doubt."""
-        queues = self._by_topic.get(topic, {})
-        for partition, queue in list(queues.items()):
-            if queue.is_unused and self._rest(queue):
-                del queues[partition]
-        if queues:
-            self._forgotten[topic] = None
-        else:
-            self._by_topic.pop(topic, None)
-            self._forgotten.pop(topic, None)
+    def _drop(self, queue: PartitionQueue) -> bool:
+        if not queue.is_forgotten:  # its topic is used again
+            self._forgotten.pop(queue, None)
+            return False
+        if not (queue.is_unused and self._rest(queue)):
+            self._forgotten[queue] = None
+            return False
+        self._forgotten.pop(queue, None)
+        queue.is_forgotten = False
+        queues = self._by_topic[queue.topic]
+        del queues[queue.partition]
+        if not queues:
+            del self._by_topic[queue.topic]
+        return True
 
     def _rest(self, queue: PartitionQueue) -> bool:
         """Keep what is needed of the queue's sequences. False if that is more than a number."""

@@ -48,6 +48,7 @@ class PartitionQueue:
         "follower",
         "has_adopted",
         "has_descriptor",
+        "is_forgotten",
         "is_quick",
         "lane",
         "last_to_pass",
@@ -116,6 +117,8 @@ class PartitionQueue:
         """It belongs into the list of lingering partitions, as soon as it has a leader."""
         self.link_id = 0
         """The connection that its last batch used: a broker's id, or that of the second connection to it."""
+        self.is_forgotten = False
+        """Its topic was forgotten and has had no records since. It is dropped when nothing of it is under way."""
         self.timer_due_ms = 0.0
         self.timer_serial = 0
         """Serial of the one valid entry in the timer heap; 0 if there is none. Stale entries are skipped when they

@@ -16,7 +16,7 @@ from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.lane_queues import LaneQueues
@@ -246,6 +246,13 @@ class PartitionSchedule:
                 batch.retry_at_ms = 0.0
                 self._backing_off.discard(queue)
                 self.touch(queue, now_ms)
+
+    def forget(self, queues: Iterable[PartitionQueue]) -> None:
+        """Forget queues that are gone."""
+        for queue in queues:
+            self._backing_off.discard(queue)
+            for shares in self.widened.values():
+                shares.pop(queue, None)
 
     def has_next_with_descriptor(self, broker: int) -> bool:
         """Whether the next batch of one of the broker's partitions has a descriptor; it is sent now or when its

@@ -155,7 +155,6 @@ class PartitionSequences:
             or self.unresolved
             or self.renumber
             or self.refuses_next
-            or self.lost_order >= 0
             or self.acked_next != self.next_sequence
         )
 
@@ -164,7 +163,7 @@ class PartitionSequences:
         number = self.next_sequence << 2
         if self.acked_order >= 0:
             number |= _ACKED
-        if self.takes_epoch or self.recreations:
+        if self.takes_epoch or self.recreations or self.lost_order >= 0:
             number |= UNCERTAIN
         return number
 

@@ -7,6 +7,7 @@ the batches of a request.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -63,6 +64,10 @@ class RecordAccumulator:
             self.lanes, in_flight_max=config.max_in_flight_requests_per_connection
         )
         self.incomplete = IncompleteBatches()
+        self.answered_forgotten: list[PartitionQueue] = []
+        """Queues of forgotten topics that had an answer since the last poll, so they may be of no use any more."""
+        self.unanswered_topics: defaultdict[int, set[str]] = defaultdict(set)
+        """By link: topics of its requests with acks=0. A broker refuses such a request by closing the connection."""
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -127,6 +132,7 @@ class RecordAccumulator:
         express: bool,
     ) -> ProducerBatch:
         """Make the batch that takes the partition's next records."""
+        queue.is_forgotten = False
         records, deadline_ms = self._new_records(), born_ms + queue.settings.delivery_timeout_ms
         # Positional arguments: keywords would cost a dictionary for each batch.
         batch = ProducerBatch(queue, records, chain, born_ms, deadline_ms, NOT_DRAINED, express)
@@ -214,7 +220,16 @@ class RecordAccumulator:
         """Forget a topic without records here, whose partitioner is gone."""
         self.schedule.full_ms.pop(topic, None)
         self._growth_by_topic.pop(topic, None)
-        self.lanes[lane].forget_topic(topic)
+        if self.lanes[lane].ids is None:
+            for topics in self.unanswered_topics.values():
+                topics.discard(topic)
+        self.schedule.forget(self.lanes[lane].forget_topic(topic))
+
+    def drop_forgotten(self) -> None:
+        """Drop the queues of forgotten topics of which nothing is under way any more."""
+        answered, self.answered_forgotten = self.answered_forgotten, []
+        for queue in answered:
+            self.schedule.forget(self.lanes[queue.lane].let_rest((queue,)))
 
     # --- metadata -------------------------------------------------------------------------------------------
 

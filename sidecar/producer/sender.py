@@ -8,7 +8,6 @@ idempotent lane see producer_id.py.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -91,8 +90,6 @@ class Sender:
         )
         self._closing_links: set[int] = set()
         """Links with a pending CloseLink: nothing is drained for them before :meth:`on_disconnect`."""
-        self._unanswered_topics = defaultdict[int, set[str]](set)
-        """By link: topics of its requests with acks=0. A broker refuses such a request by closing the connection."""
         self.lost_links = LostLinks()
         self._relief_ms = inf
         """Monotonic ms at which a stalled connection loses its request buffer to one that waits; infinity if none
@@ -134,6 +131,8 @@ class Sender:
             self._expire_batches(now_ms)
         if self._in_flight.next_deadline_ms <= now_ms:
             self._time_out_requests(now_ms)
+        if self._accumulator.answered_forgotten:
+            self._accumulator.drop_forgotten()
         self._wake_now = False
         effects = self._take_decisions(now_ms)
         if self._muted_until_ms:
@@ -289,7 +288,7 @@ class Sender:
         """
         request.sent = True
         if request.acks == 0 and self._in_flight.end(request):
-            topics = self._unanswered_topics[request.node_id]
+            topics = self._accumulator.unanswered_topics[request.node_id]
             for batch in request.batches:
                 topics.add(batch.topic)
                 if batch.state is not BatchState.DECIDED:
@@ -378,7 +377,7 @@ class Sender:
         self.lost_links.lost(node_id, reason, is_refused=is_refused)
         # Even with nothing in flight: a broker that cannot be reached may no longer lead these topics (M7).
         self._outcomes.stale_topics |= self._schedule.topics_waiting_for(node_id)
-        unanswered = self._unanswered_topics.pop(node_id, None)
+        unanswered = self._accumulator.unanswered_topics.pop(node_id, None)
         if unanswered and reason:
             self._outcomes.stale_topics |= unanswered
         requests = self._in_flight.requests(node_id)

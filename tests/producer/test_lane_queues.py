@@ -11,6 +11,7 @@ import pytest
 
 from sidecar.common.errors import Code
 from sidecar.kernel import StickyPartitioner
+from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lane_queues import RESTING_MAX
 from sidecar.producer.lanes import IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.partition_queue import PartitionQueue
@@ -55,40 +56,79 @@ def test_a_lane_without_sequences_keeps_nothing() -> None:
 
 
 @pytest.mark.rule("S4")
-def test_a_partition_with_a_batch_under_way_keeps_its_queue() -> None:
+def test_queue_of_a_forgotten_topic_stays_until_its_batch_is_answered() -> None:
     core = Core()
-    core.append("a")
+    core.append("a", "b")
     (request,) = core.poll()
-    before = queue_of(core)
+    before, lane = queue_of(core), core.accumulator.lanes[core.lane]
     core.accumulator.forget_topic(TOPIC, core.lane)
     assert queue_of(core) is before
     core.respond(request, answer())
     core.poll()
+    assert not (lane.of(TOPIC) or lane._forgotten) and len(lane._resting) == 1
+    assert deliver(core, "c").base_sequence == 2
+
+
+def give_up_on_the_wire(core: Core) -> ProduceRequest:
+    """A batch expires while its request has no answer, and its topic is forgotten."""
+    core.append("lost")
+    (request,) = core.poll()
+    core.sender.give_up(request.batches[0], Code.UNKNOWN_SERVER_ERROR, "given up", core.now_ms)
+    core.poll()
     core.accumulator.forget_topic(TOPIC, core.lane)
-    assert queue_of(core) is not before
+    assert core.accumulator.lanes[core.lane].of(TOPIC)
+    return request
 
 
 @pytest.mark.rule("S4")
-def test_a_partition_whose_broker_is_in_doubt_keeps_its_queue_until_the_next_epoch() -> None:
-    """A batch was given up, and its late answer shows that the broker has it."""
-    core = Core(leaders=(1, 1))
-    core.append("lost")
-    (request,) = core.poll()
-    (batch,) = request.batches
-    core.sender.give_up(batch, Code.UNKNOWN_SERVER_ERROR, "given up", core.now_ms)
-    core.respond(request, answer())
-    core.poll()
-    sequences = queue_of(core).sequences
-    assert sequences is not None and sequences.lost_order >= 0 and not sequences.unresolved
-    before = queue_of(core)
+def test_late_answer_lets_a_forgotten_partition_rest() -> None:
+    """A batch was given up, and its late answer shows that the broker has it. A later gap takes a new epoch."""
+    core = Core()
     lane = core.accumulator.lanes[core.lane]
-    core.accumulator.forget_topic(TOPIC, core.lane)
-    assert queue_of(core) is before
-    core.accumulator.forget_topic(TOPIC, core.lane)
+    core.respond(give_up_on_the_wire(core), answer())
+    core.poll()
+    assert not (lane.of(TOPIC) or lane._forgotten) and len(lane._resting) == 1
+    sequences = queue_of(core).sequences
+    assert sequences is not None and sequences.takes_epoch
+    assert deliver(core, "b").base_sequence == 1
+
+
+@pytest.mark.rule("S4")
+def test_lost_answer_lets_a_forgotten_partition_go() -> None:
+    """Nobody knows whether the broker has the batch, so the partition would begin under a new epoch."""
+    core = Core()
+    lane = core.accumulator.lanes[core.lane]
+    give_up_on_the_wire(core)
+    core.sender.on_disconnect(1, core.now_ms, reason="cut")
+    core.poll()
+    assert not (lane.of(TOPIC) or lane._forgotten or lane._resting)
+    batch = deliver(core, "b")
+    assert (batch.epoch, batch.base_sequence) == (1, 0)
+
+
+@pytest.mark.rule("S4")
+def test_late_answers_count_towards_the_limit_of_resting_partitions() -> None:
+    core = Core()
+    lane = core.accumulator.lanes[core.lane]
     lane.resting_max = 0
-    deliver(core, "b", partition=1)
+    core.respond(give_up_on_the_wire(core), answer())
+    core.poll()
+    assert not (lane.of(TOPIC) or lane._forgotten or lane._resting)
+    assert core.ids.identity == (PRODUCER_ID, 1)
+
+
+def test_topic_that_is_used_again_keeps_its_queue_when_an_old_batch_is_answered() -> None:
+    core = Core()
+    core.append("a")
+    (first,) = core.poll()
+    queue = queue_of(core)
     core.accumulator.forget_topic(TOPIC, core.lane)
-    assert not (lane.of(TOPIC) or lane._resting or lane._forgotten)
+    core.append("b")
+    (second,) = core.poll()
+    core.respond(first, answer())
+    core.respond(second, answer())
+    core.poll()
+    assert queue_of(core) is queue
 
 
 @pytest.mark.rule("S4")

@@ -10,7 +10,7 @@ from sidecar.producer.effects import Connect
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import PLAIN_LANE
 
-from .harness import Core, answer, payloads_of
+from .harness import TOPIC, Core, answer, payloads_of
 
 FIRST = 1
 SECOND = second_of(FIRST)
@@ -113,6 +113,22 @@ def test_with_nothing_in_flight_one_is_enough_again() -> None:
     core.append("b2", partition=1)
     core.append("d2", partition=3)
     assert sent(core.poll()) == [(FIRST, ["b2"]), (FIRST, ["d2"])]
+
+
+def test_forgotten_partition_has_no_share_of_the_connections() -> None:
+    """Brokers that are never idle keep their second connection, so their shares end with the queues."""
+    core, (first_of_a, first_of_b) = full_core("ab")
+    core.poll()
+    shares = core.accumulator.schedule.widened[FIRST]
+    queue = core.accumulator.queue(TOPIC, core.lane, 0)
+    assert queue in shares
+    core.acknowledge(first_of_a)
+    (second_of_a,) = core.poll()
+    core.acknowledge(second_of_a)
+    core.poll()
+    core.accumulator.forget_topic(TOPIC, core.lane)
+    assert queue not in shares
+    assert FIRST in core.accumulator.schedule.widened and not first_of_b.ended
 
 
 def test_without_it_everything_goes_by_the_first() -> None:

@@ -296,6 +296,17 @@ def test_a_connection_lost_after_acks_0_makes_metadata_stale() -> None:
     assert core.of(NeedMetadata) == [], "it was closed here, because it was idle"
 
 
+def test_a_connection_lost_after_acks_0_wants_no_metadata_of_forgotten_topics() -> None:
+    core = plain_core(acks=0)
+    core.send("a")
+    core.poll()
+    core.accumulator.forget_topic(TOPIC, core.lane)
+    core.sender.on_disconnect(1, core.now_ms, reason="cut")
+    core.poll()
+    assert core.of(NeedMetadata) == []
+    assert not core.accumulator.unanswered_topics
+
+
 @pytest.mark.rule("M7")
 def test_a_broker_that_cannot_be_reached_makes_metadata_stale() -> None:
     """Nothing is in flight on it, but what waits for it may have another leader by now."""
