@@ -1,4 +1,7 @@
-"""The ``kafka-sidecar`` command as the stub installs it: runs the daemon's command where the daemon is installed."""
+"""The ``kafka-sidecar`` command as the stub installs it: runs the daemon's command where the daemon is installed.
+
+The entry point of the installed package calls it, in the command's process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""InnerProducer: the Producer inside a twin or a sink, which needs more of the engine than a program does."""
+"""InnerProducer: the Producer inside a twin or a sink, which needs more of the engine than a program does.
+
+kafka_python's twin, the logging handler, the Spark sink and `replay` use it, in their callers' threads.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """TopicHandler: a ``logging.Handler`` that sends each line as a record to a topic.
 
+``logging`` calls it, in the thread that logs, with the handler's lock held.
+
 ::
 
     import logging

@@ -1,4 +1,7 @@
-"""RecordMetadata: the position of a delivered record in the log (Kafka's class of that name)."""
+"""RecordMetadata: the position of a delivered record in the log (Kafka's class of that name).
+
+The io thread makes it when a callback or future wants it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """FakeProducer and FakeAsyncProducer: producers for an application's tests, without a daemon and Kafka.
 
+An application's tests import it.
+
 ::
 
     from client_stub.testing import FakeProducer

@@ -1,4 +1,7 @@
-"""KafkaError: an error with librdkafka's code, like ``confluent_kafka.KafkaError``."""
+"""KafkaError: an error with librdkafka's code, like ``confluent_kafka.KafkaError``.
+
+The confluent twin makes them, in the caller's thread or, for outcomes, in the io thread.
+"""
 
 from __future__ import annotations
 

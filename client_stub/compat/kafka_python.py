@@ -1,5 +1,7 @@
 """A replacement of ``kafka.KafkaProducer`` (kafka-python, 2.x and 3.x) that uses the daemon of this host.
 
+A program calls it, in any of its threads.
+
 ::
 
     from client_stub.compat.kafka_python import KafkaProducer, KafkaTimeoutError

@@ -1,4 +1,7 @@
-"""Message: a record and its position in the log, like ``confluent_kafka.Message``."""
+"""Message: a record and its position in the log, like ``confluent_kafka.Message``.
+
+The confluent twin makes one for each record with a callback; the program reads it in poll().
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of another client's producer: those that the client has here; all others are the daemon's."""
+"""Settings of another client's producer: those that the client has here; all others are the daemon's.
+
+Both twins call it once, in their constructors.
+"""
 
 from __future__ import annotations
 

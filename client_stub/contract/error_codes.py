@@ -1,5 +1,7 @@
 """Every error code of an outcome: Kafka's codes and our own (``wire.LocalCode``), one row each.
 
+Constants and pure functions: any thread of a stub, worker, controller or command.
+
 Names, texts and the retriable flag are those of Kafka's ``org.apache.kafka.common.protocol.Errors``. A local code has
 the name of Kafka's error for the same case, if there is one. The daemon builds its own table on this one, as the stub
 owns the contract, so a code means the same on both sides.

@@ -1,4 +1,7 @@
-"""Addresses of the form ``tcp://host:port``, and what an end needs for one besides."""
+"""Addresses of the form ``tcp://host:port``, and what an end needs for one besides.
+
+Pure functions: the stub's io thread, the loader of the configuration, and commands.
+"""
 
 from __future__ import annotations
 

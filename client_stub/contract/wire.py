@@ -1,5 +1,7 @@
 """The contract between stub and daemon: message kinds, field orders, outcome bytes.
 
+Constants and pure functions: any thread of a stub, worker, controller or command.
+
 The stub owns the contract: the daemon imports this module, never the reverse. Everything here is append-only: a kind
 or a code never changes its meaning.
 

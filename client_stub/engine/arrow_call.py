@@ -1,4 +1,7 @@
-"""The way to a TableCall, whose module is loaded with the first call: pyarrow is large, and few programs have it."""
+"""The way to a TableCall, whose module is loaded with the first call: pyarrow is large, and few programs have it.
+
+The two producers call it in the thread of send_arrow().
+"""
 
 from __future__ import annotations
 

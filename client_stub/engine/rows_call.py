@@ -1,4 +1,7 @@
-"""RowsCall: one send_many() call, which queues its records a step at a time."""
+"""RowsCall: one send_many() call, which queues its records a step at a time.
+
+The two producers make it; it runs in the caller's thread, of AsyncProducer on the caller's event loop.
+"""
 
 from __future__ import annotations
 

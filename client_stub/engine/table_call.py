@@ -1,4 +1,7 @@
-"""TableCall: one send_arrow() call, which queues a table a submission at a time."""
+"""TableCall: one send_arrow() call, which queues a table a submission at a time.
+
+``arrow_call`` makes it; it runs in the caller's thread, of AsyncProducer on the caller's event loop.
+"""
 
 from __future__ import annotations
 

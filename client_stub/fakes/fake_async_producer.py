@@ -1,4 +1,7 @@
-"""FakeAsyncProducer: an AsyncProducer for an application's tests, with the controls of FakeProducer."""
+"""FakeAsyncProducer: an AsyncProducer for an application's tests, with the controls of FakeProducer.
+
+A test calls it, on its event loop.
+"""
 
 from __future__ import annotations
 

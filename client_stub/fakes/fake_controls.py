@@ -1,4 +1,7 @@
-"""FakeControls: what a test does with either fake producer, beyond what a program does."""
+"""FakeControls: what a test does with either fake producer, beyond what a program does.
+
+A test calls it, in any thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""FakeProducer: a Producer for an application's tests; ``client_stub.testing`` shows how to use it."""
+"""FakeProducer: a Producer for an application's tests; ``client_stub.testing`` shows how to use it.
+
+A test calls it, in any thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TopicQuestion: asks the daemon why no record can go to a topic now. It asks by a ``TopicLookup``."""
+"""TopicQuestion: asks the daemon why no record can go to a topic now. It asks by a ``TopicLookup``.
+
+The io thread asks when records wait for long, and a caller's thread when its flush() or get() times out.
+"""
 
 from __future__ import annotations
 

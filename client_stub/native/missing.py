@@ -1,4 +1,7 @@
-"""Error text for a stub whose compiled part is missing or cannot be loaded."""
+"""Error text for a stub whose compiled part is missing or cannot be loaded.
+
+The import of the stub calls it.
+"""
 
 from __future__ import annotations
 

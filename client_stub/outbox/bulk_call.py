@@ -1,4 +1,7 @@
-"""BulkCall: one call that queues many records, a step at a time."""
+"""BulkCall: one call that queues many records, a step at a time.
+
+send_many() and send_arrow() make one; it runs in their caller's thread or on its event loop.
+"""
 
 from __future__ import annotations
 

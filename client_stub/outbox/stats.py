@@ -1,5 +1,7 @@
 """ProducerStats: counts of the records that one producer has sent, and of their outcomes. Counted by submission, never
 by record.
+
+stats() of a producer makes it, in any thread.
 """
 
 from __future__ import annotations

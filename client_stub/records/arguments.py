@@ -1,5 +1,7 @@
 """Checks of a producer's arguments, made before anything is started or queued. The text of each error is one
 sentence.
+
+Constructors and calls of producers, in the caller's thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finds the rows of an Arrow table that are too large, by column, so that send_arrow() refuses as send() does."""
+"""Finds the rows of an Arrow table that are too large, by column, so that send_arrow() refuses as send() does.
+
+TableCall calls it, in the caller's thread.
+"""
 
 from __future__ import annotations
 

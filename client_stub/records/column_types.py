@@ -1,6 +1,8 @@
 """The columns of an Arrow table that become records: finds them by name, checks them, and casts each to a type that a
 block can carry.
 
+TableCall calls it, in the caller's thread.
+
 Whole columns are checked before any row is queued, so a table is refused as a whole. The error names the record.
 """
 

@@ -1,6 +1,8 @@
 """Turns Arrow tables into submissions: joins the columns' buffers as wire.Format.ARROW says, and touches no row in
 Python.
 
+TableCall calls it, in the caller's thread.
+
 Apart from its checks (column_types.py, column_sizes.py) this is the only file of the stub that imports pyarrow.
 For a worker that does not read columns (see ``limits`` in docs/protocol.md) the columns are converted to msgpack.
 """

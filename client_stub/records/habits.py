@@ -1,4 +1,7 @@
-"""Hints for users of other Kafka clients: the argument or setting here that replaces theirs."""
+"""Hints for users of other Kafka clients: the argument or setting here that replaces theirs.
+
+Calls of producers use it when an argument is unknown, in the caller's thread.
+"""
 
 from __future__ import annotations
 

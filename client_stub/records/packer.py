@@ -1,5 +1,7 @@
 """Measures checked records before they are packed.
 
+All ways to send call it, in the caller's thread.
+
 A record is ``[key, value]``, or ``[key, value, headers, partition, timestamp_ms]`` when one of the last three is
 given.
 """

@@ -1,5 +1,7 @@
 """Checks of a record's fields.
 
+All ways to send but the compiled one call it, in the caller's thread.
+
 Types are checked before anything is packed, as a failed pack could leave half a record in the buffer.
 """
 

@@ -1,4 +1,7 @@
-"""Serializers: the application's functions that turn its keys and values into bytes."""
+"""Serializers: the application's functions that turn its keys and values into bytes.
+
+send() of a producer with serializers calls it, in the caller's thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ClientIdentity: how a stub identifies itself to the controller and to a worker."""
+"""ClientIdentity: how a stub identifies itself to the controller and to a worker.
+
+The engine makes one for each session; the io thread reads it.
+"""
 
 from __future__ import annotations
 

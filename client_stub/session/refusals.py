@@ -1,4 +1,7 @@
-"""Refusals: what each code of REFUSED means to a stub: how long it lasts, and the outcome of records that fail."""
+"""Refusals: what each code of REFUSED means to a stub: how long it lasts, and the outcome of records that fail.
+
+The session and topic look-ups call it, in the io thread or in that of a look-up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""MinuteLimit: one line of the log a minute, or a few, however often its cause occurs."""
+"""MinuteLimit: one line of the log a minute, or a few, however often its cause occurs.
+
+Each log that could repeat has one, in whichever thread logs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Buffers: the receive buffers that the connections of one owner share."""
+"""Buffers: the receive buffers that the connections of one owner share.
+
+An endpoint of the daemon has them on its loop, and each connection of a stub in its io thread.
+"""
 
 from __future__ import annotations
 

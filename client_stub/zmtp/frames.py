@@ -1,5 +1,7 @@
 """ZMTP frames: reads a whole message out of a buffer, and encodes messages and commands. Pure Python.
 
+Pure functions: the stub's io thread, and the loops of workers and controller.
+
 ::
 
     message    (flags size body)+      flags: 1 another frame follows, 2 size is a u64 (else a u8), 4 a command

@@ -1,5 +1,7 @@
 """Key files of CURVE, for both server and client: lines ``secret-key = HEX`` and, in a client's, ``server-key = HEX``.
 
+Read when a stub is made or its io thread connects, when the daemon loads its configuration, and by `keygen`.
+
 Keys are 32 bytes, written as 64 hexadecimal digits. A file belongs to its user or to root, and others may not read it;
 the group may read root's, as Kubernetes gives Secrets to a pod. Nothing here needs PyNaCl.
 

@@ -1,5 +1,7 @@
 """Mechanism: the part of a connection that a security mechanism decides, and NULL, which decides nothing.
 
+Sans-IO: a connection calls it, in the stub's io thread or on the loop of a worker or the controller.
+
 A mechanism runs the handshake and says how frames look after it. ``ZmtpConnection`` does all else: the greeting, frames
 and their limits, heartbeats.
 

@@ -1,5 +1,7 @@
 """Turns the tables ``[clients.NAME]`` into rules: names of users and groups become numbers, and token files
 are read.
+
+The loader calls it, at the start and at a reload.
 """
 
 from __future__ import annotations

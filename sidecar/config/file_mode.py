@@ -1,4 +1,7 @@
-"""Checks the mode of a configuration file with secrets, by the rule that PostgreSQL has for private keys."""
+"""Checks the mode of a configuration file with secrets, by the rule that PostgreSQL has for private keys.
+
+The loader calls it, at the start and at a reload.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Setting names of other Kafka clients, and their counterparts here.
 
+The loader and the command line call it when a name is unknown.
+
 librdkafka's names: its CONFIGURATION.md. kafka-python's and aiokafka's are Kafka's with underscores.
 """
 

@@ -1,5 +1,7 @@
 """sasl.jaas.config: one entry of a JAAS file, as copied from Java clients (Kafka: JaasConfig).
 
+``sasl_rules`` calls it, while the configuration is loaded.
+
     org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a\\"b";
     └ module                                               └ flag   └ options, in quotes or bare      └ may be missing
 

@@ -1,5 +1,7 @@
 """Says which settings a running daemon can change, and how two configurations differ. No I/O.
 
+The controller calls it at a reload.
+
 A setting is live if the code that uses it has one place where the new value is put. All others need a new daemon.
 """
 

@@ -1,5 +1,7 @@
 """Reads the configuration: defaults, then the TOML file, then KAFKA_SIDECAR__ variables, then -X; later ones win.
 
+Commands call it in their main thread, before a daemon starts and at its reload; no worker does.
+
 Every fault is one sentence that names the setting, its source, and what to do.
 """
 

@@ -1,4 +1,7 @@
-"""Reads Java's properties files, as Kafka's tools accept them: ``linger.ms=5``. The format is java.util.Properties'."""
+"""Reads Java's properties files, as Kafka's tools accept them: ``linger.ms=5``. The format is java.util.Properties'.
+
+The loader calls it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of the Java producer that this daemon refuses: each with the reason, and what to do."""
+"""Settings of the Java producer that this daemon refuses: each with the reason, and what to do.
+
+The loader reads it when a name is none of ours.
+"""
 
 from __future__ import annotations
 

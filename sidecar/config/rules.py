@@ -1,5 +1,7 @@
 """Rules between settings, checked once before anything starts (Kafka's ProducerConfig, KIP-679).
 
+The loader calls ``conclude``; controller and workers call the small functions, on their loops.
+
 All conflicts are reported together, so that the user corrects the file once. ``config_of`` builds the configuration
 dataclasses from the checked values.
 """

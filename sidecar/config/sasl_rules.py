@@ -1,4 +1,7 @@
-"""Rules between the ``sasl.*`` settings. Other spellings and sasl.jaas.config are converted to the names in use."""
+"""Rules between the ``sasl.*`` settings. Other spellings and sasl.jaas.config are converted to the names in use.
+
+``conclude`` calls it while the configuration is loaded.
+"""
 
 from __future__ import annotations
 

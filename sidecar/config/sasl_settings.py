@@ -1,4 +1,7 @@
-"""The rows of ``sasl.*``: librdkafka's names and the Java client's, side by side."""
+"""The rows of ``sasl.*``: librdkafka's names and the Java client's, side by side.
+
+Constants: loader, controller and links read them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Sources of secrets: the setting itself, the file that ``NAME.file`` names, and ``${VARIABLE}`` in paths.
 
+The loader, and whoever uses a secret later: in a thread where a mount may hang, never on a loop.
+
 The same rule holds for ``ssl.*`` and ``sasl.*``. A path may contain ``${CREDENTIALS_DIRECTORY}/name`` (systemd's
 LoadCredential). A secret itself is never expanded, because a password may contain ``${``. The file is read at each
 use, so that a new password counts from the next connection on.

@@ -1,4 +1,7 @@
-"""Setting: one row of the settings table, with the type and bounds of its values."""
+"""Setting: one row of the settings table, with the type and bounds of its values.
+
+The tables of settings are made of it, once at the import.
+"""
 
 from __future__ import annotations
 

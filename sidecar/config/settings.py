@@ -1,6 +1,8 @@
 """One row per setting: name, kind, default, bounds, text. Parser, checks and docs/configuration.md are derived from
 it.
 
+Loaded in the controller and passed to each worker; only read there.
+
 Kafka's settings keep Kafka's names and are in ``[kafka]``. The daemon's own are in
 :mod:`sidecar.config.daemon_settings`, the rules between settings in :mod:`sidecar.config.rules`.
 """

@@ -1,5 +1,7 @@
 """Rows of ``security.protocol`` and ``ssl.*``: librdkafka's names and the Java client's, side by side.
 
+Constants: loader and links read them.
+
 Names, and the rules between them. The files themselves are read elsewhere.
 """
 

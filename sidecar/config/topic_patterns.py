@@ -1,4 +1,7 @@
-"""Compares patterns of ``[topics."PATTERN"]``: the first that matches a topic counts, so their order matters."""
+"""Compares patterns of ``[topics."PATTERN"]``: the first that matches a topic counts, so their order matters.
+
+The loader calls it.
+"""
 
 from __future__ import annotations
 

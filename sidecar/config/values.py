@@ -1,4 +1,7 @@
-"""Values of settings: raw text or TOML values converted to the type of their row, within its bounds."""
+"""Values of settings: raw text or TOML values converted to the type of their row, within its bounds.
+
+The loader calls it for each value.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Assembles the daemon's parts: the order of the start, the handling of each event, and the end."""
+"""Assembles the daemon's parts: the order of the start, the handling of each event, and the end.
+
+``main`` makes it; all of it runs on the controller's loop.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from sidecar.common.own_process import hide_memory
 from sidecar.common.wording import counted
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.cluster import Cluster
-from sidecar.controller.daemon_status import DaemonStatus
 from sidecar.controller.front.asked_cluster import AskedCluster
 from sidecar.controller.front.client_answers import ClientAnswers
 from sidecar.controller.front.control_endpoint import ControlEndpoint, open_control
+from sidecar.controller.front.explanations import Explanations
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import REPEAT_S, StopRequests, StopStep
 from sidecar.controller.idle_watch import IdleWatch
@@ -37,7 +40,7 @@ from sidecar.controller.reload import WORKERS_ANSWER_S, ReadConfig, Reload
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.status.banner import Farewell
-from sidecar.controller.status.explanations import Explanations
+from sidecar.controller.status.daemon_status import DaemonStatus
 from sidecar.controller.status.failure_book import FailureBook
 from sidecar.controller.status.overview import TICK_S, Overview
 from sidecar.controller.status.publisher import StatusPublisher
@@ -114,7 +117,7 @@ class Daemon:
             pauses=lambda: self.orders.pauses,
         )
         self._explanations = Explanations(
-            lambda: self.supervisor.ready, lambda: self._answers.rules, self._failures
+            lambda: self.supervisor.ready, lambda: self._answers.rules, self._failures.last
         )
         self.supervisor = self._new_supervisor(worker_slots, deque() if standbys is None else standbys)
         self._worker_choice = WorkerChoice(self.supervisor, store)

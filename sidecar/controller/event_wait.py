@@ -1,4 +1,7 @@
-"""Waits for an asyncio.Event with a timeout."""
+"""Waits for an asyncio.Event with a timeout.
+
+Tasks of the controller's loop call it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Makes a run directory again that was removed under its daemon: clients find it, and workers can be replaced."""
+"""Makes a run directory again that was removed under its daemon: clients find it, and workers can be replaced.
+
+The Daemon calls it each second, on the controller's loop.
+"""
 
 from __future__ import annotations
 

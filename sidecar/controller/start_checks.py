@@ -1,4 +1,7 @@
-"""Checks before a start: what is refused here is refused in one sentence, before anything is changed."""
+"""Checks before a start: what is refused here is refused in one sentence, before anything is changed.
+
+``main`` calls them once, before the controller's loop runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""sd_notify: the messages for systemd (Type=notify, WatchdogSec). Does nothing elsewhere."""
+"""sd_notify: the messages for systemd (Type=notify, WatchdogSec). Does nothing elsewhere.
+
+``main`` and the Daemon call it, in the controller.
+"""
 
 from __future__ import annotations
 

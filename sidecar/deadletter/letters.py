@@ -1,5 +1,7 @@
 """A dead letter: a record that failed or was never delivered, and has no client left to inform.
 
+A worker writes them in its thread for files; `replay` and `recover` read them.
+
 Each record is one line of JSON, so that an operator can read a spool with ``jq`` and ``base64``. Its identity is the
 name of its submission and its index in it. The identity is permanent: a record that was written twice is recognised as
 one (sidecar/deadletter/same_record.py).

@@ -1,5 +1,7 @@
 """Progress of a replay: names of delivered letters, in a file next to each spool file.
 
+`replay` writes and reads it, in the command's process.
+
 A name, with a digest of the content sent, is written before its letter is removed, and is kept for a day. So a letter
 that a crash wrote twice is not sent again, and an interrupted replay continues where it stopped.
 """

@@ -1,5 +1,7 @@
 """Salvage: reads the undelivered records of a segment without a daemon, by the same chains, words and descriptors.
 
+`recover` calls it, in the command's process, on a private copy of the segment.
+
 The file is first copied into memory (only its allocated parts), so it is never changed, and holes do no harm. A
 damaged header is replaced, in that copy, by the layout that fits the file best.
 """

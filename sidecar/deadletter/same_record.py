@@ -1,5 +1,7 @@
 """Recognises letters that are the same record written twice: a duplicate is removed without being sent.
 
+`replay` uses it, in the command's process.
+
 Two letters are the same record if they share a name **and** all content that would be sent. A record has two names:
 the submission's own, and the one that its client knew it by, each with the record's index. Letters of earlier versions
 had a third kind, made from a row of the client table, which different records could share. There a duplicate has the

@@ -1,5 +1,7 @@
 """The spool of dead letters: a directory of JSON lines files, bounded, with each write on disk before it counts.
 
+A worker writes it, in its thread for files; only at the start and the end on its loop.
+
 Any number of writers (one per worker, and ``recover``) may use one directory. Each writes its own files, named
 ``WRITER-MILLISECONDS.jsonl``. A writer that died leaves at most one incomplete last line, which readers skip: it was
 not counted yet and is written again.

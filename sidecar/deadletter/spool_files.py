@@ -1,5 +1,7 @@
 """The files of a spool, read and cleaned while writers add to it: locks of living writers, files of dead ones.
 
+Workers in their thread for files, and `replay` and `recover` in the command's process.
+
 A writer holds a lock (flock) on its open file as long as it may add to it, so the kernel knows whether it lives. The
 next reader closes a file that is not locked and was not written for a minute. The minute is for writers of earlier
 versions, which held no lock.

@@ -1,5 +1,7 @@
 """Produce: frames requests around record buffers without copying these, and reads the answers.
 
+Sans-IO: a worker's Sender, ProducePort and links call it, on the worker's loop.
+
 The framing of v3 to v13 is packed by hand, because kio takes records as ``bytes`` and copies them into the message;
 its bytes are tested to equal kio's.
 

@@ -1,4 +1,7 @@
-"""Prometheus collector of the counters in the shared segment. A dead worker's counters stay."""
+"""Prometheus collector of the counters in the shared segment. A dead worker's counters stay.
+
+The exporter calls it in the controller, and `status` and `top` in their own processes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The daemon's HTTP server: metrics, health, the state as JSON, and the page. It only reads, and shows no secrets.
 
+The controller owns it, on its loop.
+
 Each connection gets one answer. It has one second until its first byte and ten in all. When the limit is reached, a
 new connection ends the oldest one without a request, so idle connections block no other. Concurrent requests share an
 answer, and so its memory.

@@ -1,4 +1,7 @@
-"""Flows: how much each topic and client sends, read from the segment of a daemon, even of one that hangs."""
+"""Flows: how much each topic and client sends, read from the segment of a daemon, even of one that hangs.
+
+The exporter calls it on the controller's loop; `top` and `explain` in their own processes.
+"""
 
 from __future__ import annotations
 

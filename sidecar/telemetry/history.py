@@ -1,4 +1,7 @@
-"""History: the last 15 minutes of a daemon's totals and latencies, in a ring of fixed size."""
+"""History: the last 15 minutes of a daemon's totals and latencies, in a ring of fixed size.
+
+The exporter fills it each second, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The single table of all metrics, as Prometheus sees them: docs/metrics.md, the dashboard and the tests read it."""
+"""The single table of all metrics, as Prometheus sees them: docs/metrics.md, the dashboard and the tests read it.
+
+Made at the import; the exporter, `status` and the generators of pages read it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The daemon's page: one file without external resources, which polls ``/api/status``."""
+"""The daemon's page: one file without external resources, which polls ``/api/status``.
+
+The exporter serves it; the functions below word times and ages for commands and the controller.
+"""
 
 from __future__ import annotations
 

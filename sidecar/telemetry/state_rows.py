@@ -1,4 +1,7 @@
-"""Metrics of the daemon's state: samples from the controller's ``status()``."""
+"""Metrics of the daemon's state: samples from the controller's ``status()``.
+
+The collector calls it at each scrape, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from sidecar.common.control import Explain, Explained, FailureRow
 from sidecar.common.explanation import EVERY_USER, WAITING_ROWS_MAX, ClientAccount, WaitingRow
 from sidecar.config.client_rules import Caller, ClientRule, ClientRules
-from sidecar.controller.status.explanations import INTERVAL_S, Explanations
+from sidecar.controller.front.explanations import INTERVAL_S, Explanations
 from sidecar.controller.status.failure_book import FailureBook
 
 OWNER = Caller(os.geteuid())
@@ -51,7 +51,9 @@ def ask(
         failures = FailureBook()
         failures.add([FailureRow("t?0", 29, "No.", 0, 1, "a")], 0.0, 0.0)
         failures.add([FailureRow("secret", 29, "No.", 0, 1, "a")], 0.0, 0.0)
-        explanations = Explanations(lambda: cast(Any, workers), lambda: rules or ClientRules({}), failures)
+        explanations = Explanations(
+            lambda: cast(Any, workers), lambda: rules or ClientRules({}), failures.last
+        )
         for worker in workers:
             worker.explanations = explanations
         answers = await asyncio.gather(*(explanations.answer("", caller) for _ in range(times)))
@@ -72,7 +74,7 @@ def test_workers_answers_become_one_and_names_are_one_line() -> None:
 
 
 def test_a_worker_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.controller.status.explanations.ANSWER_S", 0.05)
+    monkeypatch.setattr("sidecar.controller.front.explanations.ANSWER_S", 0.05)
     found = ask([Worker(0), Worker(3, is_silent=True)])
     assert found["silent_workers"] == [3] and len(found["waiting"]) == 1
     assert found["is_known"], "the silent one may know it"
@@ -112,6 +114,6 @@ def test_steady_questions_are_answered_in_turn(monkeypatch: pytest.MonkeyPatch) 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr("sidecar.controller.status.explanations.asyncio.sleep", pause)
+    monkeypatch.setattr("sidecar.controller.front.explanations.asyncio.sleep", pause)
     ask([Worker(0)], times=3)
     assert pauses == [INTERVAL_S] * 3

@@ -347,10 +347,13 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "sidecar.controller.status": (
         "sidecar.controller.status",
+        "sidecar.controller.front",
         "sidecar.controller.cluster.cluster",
+        "sidecar.controller.workers.supervisor",
         "sidecar.controller.rundir",
         "sidecar.common",
         "sidecar.config",
+        "sidecar.telemetry.exporter",
         "sidecar.telemetry.page",
         WIRE,
     ),

@@ -1,4 +1,7 @@
-"""AwaitableMetadata: waiting for cluster metadata in asyncio (rules M4, M5)."""
+"""AwaitableMetadata: waiting for cluster metadata in asyncio (rules M4, M5).
+
+MetadataFetcher and questions of clients use it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

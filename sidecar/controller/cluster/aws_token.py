@@ -1,4 +1,7 @@
-"""A token for Amazon MSK with IAM: OAUTHBEARER, signed with the credentials that AWS's library finds. Blocks."""
+"""A token for Amazon MSK with IAM: OAUTHBEARER, signed with the credentials that AWS's library finds. Blocks.
+
+``token_sources`` calls it, in the token keeper's thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The cluster as the controller knows it: fetches metadata once for all workers and pushes changes to them."""
+"""The cluster as the controller knows it: fetches metadata once for all workers and pushes changes to them.
+
+The Daemon owns it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Tokens of an OAuth 2 token endpoint, fetched with the client's credentials (RFC 6749, section 4.4; KIP-768).
 Blocks.
+
+``TokenKeeper`` calls it in a thread of the controller, as it blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""TokenKeeper: fetches tokens for the whole daemon before they expire, and distributes them."""
+"""TokenKeeper: fetches tokens for the whole daemon before they expire, and distributes them.
+
+The Cluster owns it, on the controller's loop; sources that block have a thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Sources of tokens other than an endpoint: a setting, a file, a Python callable, AWS credentials. Blocking."""
+"""Sources of tokens other than an endpoint: a setting, a file, a Python callable, AWS credentials. Blocking.
+
+``TokenKeeper`` calls them in a thread of the controller.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """UpdateMetadata push: the controller keeps every worker's MetadataCache up to date (rules U1, U2).
 
+The Cluster owns it, on the controller's loop.
+
 MetadataPusher turns an event (a worker joined, the cluster changed) into updates, and each worker's MetadataPush sends
 its own, one at a time. (Kafka: ControllerChannelManager, KafkaController.sendUpdateMetadataRequest. Kafka collects the
 changes of an event in a batch object over many calls. Here an event is one call, so nothing can be left unsent.)

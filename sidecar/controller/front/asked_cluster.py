@@ -1,5 +1,7 @@
 """AskedCluster: compares the cluster and acks for which a program asks with those of the daemon.
 
+ClientAnswers asks it at each HELLO, on the controller's loop.
+
 A program that was written for Kafka's own client names its servers. The daemon has its own, and would otherwise send
 the program's records to another cluster without a word.
 """

@@ -1,4 +1,7 @@
-"""Answers for clients at the control endpoint: a worker (HELLO), topics (TOPICS), orders of operators (ORDER)."""
+"""Answers for clients at the control endpoint: a worker (HELLO), topics (TOPICS), orders of operators (ORDER).
+
+ControlEndpoint calls it for each message, on the controller's loop.
+"""
 
 from __future__ import annotations
 

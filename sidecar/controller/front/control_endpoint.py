@@ -1,4 +1,7 @@
-"""The control endpoint ({run_dir}/control.sock): stubs send HELLO here and learn their worker; the CLI sends TOPICS."""
+"""The control endpoint ({run_dir}/control.sock): stubs send HELLO here and learn their worker; the CLI sends TOPICS.
+
+The Daemon owns it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The address of ``http.listen``: a port or a UNIX socket, with TLS and a token if the configuration asks for them."""
+"""The address of ``http.listen``: a port or a UNIX socket, with TLS and a token if the configuration asks for them.
+
+``listeners`` opens it at the start and at a reload, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Orders: pause, resume and drain. Checks permissions, and keeps the present state across daemons."""
+"""Orders: pause, resume and drain. Checks permissions, and keeps the present state across daemons.
+
+The Daemon owns it; ClientAnswers calls it for an order, on the controller's loop.
+"""
 
 from __future__ import annotations
 

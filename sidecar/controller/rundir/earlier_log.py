@@ -1,5 +1,7 @@
 """EarlierLog: the accept logs that an earlier daemon left next to ``pool.path``, and whether they are needed.
 
+The opening of a segment uses it, before the controller's loop runs.
+
 As long as the host has not crashed, the segment has everything. The logs are needed when the host has crashed (the
 segment is from another boot), or when the segment is gone or cannot be read.
 """

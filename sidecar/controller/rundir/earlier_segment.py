@@ -1,4 +1,7 @@
-"""The segment file of an earlier daemon: opened only if it is ours, locked, and put away if it cannot be used."""
+"""The segment file of an earlier daemon: opened only if it is ours, locked, and put away if it cannot be used.
+
+The opening of a segment uses it, before the controller's loop runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The lock of a run directory: one daemon holds it for its life, and others can read its state without taking it.
 
+RunDir calls it: the controller at its start, and commands that ask who holds the lock.
+
 There are two locks on one file. Daemons of every version take flock(), so an older and a newer one exclude each other.
 The lock of the open file description (fcntl's F_OFD_SETLK) can be queried by F_OFD_GETLK without taking it. A reader
 that took a shared flock would look like a holder to a daemon that starts at that moment.

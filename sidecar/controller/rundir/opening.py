@@ -1,4 +1,7 @@
-"""Opens the daemon's segment at its start: that of the previous daemon if it has content, else a new one."""
+"""Opens the daemon's segment at its start: that of the previous daemon if it has content, else a new one.
+
+``main`` calls it once, before the controller's loop runs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Checks whether a folder or file is ours: only then may its contents be trusted, as no other user can have written
 it.
+
+The start of the controller and RunDir call it, before anything is trusted.
 """
 
 from __future__ import annotations

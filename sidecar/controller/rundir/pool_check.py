@@ -1,6 +1,8 @@
 """Checks the pool before a takeover: whether this version and configuration can continue where the running daemon
 stops.
 
+``main`` calls it once, before the controller's loop runs.
+
 Everything that is refused here is refused while that daemon can still continue.
 """
 

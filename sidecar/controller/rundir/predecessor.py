@@ -1,5 +1,7 @@
 """Predecessor: the running daemon of a run directory, as seen by the daemon that replaces it (`run --takeover`).
 
+``main`` of a daemon that takes over calls it, in its main thread.
+
 A takeover is a planned crash. A signal asks the predecessor to stop at once; it releases the run directory, and its
 successor adopts its records. It is a signal and not a message because the kernel checks the permission: only the same
 user or root may send it. A predecessor that does not react is killed; this costs only that batches under way are sent

@@ -1,4 +1,7 @@
-"""PublishedFiles: the small files of a run directory by which commands, clients and the next daemon know a daemon."""
+"""PublishedFiles: the small files of a run directory by which commands, clients and the next daemon know a daemon.
+
+The controller writes them on its loop; commands and stubs read them.
+"""
 
 from __future__ import annotations
 

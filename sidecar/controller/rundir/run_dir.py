@@ -1,4 +1,7 @@
-"""The run directory: its paths, who holds it, and whether it is this user's alone."""
+"""The run directory: its paths, who holds it, and whether it is this user's alone.
+
+The controller has one for its life; each command makes its own.
+"""
 
 from __future__ import annotations
 

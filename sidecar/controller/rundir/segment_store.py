@@ -1,4 +1,7 @@
-"""The controller's view of the shared segment: assigns slots, reads counters, and removes it at the end."""
+"""The controller's view of the shared segment: assigns slots, reads counters, and removes it at the end.
+
+The Daemon owns it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

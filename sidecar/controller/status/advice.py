@@ -1,4 +1,7 @@
-"""Advice: what an operator can do about an error or a cause of waiting, one sentence each."""
+"""Advice: what an operator can do about an error or a cause of waiting, one sentence each.
+
+Constants and one function for the books of this room, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The first and the last lines of a daemon's log: version and settings at the start, the records' outcomes at
 the end.
+
+``main`` and the Daemon call it, in the controller.
 """
 
 from __future__ import annotations

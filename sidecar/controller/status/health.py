@@ -1,4 +1,7 @@
-"""Health: the judgement that /healthz, `status` and systemd's status line share."""
+"""Health: the judgement that /healthz, `status` and systemd's status line share.
+
+DaemonStatus makes it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Note: a sentence for an operator, with the page of docs/runbooks that belongs to it."""
+"""Note: a sentence for an operator, with the page of docs/runbooks that belongs to it.
+
+The books of this room make them, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""StatusPublisher: writes daemon.json and the text of `systemctl status` when the daemon's state has changed."""
+"""StatusPublisher: writes daemon.json and the text of `systemctl status` when the daemon's state has changed.
+
+The Daemon calls it after a change and each second, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Assigns clients to workers: to the worker that a client had while that lives, else to the one with the fewest
 clients of those with rows for its topics.
+
+ClientAnswers asks it at each HELLO, on the controller's loop.
 """
 
 from __future__ import annotations

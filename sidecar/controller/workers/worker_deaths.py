@@ -1,4 +1,7 @@
-"""WorkerDeaths: counts how often each worker was replaced, by cause, and keeps how it last ended."""
+"""WorkerDeaths: counts how often each worker was replaced, by cause, and keeps how it last ended.
+
+Supervisor and Heartbeats fill it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""WorkerSetup: the things that a worker is given at its start: endpoint, segment, wake descriptors, settings."""
+"""WorkerSetup: the things that a worker is given at its start: endpoint, segment, wake descriptors, settings.
+
+The Supervisor asks it for each START, on the controller's loop.
+"""
 
 from __future__ import annotations
 

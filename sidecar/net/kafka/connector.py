@@ -1,4 +1,7 @@
-"""Opens a broker connection: resolve, connect, TLS, negotiate versions, log in; each address in turn."""
+"""Opens a broker connection: resolve, connect, TLS, negotiate versions, log in; each address in turn.
+
+BrokerLink calls it on the loop of a worker or the controller; `doctor` on its own.
+"""
 
 from __future__ import annotations
 

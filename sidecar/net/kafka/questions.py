@@ -1,4 +1,7 @@
-"""Questions: single requests and their answers, before a connection is given to its link."""
+"""Questions: single requests and their answers, before a connection is given to its link.
+
+The connector and `doctor` use it, on the loop of the connection.
+"""
 
 from __future__ import annotations
 

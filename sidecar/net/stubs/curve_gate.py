@@ -1,5 +1,7 @@
 """CurveGate: an endpoint's entrance over TCP: its listening socket, its keys, and the check of client keys.
 
+An endpoint asks it at each connection over TCP, on the loop of a worker or the controller.
+
 Over TCP the kernel names no user. A peer gets only a handshake of few bytes, and continues only with a key that a
 table ``[clients.NAME]`` has. The key file is checked before each connection, like the files of TLS. This is the
 daemon's only file that needs PyNaCl (the extra ``[curve]``).

@@ -1,5 +1,7 @@
 """PendingConnections: an endpoint's connections that must still attach or prove a key, with limits of number and time.
 
+The endpoint owns it, on the loop of a worker or the controller.
+
 Strangers over TCP must prove a key first. They have a limit of their own, so that the network cannot use up those of
 this host. Once they have proved a key they must attach like all others.
 """

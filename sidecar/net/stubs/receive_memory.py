@@ -1,5 +1,7 @@
 """ReceiveMemory: the receive buffers of attached clients, and the connections that wait for one.
 
+The endpoint owns it, on the loop of a worker or the controller.
+
 Buffers are limited in total and per user. A message without a buffer waits in the kernel. If half a message waits too
 long for its rest, its connection is closed and others get the buffer.
 """

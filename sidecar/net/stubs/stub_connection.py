@@ -1,4 +1,7 @@
-"""StubConnection: an endpoint's state of one connection."""
+"""StubConnection: an endpoint's state of one connection.
+
+The endpoint makes, reads and closes it, on the loop of a worker or the controller.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Listening TCP sockets of ``daemon.listen``: the controller's, and one per worker on the following ports."""
+"""Listening TCP sockets of ``daemon.listen``: the controller's, and one per worker on the following ports.
+
+The controller opens them at its start, for itself and its workers; a worker opens its own again.
+"""
 
 from __future__ import annotations
 

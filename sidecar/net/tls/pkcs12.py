@@ -1,4 +1,7 @@
-"""Converts PKCS12 to PEM in memory. The only file that needs ``cryptography`` (the extra ``[pkcs12]``)."""
+"""Converts PKCS12 to PEM in memory. The only file that needs ``cryptography`` (the extra ``[pkcs12]``).
+
+``tls_files`` calls it, in the thread that reads certificates.
+"""
 
 from __future__ import annotations
 

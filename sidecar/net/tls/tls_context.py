@@ -1,4 +1,7 @@
-"""Makes the SSLContext of the ``ssl.*`` settings, and a new one after a file has changed."""
+"""Makes the SSLContext of the ``ssl.*`` settings, and a new one after a file has changed.
+
+Links ask it for a context on their loop; it reads files in a thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Phrases for OpenSSL's errors: the cause, and the setting that fixes it."""
+"""Phrases for OpenSSL's errors: the cause, and the setting that fixes it.
+
+``link_security`` calls it for a handshake that failed, on the loop of the link.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """TlsMaterial: certificates and keys of the ``ssl.*`` settings, read and checked. Each fault is one sentence.
 
+``tls_context`` calls it in a thread, and the loader at the start.
+
 Everything is read into memory first and checked there, so that certificate and key are of the same moment.
 """
 

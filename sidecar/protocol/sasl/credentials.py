@@ -1,4 +1,7 @@
-"""Credentials of the mechanisms. Their ``repr`` never shows a secret, so no log or traceback does."""
+"""Credentials of the mechanisms. Their ``repr`` never shows a secret, so no log or traceback does.
+
+Sans-IO: made by the controller's token keeper or from settings, used by the logins of a process.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Limits the session lifetime in an answer to SaslAuthenticate, so that kio can read it.
 
+``messages`` calls it for each answer to SaslAuthenticate, on the loop of the link.
+
 It is a signed 64-bit number of milliseconds, but a ``timedelta`` holds only a hundredth of that, so kio refuses larger
 values.
 """

@@ -1,5 +1,7 @@
 """Mechanisms: conversations of challenges and answers. PLAIN (RFC 4616) and OAUTHBEARER (RFC 7628) are here.
 
+Sans-IO: a login makes one for each exchange, on the loop of its link.
+
 A conversation starts with ``first()``. Each challenge is passed to ``answer``, which returns the next message, or None
 when the broker's last message was accepted.
 """

@@ -1,5 +1,7 @@
 """SCRAM (RFC 5802, RFC 7677): proves the password without sending it, and the broker proves that it knows it too.
 
+Sans-IO: a login makes one for each exchange, on the loop of its link.
+
 scramp implements the conversation, with two changes. Brokers hash a password's UTF-8 bytes (Kafka:
 ScramFormatter.normalize), while scramp would apply SASLprep, which breaks a password with U+00A0. And the number of
 iterations is limited, so that a broker, or an impostor, cannot make the client compute for minutes.

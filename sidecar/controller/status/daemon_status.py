@@ -1,4 +1,6 @@
-"""DaemonStatus: the state of a running daemon, as its page, daemon.json, /healthz and systemd show it."""
+"""DaemonStatus: the state of a running daemon, as its page, daemon.json, /healthz and systemd show it. In the
+controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Explanations: sends one question to all workers, and merges their answers with the controller's own knowledge."""
+"""Explanations: answers ``kafka-sidecar explain``, a client's question why records wait, from all workers and from what
+the controller knows itself. In the controller's loop; ControlEndpoint calls it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from sidecar.common.control import ControlMessage, Explain, Explained
 from sidecar.common.explanation import CLIENT_ROWS_MAX, EVERY_USER, WAITING_ROWS_MAX, WaitingRow
 from sidecar.common.wording import masked
 from sidecar.config.client_rules import Caller, ClientRules
-from sidecar.controller.status.failure_book import FailureBook
 
 ANSWER_S: Final = 3.0
 """A worker that has not answered for this time is named as silent."""
@@ -46,9 +47,12 @@ class Explanations:
     """Asks the workers that are ready now. Belongs to the controller's loop."""
 
     def __init__(
-        self, workers: Callable[[], Sequence[Asked]], rules: Callable[[], ClientRules], failures: FailureBook
+        self,
+        workers: Callable[[], Sequence[Asked]],
+        rules: Callable[[], ClientRules],
+        failures: Callable[[], list[dict[str, Any]]],
     ) -> None:
-        """``rules`` say which topics users may see; ``failures`` are shown."""
+        """``rules`` say which topics users may see; ``failures()`` are the last failures (``FailureBook.last``)."""
         self._workers = workers
         self._clock = MonotonicClock()
         self._rules = rules
@@ -80,7 +84,7 @@ class Explanations:
         own = {each["client"] for each in found["clients"]}
         failures = [
             each if is_owner or each["client"] in own else {**each, "client": ""}
-            for each in self._failures.last()
+            for each in self._failures()
             if may_see(each["topic"])
         ]
         found["failures"] = [each for each in failures if name in {"", each["topic"], each["client"]}]
