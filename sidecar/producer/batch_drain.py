@@ -10,7 +10,7 @@ from sidecar.producer.partition_schedule import QUICK
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from sidecar.producer.incomplete_batches import IncompleteBatches
     from sidecar.producer.lane_queues import LaneQueues
@@ -63,7 +63,7 @@ class BatchDrain:
     __slots__ = ("_incomplete", "_lanes", "_schedule", "_small_first")
 
     def __init__(
-        self, lanes: Sequence[LaneQueues], schedule: PartitionSchedule, incomplete: IncompleteBatches
+        self, lanes: Mapping[int, LaneQueues], schedule: PartitionSchedule, incomplete: IncompleteBatches
     ) -> None:
         self._lanes = lanes
         self._schedule = schedule
@@ -72,10 +72,11 @@ class BatchDrain:
         """By connection: whether its last request of both kinds began with small batches."""
 
     def take(
-        self, node_id: int, lane: int, budget: Budget, now_ms: float, quick: bool | None = None
+        self, node_id: int, turn: int, budget: Budget, now_ms: float, quick: bool | None = None
     ) -> list[ProducerBatch]:
         """Drain at most one batch per partition within the budget, beginning where the last drain stopped (rule A5).
-        All are of topics with the same acks, as a request has only one. The batches count as on the wire from here on.
+        All are of one lane and of topics with the same acks, as a request has only one transactional id and acks. The
+        batches count as on the wire from here on.
 
         ``quick``: True for only quick partitions, False for only the others.
         """
@@ -83,16 +84,16 @@ class BatchDrain:
         ready = self._schedule.ready.get(node_id)
         if ready is None:
             return batches
-        for wait_list in self._due_lists(node_id, ready[lane], ready[QUICK + lane], quick):
+        for wait_list in self._due_lists(node_id, ready[turn], ready[QUICK + turn], quick):
             if wait_list and not budget.held_back_bytes:
                 self._move(wait_list, batches, budget, now_ms)
         if budget.new_batches <= 0:
             again = self._schedule.again.get(node_id)
-            if again is not None and again[lane]:
-                self._move(again[lane], batches, budget, now_ms)
+            if again is not None and again[turn]:
+                self._move(again[turn], batches, budget, now_ms)
         if batches:
-            self._fill_up(node_id, lane, batches, budget, now_ms)
-            self._count_as_sent(node_id, lane, batches, now_ms)
+            self._fill_up(node_id, turn, batches, budget, now_ms)
+            self._count_as_sent(node_id, batches, now_ms)
         return batches
 
     def _due_lists(
@@ -131,9 +132,9 @@ class BatchDrain:
                 schedule.due_ms(batch) if linger_ms_max is None else batch.retry_at_ms
             ):
                 schedule.touch(queue, now_ms)
-            elif (batches and settings.acks != batches[0].queue.settings.acks) or (
-                linger_ms_max is not None and settings.linger_ms > linger_ms_max
-            ):
+            elif (
+                batches and (settings.acks != batches[0].queue.settings.acks or queue.lane != batches[0].lane)
+            ) or (linger_ms_max is not None and settings.linger_ms > linger_ms_max):
                 wait_list.move_to_end(queue)
             elif budget.spend(batch):
                 queue.pop(batch)
@@ -142,7 +143,7 @@ class BatchDrain:
                 break
 
     def _fill_up(
-        self, node_id: int, lane: int, batches: list[ProducerBatch], budget: Budget, now_ms: float
+        self, node_id: int, turn: int, batches: list[ProducerBatch], budget: Budget, now_ms: float
     ) -> None:
         """Take batches along that only linger, as Kafka's ``drainBatchesForOneNode`` does. Otherwise each partition
         would send its own request when its linger ends.
@@ -151,14 +152,14 @@ class BatchDrain:
         large ones. Topics that linger longer than any due one stay.
         """
         lingering = self._schedule.lingering.get(node_id)
-        if lingering is None or not lingering[lane] or any(batch.full for batch in batches):
+        if lingering is None or not lingering[turn] or any(batch.full for batch in batches):
             return
         linger_ms_max = max(batch.queue.settings.linger_ms for batch in batches)
-        self._move(lingering[lane], batches, budget, now_ms, linger_ms_max)
+        self._move(lingering[turn], batches, budget, now_ms, linger_ms_max)
 
-    def _count_as_sent(self, node_id: int, lane: int, batches: list[ProducerBatch], now_ms: float) -> None:
+    def _count_as_sent(self, node_id: int, batches: list[ProducerBatch], now_ms: float) -> None:
         """Number the batches, and let the rest of their partitions go to the end of their wait lists."""
-        ids = self._lanes[lane].ids
+        ids = self._lanes[batches[0].lane].ids
         if ids is not None:
             ids.number(batches)
         broker = broker_of(node_id)

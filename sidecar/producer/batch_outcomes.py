@@ -11,7 +11,7 @@ from itertools import takewhile
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from client_stub.contract.wire import Persistence
+from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.condition import WaitCause
 from sidecar.common.errors import Code, classify
 from sidecar.common.sparse_log import SparseLog
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.request_capacity import RequestCapacity
+    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.protocol.produce import PartitionResult
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ class BatchOutcomes:
             and batch.count > 1
             and code in (Code.INVALID_RECORD, Code.INVALID_TIMESTAMP)
             and not batch.may_be_in_log
+            and batch.queue.transaction is None
         ):
             self._fail_records(batch, result, now_ms)
         else:
@@ -220,7 +222,13 @@ class BatchOutcomes:
         batch.attempts += 1
         self.counts.batches_retried += 1
         retry_at_ms = now_ms + self._backoff.backoff_ms(batch.attempts - 1)
-        if batch.queue.sequences is not None and batch.may_be_in_log and self._ids.may_be_forgotten(batch):
+        queue = batch.queue
+        if (
+            queue.sequences is not None
+            and queue.transaction is None
+            and batch.may_be_in_log
+            and self._ids.may_be_forgotten(batch)
+        ):
             self.effects.append(AskBroker(batch, retry_at_ms))
             retry_at_ms = inf
         self._accumulator.reenqueue(batch, retry_at_ms=retry_at_ms, now_ms=now_ms)
@@ -242,6 +250,8 @@ class BatchOutcomes:
         itself has lost acknowledged records (truncated by an unclean election), so it lacks this batch too.
         """
         ids = self._ids
+        if batch.queue.transaction is not None:
+            return not ids.is_first(batch)  # an earlier batch is missing, and goes again before this one
         ids.note_refused(batch)
         if ids.is_overtaken(batch) or (batch.may_be_in_log and ids.may_be_overtaken(batch)):
             return False
@@ -265,6 +275,8 @@ class BatchOutcomes:
         If the start of the log is unknown, retry the batch unchanged. Otherwise renumber it under a new epoch, unless
         an earlier attempt may be in the log: the broker could not recognise the second copy.
         """
+        if batch.queue.transaction is not None:
+            return False
         if log_start_offset == -1:
             return True
         if batch.may_be_in_log:
@@ -324,7 +336,10 @@ class BatchOutcomes:
         # A batch on the wire counts as in doubt: the driver may still send a request that it has been given.
         batch.in_doubt = batch.may_be_in_log or batch.state is BatchState.ON_WIRE
         doubtful = batch.in_doubt
-        if batch.queue.sequences is not None and batch.has_sequence:
+        transaction = batch.queue.transaction
+        if transaction is not None:
+            _fail_transaction(batch, transaction, code, text)
+        elif batch.queue.sequences is not None and batch.has_sequence:
             self._ids.failed(batch, code)
         batch.decide(
             code=code, persistence=self._persistence(batch, doubtful=doubtful), text=text, cause=cause
@@ -419,3 +434,11 @@ def _own_text(batch: ProducerBatch, code: int) -> str:
             "segment.bytes."
         )
     return f"{where}: {classify(code).text}"
+
+
+def _fail_transaction(batch: ProducerBatch, transaction: TransactionManager, code: int, text: str) -> None:
+    """Note that a batch of a transaction has failed for good, or ends because the transaction is aborted."""
+    assert batch.queue.sequences is not None
+    batch.queue.sequences.give_up(batch)
+    if code != LocalCode.TXN_ABORTED:
+        transaction.batch_failed(batch.topic, batch.partition, code, text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_drain import Budget
 from sidecar.producer.effects import Connect, Effect, SendProduce
-from sidecar.producer.lanes import LANES_FROM
+from sidecar.producer.lanes import TURNS_FROM
 from sidecar.producer.partition_schedule import QUICK
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class BrokerDrain:
         "_counts",
         "_in_flight",
         "_latency",
-        "_next_lane",
+        "_next_turn",
         "_quick_ms",
         "_schedule",
         "_under_way",
@@ -90,8 +90,8 @@ class BrokerDrain:
         self._capacity = capacity
         self._latency = latency
         self._counts = counts
-        self._next_lane: defaultdict[int, int] = defaultdict(int)
-        """The lane that goes first, by connection. Lanes take turns, even where only one request fits at a time."""
+        self._next_turn: defaultdict[int, int] = defaultdict(int)
+        """The turn that is first, by connection. Lanes take turns, even where only one request fits at a time."""
         self._was_quick: dict[int, bool] = {}
         """By connection: whether its last request during a backlog held quick batches."""
         self._quick_ms: defaultdict[int, float] = defaultdict(lambda: -inf)
@@ -115,14 +115,14 @@ class BrokerDrain:
             return self._is_full(node_id, links, now_ms, effects) or poll_again
         wait_lists = schedule.ready[node_id]
         # Lanes take turns, each with one request at a time.
-        lanes_left = list(LANES_FROM[self._next_lane[node_id]])
-        while lanes_left and requests_left > 0:
-            lane = lanes_left.pop(0)
-            if not wait_lists[lane] and not wait_lists[QUICK + lane]:
+        turns_left = list(TURNS_FROM[self._next_turn[node_id]])
+        while turns_left and requests_left > 0:
+            turn = turns_left.pop(0)
+            if not wait_lists[turn] and not wait_lists[QUICK + turn]:
                 continue
             quick = None
             if is_crowded and not is_apart:
-                quick = self._turn_of(node_id, lane)
+                quick = self._kind_of(node_id, turn)
                 if quick is None:
                     poll_again |= self._is_full(node_id, links, now_ms, effects)
                     continue
@@ -133,19 +133,19 @@ class BrokerDrain:
                     poll_again = True  # the earlier effects may give descriptors to halves, or free some
                 else:
                     budget.new_batches = self._capacity.new_batches_of_stuck()
-            batches = self._batches.take(node_id, lane, budget, now_ms, quick)
+            batches = self._batches.take(node_id, turn, budget, now_ms, quick)
             if batches:
-                request = self._request(node_id, lane, batches, now_ms)
+                request = self._request(node_id, turn, batches, now_ms)
                 effects.append(SendProduce(node_id, request))
                 requests_left -= 1
-                lanes_left.append(lane)
+                turns_left.append(turn)
                 if is_crowded or is_apart:
                     self._note_quick(request, node_id == broker if is_apart else quick)
                 if not any(wait_lists):
                     break
-            elif self._is_other_kind_due(wait_lists, lane, quick):
-                lanes_left.insert(0, lane)
-            elif wait_lists[lane] or wait_lists[QUICK + lane]:
+            elif self._is_other_kind_due(wait_lists, turn, quick):
+                turns_left.insert(0, turn)
+            elif wait_lists[turn] or wait_lists[QUICK + turn]:
                 self._note_lack(node_id, budget, is_first=is_first)
         return poll_again
 
@@ -167,13 +167,15 @@ class BrokerDrain:
         )
 
     def _request(
-        self, node_id: int, lane: int, batches: list[ProducerBatch], now_ms: float
+        self, node_id: int, turn: int, batches: list[ProducerBatch], now_ms: float
     ) -> ProduceRequest:
         """Make the request of these batches, with its buffer. It counts as in flight."""
-        request = self._in_flight.begin(node_id, lane, batches[0].queue.acks, batches, now_ms)
+        queue = batches[0].queue
+        request = self._in_flight.begin(node_id, queue.lane, queue.acks, batches, now_ms)
+        request.transaction = queue.transaction
         request.buffer = self._capacity.buffers.take(request.size_bytes)
         self._capacity.promised += request.new_batches
-        self._next_lane[node_id] = LANES_FROM[lane][1]
+        self._next_turn[node_id] = TURNS_FROM[turn][1]
         if self._latency.is_on:
             self._latency.drained(broker_of(node_id))
         self._counts.requests += 1
@@ -181,11 +183,11 @@ class BrokerDrain:
         return request
 
     @staticmethod
-    def _is_other_kind_due(wait_lists: tuple[WaitList, ...], lane: int, quick: bool | None) -> bool:
+    def _is_other_kind_due(wait_lists: tuple[WaitList, ...], turn: int, quick: bool | None) -> bool:
         """Whether none of the kind was due whose turn it was, but some of the other kind."""
-        if quick is None or wait_lists[QUICK * quick + lane]:
+        if quick is None or wait_lists[QUICK * quick + turn]:
             return False
-        return bool(wait_lists[QUICK * (not quick) + lane])
+        return bool(wait_lists[QUICK * (not quick) + turn])
 
     def _note_lack(self, node_id: int, budget: Budget, *, is_first: bool) -> None:
         """Note what was missing for a request that took nothing."""
@@ -221,7 +223,7 @@ class BrokerDrain:
         schedule.set_apart(broker, is_crowded)
         return True
 
-    def _turn_of(self, node_id: int, lane: int) -> bool | None:
+    def _kind_of(self, node_id: int, turn: int) -> bool | None:
         """Whether the next request on a broker's only connection takes quick batches (True) or the backlog (False);
         None if neither may go now.
 
@@ -230,10 +232,10 @@ class BrokerDrain:
         ready = self._schedule.ready[node_id]
         most = self._config.max_in_flight_requests_per_connection
         bulk = self._in_flight.bulk_count(node_id)
-        may_quick = bool(ready[QUICK + lane]) and self._in_flight.count(node_id) - bulk < max(
+        may_quick = bool(ready[QUICK + turn]) and self._in_flight.count(node_id) - bulk < max(
             1, most - BULK_SHARING
         )
-        may_bulk = bool(ready[lane]) and bulk < BULK_SHARING
+        may_bulk = bool(ready[turn]) and bulk < BULK_SHARING
         if may_quick and may_bulk:
             return not self._was_quick.get(node_id, False)
         return True if may_quick else False if may_bulk else None

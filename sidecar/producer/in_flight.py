@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.request_capacity import RequestBuffer
+    from sidecar.producer.transaction_manager import TransactionManager
 
 UNSENT_PER_NODE_MAX = 2
 """One request partly written and one prepared after it. More would only hold request buffers."""
@@ -48,6 +49,7 @@ class ProduceRequest:
         "size_bytes",
         "timeout_ms",
         "topic_names",
+        "transaction",
     )
 
     def __init__(
@@ -90,6 +92,8 @@ class ProduceRequest:
         self.sent = False
         """The kernel has taken all of its bytes."""
         self.topic_names: dict[UUID, str] = {}
+        self.transaction: TransactionManager | None = None
+        """Of a transactional lane."""
 
     def __repr__(self) -> str:
         return f"<ProduceRequest {self.id} node={self.node_id} acks={self.acks} batches={len(self.batches)}>"
@@ -153,6 +157,11 @@ class InFlightRequests:
             if not self.by_node:
                 self.next_deadline_ms = inf
         return True
+
+    def batches_of(self, lane: int) -> list[ProducerBatch]:
+        """The batches of a lane that are on the wire."""
+        requests = (request for each in self.by_node.values() for request in each.values())
+        return [batch for request in requests if request.lane == lane for batch in request.batches]
 
     def requests(self, node_id: int) -> list[ProduceRequest]:
         """The requests of a connection, oldest first."""

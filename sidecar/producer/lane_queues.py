@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from sidecar.producer.partition_queue import PartitionQueue
 from sidecar.producer.partition_sequences import UNCERTAIN, PartitionSequences
+from sidecar.producer.producer_id import ProducerIds
+from sidecar.producer.transactional_ids import TransactionalIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from sidecar.kernel import StickyPartitioner
     from sidecar.metadata.snapshot import MetadataSnapshot
-    from sidecar.producer.producer_id import ProducerIds
     from sidecar.producer.topic_settings import TopicRules
 
 
@@ -30,7 +31,8 @@ RESTING_MAX: Final = 4_096
 class LaneQueues:
     """Makes the queues of a lane, and finds them. Single-threaded: the worker's loop.
 
-    ``ids``: gives the lane's batches their producer id and sequences; None for a lane without these.
+    ``ids``: gives the lane's batches their producer id and sequences; None for a lane without these. ``transaction``:
+    the same for a transactional lane, else None.
     """
 
     __slots__ = (
@@ -43,11 +45,13 @@ class LaneQueues:
         "number",
         "opened",
         "resting_max",
+        "transaction",
     )
 
-    def __init__(self, number: int, ids: ProducerIds | None) -> None:
+    def __init__(self, number: int, ids: ProducerIds | TransactionalIds | None) -> None:
         self.number = number
         self.ids = ids
+        self.transaction = ids.manager if isinstance(ids, TransactionalIds) else None
         self._by_topic: dict[str, dict[int, PartitionQueue]] = {}
         self._partitioners: dict[str, StickyPartitioner] = {}
         self.resting_max = RESTING_MAX
@@ -74,7 +78,9 @@ class LaneQueues:
         queue = queues.get(partition)
         if queue is None:
             sequences = None if self.ids is None else self._sequences(topic, partition)
-            queue = PartitionQueue(topic, partition, self.number, rules.of(topic), sequences)
+            queue = PartitionQueue(
+                topic, partition, self.number, rules.of(topic), sequences, self.transaction
+            )
             queue.partitioner = self._partitioners.get(topic)
             queues[partition] = queue
         return queue
@@ -106,7 +112,7 @@ class LaneQueues:
         way, or whose broker is in doubt. Returns the queues that are gone.
         """
         gone = [queue for queue in queues if self._drop(queue)]
-        if self.ids is not None and len(self._resting) > self.resting_max:
+        if isinstance(self.ids, ProducerIds) and len(self._resting) > self.resting_max:
             self.ids.begin_epoch()
             self._resting.clear()
             gone += [queue for queue in list(self._forgotten) if self._drop(queue)]
@@ -162,6 +168,8 @@ class LaneQueues:
 
         for name, queues in self._by_topic.items():
             if is_another(name):
+                if isinstance(self.ids, TransactionalIds):
+                    self.ids.recreated(name)
                 for queue in queues.values():
                     if queue.sequences is not None:
                         queue.sequences.forget()

@@ -1,4 +1,7 @@
-"""Lanes: with a producer id or without. All records of one topic use one lane."""
+"""Lanes: with a producer id or without, and one for each transactional id.
+
+Outside of transactions, all records of one topic use one lane.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,13 @@ IDEMPOTENT_LANE: Final = 0
 PLAIN_LANE: Final = 1
 """acks 0 or 1 (or all with enable.idempotence=false): no producer id, so a retry may duplicate records."""
 LANES: Final = (IDEMPOTENT_LANE, PLAIN_LANE)
-LANES_FROM: Final = ((IDEMPOTENT_LANE, PLAIN_LANE), (PLAIN_LANE, IDEMPOTENT_LANE))
-"""All lanes in order of turn, indexed by the lane that goes first."""
+"""The lanes that every worker has."""
+TRANSACTIONAL: Final = 2
+"""Lanes from this number on have a transactional id each, and are made and closed while the worker runs. At a broker
+they have one turn together, in which each request takes another of them.
+"""
+TURNS_FROM: Final = ((0, 1, TRANSACTIONAL), (1, TRANSACTIONAL, 0), (TRANSACTIONAL, 0, 1))
+"""All turns in order, indexed by the one that goes first."""
 
 ACKS_ALL: Final = -1
 NO_SEQUENCE: Final = -1

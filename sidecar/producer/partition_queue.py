@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
 from sidecar.producer.batch_states import AFTER_CLOSE, AFTER_DRAIN, AFTER_QUEUE, BatchEvent
-from sidecar.producer.lanes import ACKS_ALL, NO_SEQUENCE, SEQUENCE_MASK
+from sidecar.producer.lanes import ACKS_ALL, NO_SEQUENCE, SEQUENCE_MASK, TRANSACTIONAL
 from sidecar.producer.partition_sequences import PartitionSequences
 from sidecar.producer.producer_batch import IN_DEQUE, NOT_DRAINED
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sidecar.kernel import StickyPartitioner
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.topic_settings import TopicSettings
+    from sidecar.producer.transaction_manager import TransactionManager
 
 _HALF: Final = 1 << 30
 ADOPTED_ORDERS: Final = 1 << 32
@@ -66,6 +67,8 @@ class PartitionQueue:
         "timer_due_ms",
         "timer_serial",
         "topic",
+        "transaction",
+        "turn",
         "wait_list",
         "waits_for",
         "wire_count",
@@ -78,10 +81,13 @@ class PartitionQueue:
         lane: int,
         settings: TopicSettings,
         sequences: PartitionSequences | None = None,
+        transaction: TransactionManager | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.lane = lane
+        self.turn = min(lane, TRANSACTIONAL)
+        """Index of its wait lists at a broker."""
         self.settings = settings
         self.partitioner: StickyPartitioner | None = None
         self.load = 0
@@ -89,6 +95,8 @@ class PartitionQueue:
         self.express: deque[ProducerBatch] = deque()
         self.sequences = sequences
         """None in a lane without a producer id."""
+        self.transaction = transaction
+        """None outside of transactional lanes."""
         self.waits_for: PartitionQueue | None = None
         """The partition's queue in another lane, whose batches go first: acks was changed while there was a backlog."""
         self.follower: PartitionQueue | None = None

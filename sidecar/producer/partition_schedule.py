@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 from sidecar.common.model import broker_of, second_of
 from sidecar.producer.batch_states import BatchState
-from sidecar.producer.lanes import LANES, NO_SEQUENCE
+from sidecar.producer.lanes import NO_SEQUENCE, TURNS_FROM
 from sidecar.producer.partition_queue import PartitionQueue, WaitList
 from sidecar.producer.partition_timers import PartitionTimers
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, NOT_DRAINED, ProducerBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.lane_queues import LaneQueues
     from sidecar.producer.partition_sequences import PartitionSequences
 
-QUICK: Final = len(LANES)
-"""Added to a lane, this gives the index of its quick list: partitions that need not wait for a backlog."""
+QUICK: Final = len(TURNS_FROM)
+"""Added to a turn, this gives the index of its quick list: partitions that need not wait for a backlog."""
 FULL_MS: Final = 1_000.0
 """For this time after a topic's last full batch its small batches wait for the backlog of others."""
 BATCHES_REMEMBERED: Final = 5
@@ -50,7 +50,7 @@ class PartitionSchedule:
     With acks=0 nothing shows when a request has arrived, so such partitions stay with the first connection.
     """
 
-    def __init__(self, lanes: Sequence[LaneQueues], *, in_flight_max: int) -> None:
+    def __init__(self, lanes: Mapping[int, LaneQueues], *, in_flight_max: int) -> None:
         """``lanes``: all lanes by their number. ``in_flight_max``: limit of unanswered requests on one connection."""
         self._lanes = lanes
         self._in_flight_max = in_flight_max
@@ -67,15 +67,15 @@ class PartitionSchedule:
         it.
         """
         self.ready: dict[int, tuple[WaitList, ...]] = {}
-        """By broker: one list per lane, then at QUICK + lane the partitions whose next batch is small and new, or
+        """By broker: one list per turn, then at QUICK + turn the partitions whose next batch is small and new, or
         express. A broker that never had any is not here.
         """
         self.again: dict[int, tuple[WaitList, ...]] = {}
-        """By broker and lane: ready partitions whose next batch has its descriptor. When the descriptor table is full,
+        """By broker and turn: ready partitions whose next batch has its descriptor. When the descriptor table is full,
         the batches that may still go are found without a walk over all others.
         """
         self.lingering: dict[int, tuple[WaitList, ...]] = {}
-        """By broker and lane: partitions whose next batch only waits for more records."""
+        """By broker and turn: partitions whose next batch only waits for more records."""
         self.widened: dict[int, dict[PartitionQueue, int]] = {}
         """Brokers with two connections in use, and for each of their partitions the connection it uses; half use
         either. Nothing is in flight on the second connection of any other broker.
@@ -168,7 +168,8 @@ class PartitionSchedule:
             return None
         if sequences.identity != ids.identity and (in_flight or queue.wire_count):
             return None
-        return head
+        transaction = queue.transaction
+        return head if transaction is None or transaction.may_send(queue.topic, queue.partition) else None
 
     def _enlist(self, queue: PartitionQueue, *, lingers: bool) -> None:
         """Put the partition into its leader's list of ready partitions, or of lingering ones, which may fill up a
@@ -189,14 +190,14 @@ class PartitionSchedule:
             wait_list = self.leaderless
         else:
             nodes = self.lingering if lingers else self.ready
-            index = queue.lane + QUICK if queue.is_quick and not lingers else queue.lane
+            index = queue.turn + QUICK if queue.is_quick and not lingers else queue.turn
             link_id = self._link_of(queue, leader_id) if self.widened else leader_id
             if queue.wire_count and queue.link_id != link_id and broker_of(queue.link_id) == leader_id:
                 return  # changing to the other connection: enlisted again once its batches in flight are answered
             wait_lists = nodes.get(link_id)
             wait_list = _wait_list(nodes, link_id, index) if wait_lists is None else wait_lists[index]
             if queue.has_descriptor and not lingers:
-                queue.again = _wait_list(self.again, link_id, queue.lane)
+                queue.again = _wait_list(self.again, link_id, queue.turn)
                 queue.again[queue] = None
         wait_list[queue] = None
         queue.wait_list = wait_list
@@ -369,5 +370,5 @@ def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:
 def _wait_list(nodes: dict[int, tuple[WaitList, ...]], link_id: int, index: int) -> WaitList:
     wait_lists = nodes.get(link_id)
     if wait_lists is None:
-        wait_lists = nodes[link_id] = tuple(OrderedDict() for _ in (*LANES, *LANES))
+        wait_lists = nodes[link_id] = tuple(OrderedDict() for _ in range(2 * QUICK))
     return wait_lists[index]

@@ -97,6 +97,11 @@ class PartitionSequences:
         """
         return max(self.acked_order, self.lost_order) if self.refuses_next else self.acked_order
 
+    def give_up(self, batch: ProducerBatch) -> None:
+        """Await nothing more of a batch."""
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+
     def is_overtaking(self, batch: ProducerBatch) -> bool:
         """True if an earlier numbered batch has no outcome yet, for instance because its answer was lost."""
         return any(each.order < batch.order for each in self.in_flight)

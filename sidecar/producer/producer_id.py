@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.errors import ERROR_ROWS, Code, classify
@@ -149,25 +150,7 @@ class ProducerIds:
         """Give sequences to the drained batches that go for the first time. The schedule has just chosen them by the
         rules above.
         """
-        producer_id, epoch = identity = self.identity
-        young_from_ms = self.memory.young_from_ms()
-        for batch in batches:
-            sequences = batch.queue.sequences
-            assert sequences is not None
-            batch.recreations = sequences.recreations
-            if batch.base_sequence != NO_SEQUENCE:
-                continue
-            if sequences.identity != identity:
-                sequences.restart(identity)
-            batch.producer_id, batch.epoch = producer_id, epoch
-            batch.base_sequence = sequence = sequences.next_sequence
-            batch.goes_alone = (
-                not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
-            )
-            sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
-            batch.serial = sequences.next_serial
-            sequences.next_serial += 1
-            sequences.in_flight.append(batch)
+        number_batches(batches, self.identity, self.memory.young_from_ms())
 
     @staticmethod
     def adopt(sequences: PartitionSequences, batch: ProducerBatch, count: int) -> None:
@@ -212,6 +195,8 @@ class ProducerIds:
             return
         if append_time_ms < 0 and not batch.goes_alone and not sequences.is_stamped_by_broker:
             until_ms = now_ms + IDLE_MS  # its records were young when it was numbered
+        elif batch.queue.transaction is not None:
+            until_ms = inf  # a broker does not forget the producer of an open transaction
         else:
             until_ms = self.memory.lasts_until_ms(batch, append_time_ms, now_ms)
         sequences.known_until_ms = until_ms
@@ -237,8 +222,7 @@ class ProducerIds:
         """Give up a numbered batch. The next step depends on whether the broker may have it."""
         sequences = batch.queue.sequences
         assert sequences is not None
-        if batch in sequences.in_flight:
-            sequences.in_flight.remove(batch)
+        sequences.give_up(batch)
         if sequences.identity != (batch.producer_id, batch.epoch):
             return
         if batch.in_doubt:
@@ -374,6 +358,32 @@ class ProducerIds:
             self.begin_epoch()
         sequences.restart(NO_PRODUCER_ID)
         return renumbered
+
+
+def number_batches(
+    batches: Sequence[ProducerBatch], identity: ProducerIdAndEpoch, young_from_ms: float
+) -> None:
+    """Give sequences under this identity to the batches that have none. Those with records from before
+    ``young_from_ms`` go alone.
+    """
+    producer_id, epoch = identity
+    for batch in batches:
+        sequences = batch.queue.sequences
+        assert sequences is not None
+        batch.recreations = sequences.recreations
+        if batch.base_sequence != NO_SEQUENCE:
+            continue
+        if sequences.identity != identity:
+            sequences.restart(identity)
+        batch.producer_id, batch.epoch = producer_id, epoch
+        batch.base_sequence = sequence = sequences.next_sequence
+        batch.goes_alone = (
+            not sequences.is_stamped_by_broker and batch.records.max_timestamp_ms < young_from_ms
+        )
+        sequences.next_sequence = (sequence + batch.records.count) & SEQUENCE_MASK
+        batch.serial = sequences.next_serial
+        sequences.next_serial += 1
+        sequences.in_flight.append(batch)
 
 
 def refusal_of_id(code: int) -> str:

@@ -20,6 +20,7 @@ from sidecar.producer.lanes import IDEMPOTENT_LANE, LANES
 from sidecar.producer.partition_schedule import PartitionSchedule
 from sidecar.producer.producer_batch import NOT_DRAINED, ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
+from sidecar.producer.transactional_ids import TransactionalIds
 
 if TYPE_CHECKING:
     from sidecar.kernel import BatchRecords, Chain, RecordBlock, StickyPartitioner
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.producer_id import ProducerIds
+    from sidecar.producer.transaction_manager import TransactionManager
 _OPEN: Final = BatchState.OPEN
 """Cached: reading an enum member through its class costs as much as a call, and this one is used for each batch."""
 
@@ -59,7 +61,8 @@ class RecordAccumulator:
         """Topic → the size in bytes up to which its batches may grow, after its broker refused a grown batch as too
         large.
         """
-        self.lanes = tuple(LaneQueues(lane, ids if lane == IDEMPOTENT_LANE else None) for lane in LANES)
+        self.lanes = {lane: LaneQueues(lane, ids if lane == IDEMPOTENT_LANE else None) for lane in LANES}
+        """By number: those of :data:`LANES`, and the transactional ones that are open."""
         self.schedule = PartitionSchedule(
             self.lanes, in_flight_max=config.max_in_flight_requests_per_connection
         )
@@ -158,7 +161,7 @@ class RecordAccumulator:
         self.incomplete.add(batch)
         if queue.sequences is not None:
             self._ids.adopt(queue.sequences, batch, count)
-            if follows_gap:
+            if follows_gap and queue.transaction is None:
                 self._ids.request_renumbering(batch)
 
     def withdraw(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -207,7 +210,7 @@ class RecordAccumulator:
         batch that waits to be sent again has a descriptor, which only its answer frees.
         """
         self._rules = rules
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             for queue in lane:
                 queue.settings = rules.of(queue.topic)
                 self.schedule.touch(queue, now_ms)
@@ -231,13 +234,33 @@ class RecordAccumulator:
         for queue in answered:
             self.schedule.forget(self.lanes[queue.lane].let_rest((queue,)))
 
+    # --- transactional lanes --------------------------------------------------------------------------------
+
+    def open_lane(self, manager: TransactionManager) -> None:
+        """Make the lane of a transactional id, which is ``manager.lane``."""
+        self.lanes[manager.lane] = LaneQueues(manager.lane, TransactionalIds(manager))
+
+    def close_lane(self, number: int) -> None:
+        """Forget a transactional lane without records."""
+        assert self.is_quiet(number)
+        del self.lanes[number]
+
+    def is_quiet(self, number: int) -> bool:
+        """Whether no batch of the lane is unsent or unanswered."""
+        return not any(queue.batches or queue.wire_count for queue in self.lanes[number])
+
+    def expedite_lane(self, number: int, now_ms: float) -> None:
+        """End linger for all present records of a lane."""
+        for topic in list(self.lanes[number].opened):
+            self.expedite(topic, number, now_ms)
+
     # --- metadata -------------------------------------------------------------------------------------------
 
     def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Move partitions to their new leaders."""
         before = self.schedule.snapshot
         if before is not None:
-            for lane in self.lanes:
+            for lane in self.lanes.values():
                 lane.forget_recreated(before, snapshot)
         self.schedule.follow(snapshot, now_ms)
 
@@ -280,7 +303,7 @@ class RecordAccumulator:
     def batches_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[ProducerBatch]:
         """Batches that wait in the queues of a topic, in all lanes, without those on the wire."""
         found: list[ProducerBatch] = []
-        for lane in self.lanes:
+        for lane in self.lanes.values():
             queues = lane.of(topic)
             for partition in queues.keys() if partitions is None else partitions:
                 if partition in queues:

@@ -494,6 +494,22 @@ class Sender:
             if batch.lane == IDEMPOTENT_LANE and not batch.has_sequence:
                 self._outcomes.fail(batch, code, text or refusal_of_id(code), now_ms)
 
+    # --- transactional lanes --------------------------------------------------------------------------------
+
+    def lane_changed(self, lane: int, now_ms: float) -> None:
+        """Continue a lane that may send now what it could not send before."""
+        self._accumulator.touch_all(lane, now_ms)
+        self._wake_now = True
+
+    def abort_lane(self, lane: int, text: str, now_ms: float) -> None:
+        """End all records of a lane that are not on the wire; those get their answers, but are not sent again."""
+        for queue in self._accumulator.lanes[lane]:
+            for batch in list(queue.batches):
+                self._outcomes.fail(batch, LocalCode.TXN_ABORTED, text, now_ms)
+        for batch in self._in_flight.batches_of(lane):
+            batch.last_chance = (LocalCode.TXN_ABORTED, text)
+        self._wake_now = True
+
     # --- the end --------------------------------------------------------------------------------------------
 
     def fail_partitions(

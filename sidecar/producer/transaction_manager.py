@@ -37,6 +37,8 @@ from sidecar.producer.transaction_record import TransactionRecord
 from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 
+PRODUCE_VERSION: Final = 13
+PRODUCE_VERSION_BELOW_2: Final = 11
 SELF_ADDING_VERSION: Final = 2
 """The transaction.version with which brokers add partitions themselves and each end begins an epoch."""
 END_VERSION: Final = 5
@@ -274,6 +276,11 @@ class TransactionManager:
         self._to_add[key] = None
         self._on_work()
         return False
+
+    @property
+    def produce_version(self) -> int:
+        """The highest version of Produce for its batches. From 12 on a broker adds partitions by itself."""
+        return PRODUCE_VERSION if self.version >= SELF_ADDING_VERSION else PRODUCE_VERSION_BELOW_2
 
     def produced(self) -> None:
         """A batch leaves: from now on the coordinator may know of the transaction."""

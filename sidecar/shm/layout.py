@@ -13,8 +13,9 @@
              4 KiB    counters     {sequence u64} and 128 x u64
              8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic, held u64}
                       descriptors  4096 x 128 B
-                      lane rows    8192 x 16 B: reserved; earlier versions wrote where each sequence stood
-                      lane records 64 x 256 B, kept for transactions
+                      lanes        256 x 256 B: records of transactional lanes (lane_records.py)
+                      reserved     64 KiB; earlier versions wrote where each sequence stood, here and in the lanes
+                      lanes again  256 x 64 B: the second content of each
 
     client   0        row          client id, secret, name, numbers, streams 200 x 16 B
              4 KiB    outcome ring 252 KiB
@@ -99,6 +100,9 @@ CHAIN_NAMES_OFFSET: Final = 128
 """u64: number of changes of names in the chain table. If it has changed, a row has another topic."""
 SHARE_WAITS_OFFSET: Final = 136
 """u64: 1 while streams of this worker are held by a share of the pool."""
+LANE_FORMAT_OFFSET: Final = 144
+"""u64: the form of the lane records, stored after their area was emptied (0: earlier versions may have written there).
+"""
 
 IN_WORK_OFFSET: Final = 256
 """Entries and batches in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
@@ -129,21 +133,23 @@ DESCRIPTORS_OFFSET: Final = CHAINS_OFFSET + CHAINS_MAX * CHAIN_ROW_BYTES
 DESCRIPTORS_MAX: Final = 4096
 DESCRIPTOR_BYTES: Final = 128
 
-LANE_ROWS_OFFSET: Final = DESCRIPTORS_OFFSET + DESCRIPTORS_MAX * DESCRIPTOR_BYTES
-LANE_ROWS_MAX: Final = 8192
-LANE_ROW_BYTES: Final = 16
+LANES_OFFSET: Final = DESCRIPTORS_OFFSET + DESCRIPTORS_MAX * DESCRIPTOR_BYTES
+LANES_MAX: Final = 256
+LANE_BYTES: Final = 256
 
-LANE_RECORDS_OFFSET: Final = LANE_ROWS_OFFSET + LANE_ROWS_MAX * LANE_ROW_BYTES
-LANE_RECORDS_MAX: Final = 64
-LANE_RECORD_BYTES: Final = 256
+RESERVED_OFFSET: Final = LANES_OFFSET + LANES_MAX * LANE_BYTES
+RESERVED_BYTES: Final = 64 * 1024
 
-SLOT_STRIDE: Final = LANE_RECORDS_OFFSET + LANE_RECORDS_MAX * LANE_RECORD_BYTES
+LANE_CONTENTS_OFFSET: Final = RESERVED_OFFSET + RESERVED_BYTES
+LANE_CONTENT_BYTES: Final = 64
+
+SLOT_STRIDE: Final = LANE_CONTENTS_OFFSET + LANES_MAX * LANE_CONTENT_BYTES
 
 assert SLOT_HEADER.size <= SLOT_HEADER_BYTES
 assert COUNTERS_FIRST_OFFSET + 8 * COUNTER_ROWS_MAX <= CHAINS_OFFSET
 assert CHAIN_ROW.size + TOPIC_BYTES_MAX <= CHAIN_NUMBER_OFFSET and CHAIN_HELD_OFFSET + 8 <= CHAIN_ROW_BYTES
 assert CHAIN_ROW_BYTES % 64 == 0
-assert DESCRIPTORS_OFFSET % 64 == 0 and LANE_ROWS_OFFSET % 64 == 0 and SLOT_STRIDE % ALIGN == 0
+assert DESCRIPTORS_OFFSET % 64 == 0 and LANES_OFFSET % 64 == 0 and SLOT_STRIDE % ALIGN == 0
 
 # Client areas.
 CLIENT_STRIDE: Final = 256 * 1024

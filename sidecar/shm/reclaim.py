@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def reclaim_slot(segment: Segment, slot: int) -> int:
     """Free pages, descriptors and client rows of the slot. Returns the number of freed pages.
 
-    The process must be dead: a stopped one would write again when it resumes. The reserved lane rows of earlier
-    versions are emptied too. Chain tails stay, so that an old cursor can never name a later record.
+    The process must be dead: a stopped one would write again when it resumes. What earlier versions wrote in the
+    reserved part is emptied too. Chain tails stay, so that an old cursor can never name a later record.
     """
     view = segment.slot(slot)
     incarnation = view.incarnation & 0xFFFFFFFF
@@ -39,8 +39,9 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
         (layout.IN_WORK_OFFSET, 8 * layout.IN_WORK_WORDS),
         (layout.SUSPECTS_OFFSET, 16 * layout.SUSPECTS_MAX),
         (layout.DESCRIPTORS_OFFSET, layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES),
-        (layout.LANE_ROWS_OFFSET, layout.LANE_ROWS_MAX * layout.LANE_ROW_BYTES),
-        (layout.LANE_RECORDS_OFFSET, layout.LANE_RECORDS_MAX * layout.LANE_RECORD_BYTES),
+        (layout.LANES_OFFSET, layout.LANES_MAX * layout.LANE_BYTES),
+        (layout.RESERVED_OFFSET, layout.RESERVED_BYTES),
+        (layout.LANE_CONTENTS_OFFSET, layout.LANES_MAX * layout.LANE_CONTENT_BYTES),
     ):
         area[start : start + size] = bytes(size)
     ClientTable(segment).release_slot(slot)

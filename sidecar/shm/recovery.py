@@ -12,6 +12,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorState
 from sidecar.shm.descriptors import Descriptor, DescriptorTable
+from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.layout import PAGE_HEADER, PAGE_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def _open_within(chain: Chain, settled: list[Descriptor], first: int, stop: int)
 
 
 def has_content(segment: Segment, slot: int) -> bool:
-    """Whether a slot is still in use: by a client's row, a record, or a batch that has not ended."""
+    """Whether a slot is still in use: by a client, a transactional id, a record, or a batch that has not ended."""
     if not segment.is_slot_prepared(slot):
         return False
+    if any(True for _ in LaneRecords(segment, slot)):
+        return True
     if ClientTable(segment).has_rows(slot) or any(True for _ in DescriptorTable(segment, slot)):
         return True
     pages = linked_pages(segment)

@@ -48,6 +48,7 @@ from sidecar.worker.stubs.shares import Shares
 from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
+from sidecar.worker.transactions.lanes import Lanes
 from sidecar.worker.turns import Turns
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Rooms:
     core: Core
     turns: Turns
     topics: Topics
+    lanes: Lanes
     stubs: Stubs
     acker: Acker
     settlement: Settlement
@@ -171,6 +173,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         endings=endings,
         settlement=settlement,
     )
+    lanes = Lanes(memory.lanes, core, topics)
     stubs = _build_stubs(
         start,
         settings,
@@ -266,6 +269,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         core=core,
         turns=turns,
         topics=topics,
+        lanes=lanes,
         stubs=stubs,
         acker=acker,
         settlement=settlement,

@@ -12,6 +12,7 @@ from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.histograms import SlotHistograms
 from sidecar.shm.in_work import InWork, Suspects
+from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.recovery import take_over_pages
 from sidecar.shm.submission_name import submission_name
 
@@ -54,6 +55,7 @@ class SlotMemory:
         self.pool = BufferPool(segment, incarnation=incarnation, workers=workers, wake_others=wake_workers)
         self.chain_table = ChainTable(segment, slot, incarnation=incarnation)
         self.descriptors = DescriptorTable(segment, slot)
+        self.lanes = LaneRecords(segment, slot)
 
     def beat(self) -> None:
         """Store a heartbeat: the worker makes progress, so its controller keeps waiting."""

@@ -34,7 +34,7 @@ NO_BOUND_OF_THE_PRODUCT = {
     # Widths of fields and formats; the code beside them says what does not fit.
     "ARRAY_BYTES_MAX", "INT32_MAX", "INT_MAX", "LONG_MAX", "TIMESTAMP_MS_MAX",
     "ID_MAX",
-    "COUNTER_ROWS_MAX", "LANE_RECORDS_MAX", "LANE_ROWS_MAX", "PRODUCE_VERSION_MAX", "SENDMSG_BUFFERS_MAX",
+    "COUNTER_ROWS_MAX", "PRODUCE_VERSION_MAX", "SENDMSG_BUFFERS_MAX",
     # How much is done at a time, kept for later use, or shown: more waits, is made anew, or is counted.
     "ACK_BYTES_MAX", "COPIED_BYTES_MAX", "EVENTS_PER_TURN_MAX", "BYTES_PER_TURN_MAX", "NAMED_MAX", "PACKERS_KEPT_MAX",
     "PACKER_KEPT_BYTES_MAX", "READ_TRIES_MAX", "RECEIVES_MAX", "SYSTEM_UID_MAX", "ACKS_WAIT_MS_MAX",

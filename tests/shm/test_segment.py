@@ -264,9 +264,9 @@ def test_the_drawing_in_the_docs_is_this_layout() -> None:
         f"clients_max x {layout.CLIENT_STRIDE // kib} KiB",
         f"{layout.CHAINS_OFFSET // kib} KiB    chain table: {layout.CHAINS_MAX} x {layout.CHAIN_ROW_BYTES} B",
         f"{layout.DESCRIPTORS_OFFSET // kib} KiB  descriptors: {layout.DESCRIPTORS_MAX} x {layout.DESCRIPTOR_BYTES} B",
-        f"{layout.LANE_ROWS_OFFSET // kib} KiB  lane rows: {layout.LANE_ROWS_MAX} x {layout.LANE_ROW_BYTES} B",
-        f"{layout.LANE_RECORDS_OFFSET // kib} KiB  lane records: {layout.LANE_RECORDS_MAX} x "
-        f"{layout.LANE_RECORD_BYTES} B",
+        f"{layout.LANES_OFFSET // kib} KiB  lanes: {layout.LANES_MAX} x {layout.LANE_BYTES} B",
+        f"{layout.RESERVED_OFFSET // kib} KiB  reserved",
+        f"{layout.LANE_CONTENTS_OFFSET // kib} KiB  lanes again: {layout.LANES_MAX} x {layout.LANE_CONTENT_BYTES} B",
         f"| {layout.PREPARED_SLOTS_OFFSET} | 8 |",
         f"| {layout.TICKET_OFFSET} | 8 |",
         f"| {layout.SLOT_TICKETS_OFFSET} | 512 |",

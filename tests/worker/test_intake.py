@@ -159,7 +159,14 @@ class ManualTopics:
         self.entries: list[Any] = []
 
     def open(
-        self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
+        self,
+        topic: str,
+        names: int,
+        now_ms: float,
+        process: int = 0,
+        *,
+        is_wanted: bool = True,
+        transaction: object = None,
     ) -> TopicQueue:
         return self._open(topic)
 

@@ -333,7 +333,7 @@ def test_a_name_that_is_given_again_leaves_nothing_but_numbers(port_harness: Por
         while name in agrees(port_harness):
             port_harness.topics._vacate_unused()
         assert partition.partitioner is None
-    assert not any(lane._partitioners for lane in accumulator.lanes)
+    assert not any(lane._partitioners for lane in accumulator.lanes.values())
     assert not accumulator._growth_by_topic
     assert not port_harness.topics._rules._found
     knows(port_harness, "hour-0")

@@ -34,7 +34,12 @@ class TopicHarness:
         self.seq = 0
 
     def _failed(
-        self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]], now_ms: float
+        self,
+        queue: TopicQueue,
+        entry: Entry,
+        failures: list[tuple[int, int]],
+        now_ms: float,
+        text: str | None = None,
     ) -> None:
         self.failed.append((queue.topic, entry.seq, failures))
 
@@ -260,7 +265,7 @@ def test_a_flush_reaches_what_waits_for_metadata(topics: TopicHarness) -> None:
     """Found by a scenario: the flush of a topic's first records came before its metadata and was forgotten, so
     that they lingered in full."""
     topics.entry("a", 0.0)
-    topics.topics.flush("a", 1.0)
+    topics.topics.flush(topics.queue("a"), 1.0)
     topics.entry("b", 1.0)
     topics.topics.on_snapshot(snapshot(a=1, b=1), 2.0)
     expedited = {
@@ -465,7 +470,7 @@ def test_a_turn_costs_the_same_however_many_topics_wait_to_be_known(topics: Topi
 def test_a_topic_that_waited_in_vain_is_not_remembered_as_waiting(topics: TopicHarness) -> None:
     """Each name of a flood stayed in the tables of what waits, though its row had gone to another name."""
     topics.entry("nobody", 0.0)
-    topics.topics.flush("nobody", 0.0)
+    topics.topics.flush(topics.queue("nobody"), 0.0)
     topics.topics.waiting.expire(1000.0)
     assert topics.topics.waiting.queues == {}
     assert topics.topics.waiting.next_due_ms == float("inf")

@@ -238,6 +238,10 @@ class ProducePort:
             self._not_sent(request, buffer, now_ms)
             link.close(f"{link.node} offers no Produce version that this daemon speaks.")
             return
+        transactional_id = None
+        if request.transaction is not None:
+            transactional_id = request.transaction.transactional_id
+            version = min(version, request.transaction.produce_version)
         # Count the batches, and order them by topic.
         snapshot = self._cache.current
         has_ids = version >= PRODUCE_TOPIC_ID_VERSION
@@ -261,7 +265,13 @@ class ProducePort:
         if acks != 0:
             self._awaited[node_id, correlation_id] = request, version
         buffers = encode_produce(
-            version, correlation_id, self._config.client_id, acks, request.timeout_ms, None, topics.values()
+            version,
+            correlation_id,
+            self._config.client_id,
+            acks,
+            request.timeout_ms,
+            transactional_id,
+            topics.values(),
         )
         self.bytes_sent += sum(map(len, buffers))
         # kill point: send.begin

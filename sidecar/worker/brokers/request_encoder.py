@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.kernel import BATCH_HEADER_BYTES, write_batch_header
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_CODEC = "none"
+TRANSACTIONAL_ATTRIBUTE: Final = 0x10
+"""Bit of a batch's attributes: its records count once their transaction is committed."""
 
 
 EncodedBatch: TypeAlias = "tuple[ProducerBatch, memoryview]"
@@ -77,6 +79,7 @@ class RequestEncoder:
         unsendable: list[tuple[ProducerBatch, str]] = []
         words = self._in_work.words
         position = 0
+        attributes = 0 if batches[0].queue.transaction is None else TRANSACTIONAL_ATTRIBUTE
         for batch in batches:
             words[0] = BATCH_WORDS + self._serial(batch.descriptor)
             # kill point: encode.begin of batch
@@ -86,6 +89,7 @@ class RequestEncoder:
                     producer_id=batch.producer_id,
                     epoch=batch.epoch,
                     base_sequence=batch.base_sequence,
+                    attributes=attributes,
                 )
             except ValueError as error:
                 unsendable.append((batch, str(error)))
@@ -132,6 +136,7 @@ class RequestEncoder:
         encoded: list[EncodedBatch] = []
         position = 0
         for (batch, _, data, settings), output in zip(plain, outputs, strict=True):
+            attributes = 0 if batch.queue.transaction is None else TRANSACTIONAL_ATTRIBUTE
             # Output that is not smaller than its input goes uncompressed.
             body = data if output is None else output
             start = position + BATCH_HEADER_BYTES
@@ -142,7 +147,9 @@ class RequestEncoder:
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
                 base_sequence=batch.base_sequence,
-                attributes=0 if output is None else CODEC_ATTRIBUTES[settings.compression_type],
+                attributes=attributes
+                if output is None
+                else attributes | CODEC_ATTRIBUTES[settings.compression_type],
                 count=batch.records.count,
                 first_timestamp_ms=batch.records.first_timestamp_ms,
                 max_timestamp_ms=batch.records.max_timestamp_ms,

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from client_stub.contract.wire import NO_PARTITION, WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
@@ -214,6 +214,8 @@ class Settlement:
             client = self._sessions.name_of(entry.client_row, entry.client_generation)
             for code, records in Counter(code for _, code in failures).items():
                 self.failures.note(queue.topic, code, text, persistence_of(code), records, client)
+        if queue.transaction is not None and failures[0][1] != LocalCode.TXN_ABORTED:
+            queue.transaction.batch_failed(queue.topic, NO_PARTITION, failures[0][1], text)
         completion = RecordsCompletion(self._endings, queue.chain, entry, failures, text, queue.topic)
         self._hand_over((completion,), now_ms)
 

@@ -11,6 +11,7 @@ from sidecar.config.client_rules import ANY_TOKEN, Caller
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
     from sidecar.worker.streams.completion import Completion
+    from sidecar.worker.streams.lane import Lane
     from sidecar.worker.streams.rate_limit import RateLimit
     from sidecar.worker.streams.refusal import Refusal
     from sidecar.worker.streams.topic_queue import TopicQueue
@@ -100,6 +101,7 @@ class ClientSession:
         "earlier_routing_id",
         "has_cancelled",
         "is_gone",
+        "lane",
         "last_heard_ms",
         "name",
         "outbox",
@@ -130,6 +132,8 @@ class ClientSession:
         """Digest of the token with which it used its name."""
         self.rate: RateLimit | None = None
         """Rate shared by all clients of its name; None without a limit."""
+        self.lane: Lane | None = None
+        """Its transactional id, once it was initialized. Then all its records are in transactions."""
         self.attached = True
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
@@ -166,6 +170,9 @@ class ClientSession:
         self.unacked = before.unacked
         self.unsettled_records = before.unsettled_records
         self.unsettled_bytes = before.unsettled_bytes
+        self.lane = before.lane
+        if self.lane is not None and self.lane.session is before:
+            self.lane.session = self
         for stream in self.streams.values():
             stream.session = self
             stream.awaited = None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sidecar.kernel import Chain, StickyPartitioner
     from sidecar.producer.topic_settings import TopicSettings
+    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.worker.streams.rate_limit import RateLimit
 
 
@@ -95,6 +96,7 @@ class TopicQueue:
         "share_line",
         "stalled_bytes",
         "topic",
+        "transaction",
         "waiting",
         "work_word",
     )
@@ -108,9 +110,12 @@ class TopicQueue:
         rate: RateLimit | None = None,
         *,
         is_express: bool = False,
+        transaction: TransactionManager | None = None,
     ) -> None:
         self.topic = topic
         self.lane = lane
+        self.transaction = transaction
+        """The manager of a transactional lane; None outside of transactions."""
         self.settings = settings
         """The topic's settings. None only in tests that do not partition."""
         self.rate = rate

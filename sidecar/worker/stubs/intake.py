@@ -108,13 +108,20 @@ class Intake:
         self._express = express
 
     def submit(
-        self, session: ClientSession, fields: list[Any], payload: Any, now_ms: float, skipped_bytes: int = 0
+        self,
+        session: ClientSession,
+        fields: list[Any],
+        payload: Any,
+        now_ms: float,
+        skipped_bytes: int = 0,
+        transaction: int = 0,
     ) -> bool:
         """Accept one SUBMIT, or answer why not. Raises MalformedFrame for a frame that no valid stub sends.
 
         True if it was accepted; then the FLUSH that it may carry has been carried out.
 
-        ``skipped_bytes``: size of a payload that was too long to be kept, else 0. Records that cannot be accepted fail
+        ``skipped_bytes``: size of a payload that was too long to be kept, else 0. ``transaction``: the number of the
+        client's transaction, 0 for none. Records that cannot be accepted fail
         with a sentence. An internal error fails these records only and does not cut off the client.
         """
         if len(fields) != SUBMIT_FIELDS:
@@ -131,6 +138,8 @@ class Intake:
         if worker_epoch != self.worker_epoch:
             self._outboxes.send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
             return False
+        if (session.lane is None) is not (transaction == 0):
+            raise MalformedFrame(_wrong_transaction(session, transaction))
         stream = session.streams.get(stream_id)
         if stream is not None:
             if not self._is_next(stream, seq):
@@ -155,12 +164,14 @@ class Intake:
                 return False
         self._appending = None
         refusal = stream.refusal
+        if session.lane is not None:
+            refusal = session.lane.refusal_of(session, transaction, now_ms) or refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
             refusal = self._larger_than_allowed(payload_bytes)
         try:
-            is_accepted = self._accept(stream, fields, payload, refusal, now_ms)
+            is_accepted = self._accept(stream, fields, payload, refusal, now_ms, transaction)
         except Exception as error:
-            is_accepted = self._not_accepted(stream, fields, error, now_ms)
+            is_accepted = self._not_accepted(stream, fields, error, now_ms, transaction)
         if is_accepted:
             session.accepted_bytes += payload_bytes
         return is_accepted
@@ -186,7 +197,13 @@ class Intake:
         return True
 
     def _accept(
-        self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
+        self,
+        stream: StreamState,
+        fields: list[Any],
+        payload: Any,
+        refusal: Refusal | None,
+        now_ms: float,
+        transaction: int,
     ) -> bool:
         """Append a checked SUBMIT to the journal, or hold the stream: then False.
 
@@ -201,7 +218,8 @@ class Intake:
         has_rate = queue.rate is not None or session.rate is not None
         if has_rate and refusal is None:
             refusal = self._over_rate(stream, count, now_ms)
-        if refusal is None and (stream.is_passing or queue.chain.page_count >= self._express.backlog_pages):
+        is_long = stream.is_passing or queue.chain.page_count >= self._express.backlog_pages
+        if is_long and refusal is None and queue.transaction is None:
             queue = self._express.queue_for(stream, len(payload), now_ms)
         if stream.hold_reason is not None:
             return False
@@ -233,6 +251,7 @@ class Intake:
             base_timestamp_ms=base_timestamp_ms,
             format=_MSGPACK,
             flags=flags & _KEPT_FLAGS,
+            txn_number=transaction,
             accepted_ms=now_ms + self._clock_ahead_ms,
         )
         if refusal is None and not queue.is_express:
@@ -287,7 +306,7 @@ class Intake:
         self._counters.inc("submissions_refused_total")
         self._settlement.refuse(queue, entry, refusal, now_ms)
         if flushes:
-            self._topics.flush(queue.topic, now_ms)
+            self._topics.flush(queue, now_ms)
 
     def _over_rate(self, stream: StreamState, count: int, now_ms: float) -> Refusal | None:
         """Hold the stream while its topic or client is at its rate, or return the refusal if the client's rule
@@ -319,7 +338,9 @@ class Intake:
             f"{self._holds.pages_max} pages at most: raise buffer.memory.",
         )
 
-    def _not_accepted(self, stream: StreamState, fields: list[Any], error: Exception, now_ms: float) -> bool:
+    def _not_accepted(
+        self, stream: StreamState, fields: list[Any], error: Exception, now_ms: float, transaction: int
+    ) -> bool:
         """Fail the records of a submission after an internal error. If that fails too, hold the stream for a while:
         then False.
         """
@@ -341,7 +362,7 @@ class Intake:
             self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to accept the record; its log says why.")
         try:
-            return self._accept(stream, fields, b"", refusal, now_ms)
+            return self._accept(stream, fields, b"", refusal, now_ms, transaction)
         except Exception as second:
             self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=second)
             self._shares.count(stream.topic_queue, now_ms)
@@ -389,6 +410,13 @@ def _charge(stream: StreamState, count: int, payload_bytes: int, now_ms: float) 
     """Charge the rates. Records that fail at once are not charged: they use nothing of the topic's rate."""
     for rate in filter(None, (stream.topic_queue.rate, stream.session.rate)):
         rate.charge(count, payload_bytes, now_ms)
+
+
+def _wrong_transaction(session: ClientSession, transaction: int) -> str:
+    """Error text for a SUBMIT of a client whose records should be in transactions, or should not."""
+    if session.lane is None:
+        return f"transaction {transaction!r} of a client that has initialized no transactional id"
+    return "a submission outside of a transaction, of a client that has initialized a transactional id"
 
 
 def _what_is_wrong(count: int, format_: Any, base_timestamp_ms: int, flags: int, payload_bytes: int) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.contract.wire import TOPIC_BYTES_MAX, Kind
+from client_stub.contract.wire import TOPIC_BYTES_MAX, Kind, LocalCode
+from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE
 from sidecar.shm.layout import STREAMS_MAX
-from sidecar.worker.streams.refusal import MalformedFrame
+from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
 from sidecar.worker.stubs.name_line import NameLine, Place
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.streams.client_limits import ClientLimits
     from sidecar.worker.streams.outboxes import Outboxes
+    from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
 
 NO_ROW_YET: Final = "the daemon's table of topics has room only for topics that Kafka has"
@@ -60,8 +62,14 @@ class StreamOpenings:
             self._refuse(session, stream_id, "TOO_MANY_STREAMS", text)
             return None
         refusal = self._limits.refusal_of(session, topic)
+        transaction = None if session.lane is None else session.lane.manager
         queue = self._topics.open(
-            topic, len(session.streams), now_ms, session.row.pid, is_wanted=refusal is None
+            topic,
+            len(session.streams),
+            now_ms,
+            session.row.pid,
+            is_wanted=refusal is None,
+            transaction=transaction,
         )
         if queue is None:
             may_wait = refusal is None and not self._topics.is_known(topic)
@@ -73,7 +81,7 @@ class StreamOpenings:
             return None
         session.row.place_stream(stream_id, queue.chain.chain_id)
         stream = StreamState(session, stream_id, queue, 0)
-        stream.refusal = refusal
+        stream.refusal = refusal or _acks_refusal(queue)
         session.streams[stream_id] = stream
         session.unopened.discard(stream_id)
         return stream
@@ -91,7 +99,8 @@ class StreamOpenings:
 
         def may_open(place: Place, topic: str) -> bool:
             session = place.session
-            return self._topics.may_open(topic, len(session.streams), now_ms, session.row.pid)
+            transaction = None if session.lane is None else session.lane.manager
+            return self._topics.may_open(topic, len(session.streams), now_ms, session.row.pid, transaction)
 
         self._resume(self.line.take_due(may_open, now_ms))
 
@@ -127,3 +136,13 @@ class StreamOpenings:
         if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
             session.unopened.add(stream_id)
             self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
+
+
+def _acks_refusal(queue: TopicQueue) -> Refusal | None:
+    """Why a topic cannot be sent to in a transaction; None if it can, or outside of one."""
+    settings = queue.settings
+    if queue.transaction is None or settings is None or settings.lane == IDEMPOTENT_LANE:
+        return None
+    why = "enable.idempotence=false" if settings.acks == ACKS_ALL else f"acks={settings.acks}"
+    text = f"Topic {queue.topic} has {why}. In a transaction it needs acks=all and enable.idempotence=true."
+    return Refusal(LocalCode.TXN_WRONG_STATE, text)

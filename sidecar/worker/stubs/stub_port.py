@@ -54,6 +54,8 @@ _unpackb: Final = msgpack.unpackb
 _UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 ATTACH_FIELDS = 7
 _ATTACHED_TEXT: Final = "this connection has attached already; each client needs its own"
+STAGE_BIT: Final = 1 << 63
+"""Bit of a transaction's number in an entry that is kept free."""
 POSITION_DELAY_MS = 2.0
 """Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission."""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
@@ -153,8 +155,13 @@ class StubPort:
     def _on_submit(
         self, session: ClientSession, fields: list[Any], payload: Any, skipped_bytes: int, now_ms: float
     ) -> None:
-        """Handle a SUBMIT. It may carry the ACK of outcomes, as its last field, and a FLUSH, as a flag."""
+        """Handle a SUBMIT. It may carry the ACK of outcomes, the number of a transaction, and a FLUSH, as a flag."""
+        transaction = 0
         if len(fields) > SUBMIT_FIELDS:
+            if len(fields) > SUBMIT_FIELDS + 1:
+                transaction = _transaction(fields.pop())
+                if fields[-1] is None:
+                    fields[-1] = 0  # no ACK
             acked = fields.pop()
             if type(acked) is not int:
                 acked = _number(acked)  # raises
@@ -167,7 +174,7 @@ class StubPort:
                     or self._holds.ring_held
                 ):
                     self._acked(session, now_ms)
-        is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes)
+        is_taken = self._intake.submit(session, fields, payload, now_ms, skipped_bytes, transaction)
         outboxes = self._outboxes
         if fields[6] & _FLUSH:
             if not is_taken:
@@ -371,7 +378,7 @@ class StubPort:
         """Carry out a FLUSH that came without records, or with records that are not accepted now."""
         stream = session.streams.get(_number(*fields[:1]))
         if stream is not None and stream.refusal is None:  # only for clients that may send to the topic
-            self._topics.flush(stream.topic_queue.topic, now_ms)
+            self._topics.flush(stream.topic_queue, now_ms)
 
     def _on_end_stream(self, session: ClientSession, fields: list[Any], now_ms: float) -> None:
         self._intake.end_stream(session, _number(*fields[:1]), _number(*fields[1:2]))
@@ -412,6 +419,12 @@ def _unpack(head: memoryview) -> list[Any]:
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         raise MalformedFrame("it is not an array that begins with a kind")
     return fields
+
+
+def _transaction(value: Any) -> int:
+    if type(value) is not int or not 0 < value < STAGE_BIT:
+        raise MalformedFrame(f"{value!r:.40} is no number of a transaction")
+    return value
 
 
 def _number(value: Any = None) -> int:

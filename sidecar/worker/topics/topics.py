@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.topic_settings import TopicRules
+    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.in_work import InWork
     from sidecar.worker.outcomes.endings import Endings
@@ -76,6 +77,9 @@ class Topics:
         self._vacated_ms = self._looked_ms = float("-inf")
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
+        """By topic, outside of transactions."""
+        self._of_lanes: dict[int, dict[str, TopicQueue]] = {}
+        """By transactional lane and topic."""
         self.by_chain: dict[int, TopicQueue] = {}
         """Queues by chain id. Only this object changes it."""
         self._brought: dict[int, int] = {}
@@ -99,13 +103,36 @@ class Topics:
         """Iterate over all queues. A topic's express queue comes before its bulk queue, because a client's records in
         express are older.
         """
-        for queue in self._queues.values():
+        for queue in self._bulk():
             if queue.express is not None:
                 yield queue.express
             yield queue
 
+    def _bulk(self) -> Iterator[TopicQueue]:
+        """All queues but the express ones."""
+        yield from self._queues.values()
+        for queues in self._of_lanes.values():
+            yield from queues.values()
+
+    def _of(self, topic: str) -> list[TopicQueue]:
+        """The topic's queues in all lanes, without the express ones."""
+        found = [queues[topic] for queues in self._of_lanes.values() if topic in queues]
+        return [self._queues[topic], *found] if topic in self._queues else found
+
+    def _is_named(self, topic: str, transaction: TransactionManager | None) -> bool:
+        if transaction is None:
+            return topic in self._queues or topic in self._kept_lanes
+        return topic in self._of_lanes.get(transaction.lane, ())
+
     def open(
-        self, topic: str, names: int, now_ms: float, process: int = 0, *, is_wanted: bool = True
+        self,
+        topic: str,
+        names: int,
+        now_ms: float,
+        process: int = 0,
+        *,
+        is_wanted: bool = True,
+        transaction: TransactionManager | None = None,
     ) -> TopicQueue | None:
         """The topic's queue for a client that uses ``names`` topics; None if the client may not bring in a new one.
 
@@ -115,22 +142,33 @@ class Topics:
         reconnecting as another client gains nothing. The last ROWS_FOR_KNOWN rows are for topics that Kafka is known
         to have.
         """
-        queue = self._queues.get(topic)
+        if transaction is None:
+            queue = self._queues.get(topic)
+        else:
+            queue = self._of_lanes.get(transaction.lane, {}).get(topic)
         if queue is not None:
             queue.is_wanted = queue.is_wanted or is_wanted
             return queue
-        queue = self.get(topic) if self.may_open(topic, names, now_ms, process) else None
+        may_open = self.may_open(topic, names, now_ms, process, transaction)
+        queue = self.get(topic, transaction) if may_open else None
         if queue is not None and not is_wanted:
             queue.is_wanted = False
-            self.missing.discard(topic)
+            self.asks_no_more(topic)
         if queue is not None and process:
             queue.brought_by = process
             self._brought[process] = self._brought.get(process, 0) + 1
         return queue
 
-    def may_open(self, topic: str, names: int, now_ms: float, process: int) -> bool:
+    def may_open(
+        self,
+        topic: str,
+        names: int,
+        now_ms: float,
+        process: int,
+        transaction: TransactionManager | None = None,
+    ) -> bool:
         """Whether :meth:`open` would return the topic's queue. Drops unused names if that is needed."""
-        if topic in self._queues or self._may_name(topic, names, process) or topic in self._kept_lanes:
+        if self._is_named(topic, transaction) or self._may_name(topic, names, process):
             return True
         if now_ms - self._vacated_ms >= VACATE_MS:
             self._vacated_ms = now_ms
@@ -147,7 +185,7 @@ class Topics:
 
     def asks_no_more(self, topic: str) -> None:
         """Cancel :meth:`ask_for`: no stream waits for the answer any more."""
-        if topic not in self._queues:
+        if not any(queue.is_wanted for queue in self._of(topic)):
             self.missing.discard(topic)
 
     def _may_name(self, topic: str, names: int, process: int) -> bool:
@@ -207,12 +245,16 @@ class Topics:
         chain_id = self._chain_table.vacate(lane, topic)
         queue = self.by_chain.pop(chain_id, None)
         if queue is not None:
-            del self._queues[queue.topic]
             self._brought_less(queue.brought_by)
             self._accumulator.forget_topic(topic, queue.lane)
-            self._rules.forget(topic)
-            self.missing.discard(topic)
-            self._kept_lanes.pop(topic, None)
+            if queue.transaction is not None:
+                del self._of_lanes[queue.lane][topic]
+            else:
+                del self._queues[topic]
+                self._kept_lanes.pop(topic, None)
+            self.asks_no_more(topic)
+            if not self._of(topic):
+                self._rules.forget(topic)
 
     def _vacate_express(self, in_use: set[int], used_before_ms: float = float("inf")) -> None:
         """Drop the express chains that are empty and were last used before a time. A topic gets another one with its
@@ -236,16 +278,21 @@ class Topics:
         if left > 0:
             self._brought[process] = left
 
-    def get(self, topic: str) -> TopicQueue | None:
-        """The topic's queue, made on first use; None if the table of chains is full."""
-        queue = self._queues.get(topic)
+    def get(self, topic: str, transaction: TransactionManager | None = None) -> TopicQueue | None:
+        """The topic's queue, outside of transactions or in a transactional lane. Made on first use; None if the table
+        of chains is full.
+        """
+        queues = self._queues if transaction is None else self._of_lanes.setdefault(transaction.lane, {})
+        queue = queues.get(topic)
         if queue is None:
             settings = self._rules.of(topic)
-            chain = self._chain_table.open(self._kept_lanes.get(topic, settings.lane), topic)
+            lane = settings.lane if transaction is None else transaction.lane
+            chain_lane = self._kept_lanes.get(topic, lane) if transaction is None else lane
+            chain = self._chain_table.open(chain_lane, topic)
             if chain is None:
                 return None
             rate = self._rates.of(topic, settings)
-            queue = self._queues[topic] = TopicQueue(topic, settings.lane, chain, settings, rate)
+            queue = queues[topic] = TopicQueue(topic, lane, chain, settings, rate, transaction=transaction)
             self.by_chain[chain.chain_id] = queue
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
@@ -271,7 +318,7 @@ class Topics:
         """Use new rules for all topics, including existing ones. Their lanes stay."""
         self._rules = rules
         self._rates = rates
-        for queue in self._queues.values():
+        for queue in self._bulk():
             before, queue.settings = queue.settings, rules.of(queue.topic)
             queue.rate = rates.of(queue.topic, queue.settings)
             if before is not None and before.batch_size != queue.settings.batch_size:
@@ -338,21 +385,49 @@ class Topics:
             if topic in self._accumulator.lanes[queue.lane].opened:  # earlier records of the topic linger
                 self._accumulator.expedite(topic, queue.lane, now_ms)
             if waiting.queues:
-                waiting.flush(self._queues[topic])
+                waiting.flush(self._queues[topic] if queue.is_express else queue)
 
-    def flush(self, topic: str, now_ms: float) -> None:
-        """End linger for the topic's records, including those that still wait for a partition: a FLUSH that came
-        without new records.
+    def flush(self, queue: TopicQueue, now_ms: float) -> None:
+        """End linger for the topic's records in the queue's lane, including those that still wait for a partition: a
+        FLUSH that came without new records.
         """
-        queue = self._queues.get(topic)
-        if queue is not None:
-            self._accumulator.expedite(topic, queue.lane, now_ms)
+        self._accumulator.expedite(queue.topic, queue.lane, now_ms)
+        self.waiting.flush(self._queues[queue.topic] if queue.is_express else queue)
+
+    # --- transactional lanes --------------------------------------------------------------------------------
+
+    def is_quiet(self, lane: int) -> bool:
+        """Whether no entry of the lane waits for metadata or a partition."""
+        return not any(queue.waiting or queue.out_of_range for queue in self._of_lanes.get(lane, {}).values())
+
+    def flush_lane(self, lane: int) -> None:
+        """End linger for the lane's entries that wait: they are sent as soon as they have their partitions."""
+        for queue in self._of_lanes.get(lane, {}).values():
             self.waiting.flush(queue)
+
+    def abort_lane(self, lane: int, code: LocalCode, text: str, now_ms: float) -> None:
+        """Fail the lane's entries that wait."""
+        for queue in self._of_lanes.get(lane, {}).values():
+            if queue.waiting or queue.out_of_range:
+                self.waiting.fail_queue(queue, code, now_ms, text)
+
+    def forget_lane(self, lane: int) -> bool:
+        """Drop the names of a lane's topics. False while something of one is left, or a stream uses it."""
+        in_use = self._chains_in_use()
+        chains = {topic: chain for (its, topic), chain in self._chain_table.ids().items() if its == lane}
+        for topic, chain_id in chains.items():
+            queue = self.by_chain.get(chain_id)
+            if chain_id not in in_use and (queue is None or queue.is_empty):
+                self._vacate(lane, topic)
+        self._of_lanes = {each: queues for each, queues in self._of_lanes.items() if queues}
+        return lane not in self._of_lanes
+
+    # --- metadata -------------------------------------------------------------------------------------------
 
     def on_snapshot(self, snapshot: MetadataSnapshot, now_ms: float) -> None:
         """Follow a metadata update and partition the entries that waited for it."""
         self._snapshot = snapshot
-        for queue in self._queues.values():
+        for queue in self._bulk():
             before = queue.partition_count
             if not self._placement.follow(queue, snapshot):
                 queue.delete()
@@ -371,22 +446,23 @@ class Topics:
     def on_late_brokers(self, late: frozenset[int]) -> None:
         """Move keyless records away from late brokers, while there are others (KIP-794)."""
         if self._placement.set_late_brokers(late) and self._snapshot is not None:
-            for queue in self._queues.values():
+            for queue in self._bulk():
                 if self._placement.follow(queue, self._snapshot) and queue.express is not None:
                     queue.express.follow(queue)
 
     def on_topic_errors(self, codes: Mapping[str, int], now_ms: float) -> None:
         """Fail the entries of topics that Metadata refused for good; those of other errors wait on (M9)."""
         for topic, code in codes.items():
-            queue = self._queues.get(topic)
-            if queue is not None and code in _FATAL_TOPIC_ERRORS:
+            for queue in self._of(topic) if code in _FATAL_TOPIC_ERRORS else ():
                 for each in (queue,) if queue.express is None else (queue.express, queue):
                     self.waiting.refuse(each, _FATAL_TOPIC_ERRORS[code], now_ms)
 
     @property
     def names(self) -> Collection[str]:
         """Topics with a queue here: a client names them, or did so until lately."""
-        return self._queues.keys()
+        if not self._of_lanes:
+            return self._queues.keys()
+        return {queue.topic for queue in self._bulk()}
 
     def take_used(self) -> list[str]:
         """Topics used since the last call, or with records here. The controller renews their expiry (M1).

@@ -66,8 +66,8 @@ class WaitingEntries:
         """Lower bound of all expiry times, monotonic ms, so that a turn need not examine a thousand waiting topics. If
         it is too early, one look corrects it.
         """
-        self._flush_asked: set[str] = set()
-        """Topics flushed while records waited for metadata: linger does not apply to those records."""
+        self._flush_asked: set[tuple[int, str]] = set()
+        """Lanes and topics flushed while records waited for metadata: linger does not apply to those records."""
         self._refused: dict[TopicQueue, tuple[LocalCode, int]] = {}
         """Topics that Kafka refused, with the code and the number of waiting entries still to fail."""
 
@@ -97,12 +97,12 @@ class WaitingEntries:
     def _waits_no_more(self, queue: TopicQueue) -> None:
         self.queues.pop(queue, None)
         if not queue.is_express:
-            self._flush_asked.discard(queue.topic)
+            self._flush_asked.discard((queue.lane, queue.topic))
 
     def flush(self, queue: TopicQueue) -> None:
         """End linger for the topic's waiting entries: they are sent as soon as they have their partitions."""
         if queue in self.queues:
-            self._flush_asked.add(queue.topic)
+            self._flush_asked.add((queue.lane, queue.topic))
 
     # --- out: into batches ----------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class WaitingEntries:
             waiting.drop(block.taken)
             left -= block.taken
             self._distribute(queue, block, accepted_ms, now_ms)
-        if queue.topic in self._flush_asked:
+        if (queue.lane, queue.topic) in self._flush_asked:
             self._accumulator.expedite(queue.topic, queue.lane, now_ms)
         if waiting:
             self._going_on[queue] = None
@@ -268,12 +268,16 @@ class WaitingEntries:
     def fail_all(self, code: LocalCode, now_ms: float) -> None:
         """Fail all waiting entries, for a forced close: also those that wait for a partition."""
         for queue in list(self.queues):
-            while queue.waiting:
-                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
-            self._has_failed(queue)
-            while queue.out_of_range:
-                self._fail(queue, queue.out_of_range.popleft()[0], code, now_ms)
+            self.fail_queue(queue, code, now_ms)
         self.set_expiry()
+
+    def fail_queue(self, queue: TopicQueue, code: LocalCode, now_ms: float, text: str | None = None) -> None:
+        """Fail all waiting entries of one queue. ``text`` None: the code's own."""
+        while queue.waiting:
+            self._fail(queue, queue.waiting.popleft()[0], code, now_ms, text)
+        self._has_failed(queue)
+        while queue.out_of_range:
+            self._fail(queue, queue.out_of_range.popleft()[0], code, now_ms, text)
 
     def _fail_refused(self, queue: TopicQueue, now_ms: float) -> None:
         """Fail a part of the entries that waited when the topic was refused. The next turns fail the rest."""
@@ -297,10 +301,12 @@ class WaitingEntries:
             self._waits_no_more(queue)
         self._missing.discard(queue.topic)
 
-    def _fail(self, queue: TopicQueue, ordinal: int, code: LocalCode, now_ms: float) -> None:
+    def _fail(
+        self, queue: TopicQueue, ordinal: int, code: LocalCode, now_ms: float, text: str | None = None
+    ) -> None:
         entry = queue.chain.entry(ordinal)
         failures = [(i, int(code)) for i in fail_remaining(queue.chain, entry, code)]
-        self._settlement.fail_records(queue, entry, failures, now_ms)
+        self._settlement.fail_records(queue, entry, failures, now_ms, text)
 
     # --- what is due, and how much --------------------------------------------------------------------------
 
