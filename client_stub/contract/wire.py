@@ -32,6 +32,8 @@ SUBMISSION_BYTES_MAX: Final = 1 << 20
 SUBMISSION_RECORDS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 249
 CLIENT_NAME_BYTES_MAX: Final = 64
+TRANSACTIONAL_ID_BYTES_MAX: Final = 160
+"""A lane record in the segment has room for this much of a transactional id."""
 TCP_PREFIX: Final = "tcp://"
 """Begins an address in the place of a run directory."""
 SUBMIT_HEAD_BYTES_MAX: Final = 1 << 10

@@ -16,13 +16,13 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from client_stub.contract.wire import TRANSACTIONAL_ID_BYTES_MAX
 from sidecar.kernel import load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 
 if TYPE_CHECKING:
     from sidecar.shm.segment import Segment
 
-TRANSACTIONAL_ID_BYTES_MAX: Final = 160
 LANE_FORMAT: Final = 1
 """Number of this form of the rows, in the slot's header. Any other: the area was not written in this form."""
 

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from client_stub.contract.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, RELATIVE_ENDPOINTS
+from client_stub.contract.wire import (
+    CLIENT_ID_BYTES,
+    PROTOCOL_VERSION,
+    RELATIVE_ENDPOINTS,
+    TRANSACTIONAL_ID_BYTES_MAX,
+)
 from sidecar.common.errors import Refused
 from sidecar.config.client_rules import ANY_TOKEN, Caller, ClientRule, ClientRules, digest_of
-from sidecar.controller.front.admission import check_hello, takes_relative
+from sidecar.controller.front.admission import check_hello, takes_relative, transactional_id_of
 
 CLIENT = bytes(range(CLIENT_ID_BYTES))
 RULES = ClientRules(
@@ -101,3 +106,18 @@ def test_a_question_for_a_topic_has_the_rights_that_its_user_has_under_some_name
     assert strict.lookup_refusal("orders", Caller(1003)) is not None
     assert ClientRules(rules).lookup_refusal("audit", Caller(1001)) is None, "under an unlisted name it may"
     assert ClientRules({}).lookup_refusal("audit", Caller(1001)) is None
+
+
+def test_a_transactional_id_is_the_eighth_field() -> None:
+    assert transactional_id_of(hello()) is None
+    assert transactional_id_of([*hello(), 0, {}]) is None
+    assert transactional_id_of([*hello(), 0, {}, None]) is None
+    longest = "ü" * (TRANSACTIONAL_ID_BYTES_MAX // 2)
+    assert transactional_id_of([*hello(), 0, {}, longest]) == longest
+
+
+@pytest.mark.parametrize("name", ["", b"bytes", 7, "ü" * (TRANSACTIONAL_ID_BYTES_MAX // 2) + "."])
+def test_another_transactional_id_is_refused(name: object) -> None:
+    with pytest.raises(Refused, match="1 to 160 bytes") as refused:
+        transactional_id_of([*hello(), 0, {}, name])
+    assert refused.value.code == "MALFORMED_FRAME"

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sidecar.controller.workers.assignment import RECENT_MS, REMEMBERED_MS, ROWS_WANTED, Assignment
+from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.workers.assignment import (
+    RECENT_MS,
+    REMEMBERED_MS,
+    ROWS_WANTED,
+    Assignment,
+    WorkerChoice,
+    index_of_id,
+)
+from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.layout import CHAINS_MAX
+from sidecar.shm.segment import Segment
 
 EMPTY = dict.fromkeys(range(8), CHAINS_MAX)
 """All rows of each worker are free."""
@@ -102,3 +115,50 @@ def test_a_client_that_goes_on_asking_keeps_its_worker_however_long() -> None:
         now_ms = number * (REMEMBERED_MS - 1)
         assignment.assign(client(1 + number), {0: 0, 1: 0}, EMPTY, now_ms)
         assert assignment.assign(client(1), {0: 90, 1: 90}, EMPTY, now_ms) == first
+
+
+class Choice:
+    """Three workers on slots 4, 5 and 6, and the choice between those that are ready."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "segment"
+        self.segment = Segment.create(
+            path, page_bytes=4_096, buffer_memory_bytes=1 << 20, clients_max=16, instance_id=b"choice"
+        )
+        for slot in (4, 5, 6):
+            self.segment.prepare_slot(slot)
+        self.ready = [0, 1, 2]
+        supervisor: Any = SimpleNamespace(for_new_clients=3, is_for_new_clients=lambda worker: True)
+        self._supervisor = supervisor
+        self._choice = WorkerChoice(supervisor, SegmentStore(self.segment, path, -1))
+
+    def __call__(self, number: int, transactional_id: str | None) -> int | None:
+        self._supervisor.ready = [
+            SimpleNamespace(identity=SimpleNamespace(index=index, slot=4 + index)) for index in self.ready
+        ]
+        identity = self._choice.worker_of(client(number), transactional_id)
+        return None if identity is None else identity.index
+
+
+def test_all_clients_of_a_transactional_id_get_one_worker(tmp_path: Path) -> None:
+    choice = Choice(tmp_path)
+    for name in ("orders", "billing", "ü"):
+        assert {choice(number, name) for number in range(9)} == {index_of_id(name, 3)}
+    assert {index_of_id(f"id-{number}", 3) for number in range(30)} == {0, 1, 2}
+    assert {choice(number, None) for number in range(9)} == {0, 1, 2}, "others are spread"
+
+
+def test_the_worker_that_has_its_lane_goes_before_its_hash(tmp_path: Path) -> None:
+    choice = Choice(tmp_path)
+    other = (index_of_id("orders", 3) + 1) % 3
+    LaneRecords(choice.segment, 4 + other).open(9, "orders", b"")
+    assert choice(1, "orders") == other
+    choice.ready.remove(other)
+    assert choice(1, "orders") is None, "its successor will have the lane"
+
+
+def test_a_new_transactional_id_waits_for_its_worker(tmp_path: Path) -> None:
+    choice = Choice(tmp_path)
+    choice.ready.remove(index_of_id("orders", 3))
+    assert choice(1, "orders") is None
+    assert choice(1, None) is not None

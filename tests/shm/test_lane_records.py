@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from client_stub.contract.wire import TRANSACTIONAL_ID_BYTES_MAX
 from sidecar.shm import lane_records, layout
-from sidecar.shm.lane_records import TRANSACTIONAL_ID_BYTES_MAX, LaneRecords, LaneRow
+from sidecar.shm.lane_records import LaneRecords, LaneRow
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import has_content
 from sidecar.shm.segment import Segment

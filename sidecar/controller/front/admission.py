@@ -10,6 +10,7 @@ from client_stub.contract.wire import (
     CLIENT_NAME_BYTES_MAX,
     PROTOCOL_VERSION,
     RELATIVE_ENDPOINTS,
+    TRANSACTIONAL_ID_BYTES_MAX,
 )
 from sidecar.common.errors import Refused
 from sidecar.config.client_rules import Caller, ClientRules
@@ -38,6 +39,19 @@ def assigned_endpoint(
     if address is not None:
         return f"tcp://:{address[1]}"
     return endpoint.rpartition("/")[2] if takes_relative(fields) else endpoint
+
+
+def transactional_id_of(fields: Sequence[Any]) -> str | None:
+    """The transactional id that the client will initialize, if it names one. Raises Refused."""
+    found = fields[7] if len(fields) > 7 else None
+    if found is None:
+        return None
+    if not isinstance(found, str) or not 0 < len(found.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
+        raise Refused(
+            "MALFORMED_FRAME",
+            f"HELLO carries no transactional id of 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes.",
+        )
+    return found
 
 
 def check_hello(fields: Sequence[Any], rules: ClientRules, caller: Caller) -> tuple[bytes, str, bytes]:

@@ -14,7 +14,7 @@ from sidecar.common.errors import Code, Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.config.client_rules import Caller, ClientRules
 from sidecar.config.settings import SidecarConfig
-from sidecar.controller.front.admission import assigned_endpoint, check_hello
+from sidecar.controller.front.admission import assigned_endpoint, check_hello, transactional_id_of
 from sidecar.controller.front.asked_cluster import AskedCluster
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import StopRequests
@@ -30,14 +30,16 @@ class ClientAnswers:
         self,
         config: SidecarConfig,
         *,
-        worker_of: Callable[[bytes], WorkerIdentity | None],
+        worker_of: Callable[[bytes, str | None], WorkerIdentity | None],
         instance_key: bytes,
         ask_cluster: AskCluster,
         asked: AskedCluster,
         orders: Orders,
         stop_requests: StopRequests,
     ) -> None:
-        """``worker_of(client id)``: the worker of a client if it is ready. ``instance_key`` signs tickets."""
+        """``worker_of(client id, transactional id)``: the worker of a client if it is ready. ``instance_key`` signs
+        tickets.
+        """
         self._worker_of = worker_of
         self._instance_key = instance_key
         self._ask_cluster = ask_cluster
@@ -58,7 +60,7 @@ class ClientAnswers:
             raise Refused("DRAINING", "The daemon is shutting down and takes no more clients.")
         if not self._asked.check(fields[6] if len(fields) > 6 else None, name):
             return None
-        identity = self._worker_of(client_id)
+        identity = self._worker_of(client_id, transactional_id_of(fields))
         if identity is None:
             return None
         return (

@@ -13,6 +13,7 @@ from sidecar.common.wording import counted
 from sidecar.shm.chain_table import FreeRows
 from sidecar.shm.client_index import ClientIndex
 from sidecar.shm.disk import Folder
+from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.layout import SLOT_COUNT
 from sidecar.shm.reclaim import reclaim_slot
 from sidecar.shm.recovery import describe_undelivered, has_content, last_incarnation
@@ -75,6 +76,13 @@ class SegmentStore:
     def slot_of(self, client_id: bytes) -> int | None:
         """The slot that has the client's row, or None."""
         return self._clients.slot_of(client_id)
+
+    def slot_of_lane(self, transactional_id: str) -> int | None:
+        """The slot that has a lane of this id, or None."""
+        for slot in self.segment.prepared_slots():
+            if any(row.transactional_id == transactional_id for row in LaneRecords(self.segment, slot)):
+                return slot
+        return None
 
     def heartbeat(self, slot: int) -> int:
         return self.segment.slot(slot).heartbeat

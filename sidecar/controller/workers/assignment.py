@@ -1,5 +1,5 @@
 """Assigns clients to workers: to the worker that a client had while that lives, else to the one with the fewest
-clients of those with rows for its topics.
+clients of those with rows for its topics. All clients of a transactional id get the same worker.
 
 ClientAnswers asks it at each HELLO, on the controller's loop.
 """
@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final
+from zlib import crc32
 
 from sidecar.controller.rundir.segment_store import SegmentStore
 from sidecar.controller.workers.supervisor import Supervisor
@@ -39,14 +40,19 @@ class WorkerChoice:
         self._store = store
         self._assignment = Assignment()
 
-    def worker_of(self, client_id: bytes) -> WorkerIdentity | None:
-        """The worker that has the client's row, and only that; a new client gets one by ``Assignment``. None while it
-        is not ready.
+    def worker_of(self, client_id: bytes, transactional_id: str | None = None) -> WorkerIdentity | None:
+        """The worker that has the client's row, and only that; else the one that has the lane of its transactional id.
+        A new id gets one by its hash, any other new client by ``Assignment``. None while it is not ready.
         """
         ready = {worker.identity.index: worker for worker in self._supervisor.ready}
         slot = self._store.slot_of(client_id)
+        if slot is None and transactional_id is not None:
+            slot = self._store.slot_of_lane(transactional_id)
         if slot is not None:
             return next((each.identity for each in ready.values() if each.identity.slot == slot), None)
+        if transactional_id is not None:
+            worker = ready.get(index_of_id(transactional_id, self._supervisor.for_new_clients))
+            return None if worker is None else worker.identity
         loads = {
             index: self._store.clients_connected(each.identity.slot)
             for index, each in ready.items()
@@ -59,6 +65,11 @@ class WorkerChoice:
     def worker_left(self, index: int) -> None:
         """Forget a worker that has left."""
         self._assignment.worker_left(index)
+
+
+def index_of_id(transactional_id: str, workers: int) -> int:
+    """The worker of a transactional id that has no lane yet: the same for all its clients, whichever asks first."""
+    return crc32(transactional_id.encode()) % workers
 
 
 class Assignment:

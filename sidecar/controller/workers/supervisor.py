@@ -124,6 +124,11 @@ class Supervisor:
         """How many workers there should be now."""
         return len(self._worker_slots) - len(self._ended)
 
+    @property
+    def for_new_clients(self) -> int:
+        """Number of workers that get new clients, the first ones. The others only finish a dead daemon's records."""
+        return self._count
+
     def is_for_new_clients(self, worker: WorkerProcess) -> bool:
         """False for a worker that only finishes the records of a dead daemon."""
         return worker.identity.index < self._count

@@ -26,6 +26,7 @@ _SIZES: Final = (
     ("CLIENT_ID_BYTES", "a client id"),
     ("SECRET_BYTES", "a secret"),
     ("CLIENT_NAME_BYTES_MAX", "a client name at most, in bytes of UTF-8"),
+    ("TRANSACTIONAL_ID_BYTES_MAX", "a transactional id at most, in bytes of UTF-8"),
     ("TOPIC_BYTES_MAX", "a topic at most"),
     ("SUBMISSION_BYTES_MAX", "a submission's payload at most, unless it is one record"),
     ("SUBMISSION_RECORDS_MAX", "records of a submission at most"),
