@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from sidecar.common.wording import PLEASE_REPORT
+
 INTERVAL_MS: Final = 60_000.0
 KEYS_MAX: Final = 64
 """Limit of keys with lines of their own per minute; all further ones share one line."""
@@ -30,6 +32,10 @@ class SparseLog:
     def info(self, key: Hashable, text: str, *args: object) -> None:
         """The same for normal events that occur as often as clients come and go."""
         self._write(logging.INFO, key, text, args, None)
+
+    def bug(self, what: str, error: Exception) -> None:
+        """The same for an exception that nobody foresaw in something that continues."""
+        self.warning(what, f"{what} failed; it is tried again. {PLEASE_REPORT}", exc_info=error)
 
     def _write(
         self, level: int, key: Hashable, text: str, args: tuple[object, ...], exc_info: BaseException | None

@@ -25,7 +25,8 @@ from sidecar.common.control import (
     UpdateMetadataReply,
 )
 from sidecar.common.own_process import hide_memory
-from sidecar.common.wording import counted
+from sidecar.common.sparse_log import SparseLog
+from sidecar.common.wording import PLEASE_REPORT, counted
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.cluster.cluster import Cluster
 from sidecar.controller.front.asked_cluster import AskedCluster
@@ -104,6 +105,9 @@ class Daemon:
         self.is_handed_over = False
         """Whether a successor has taken over: nothing is drained, and everything is left as it is."""
         self._systemd = Systemd()
+        self._idle = IdleWatch(self._loop.time())
+        self._lost = LostRunDir(run_dir, store.path, self._publish_all)
+        self._sparse_log = SparseLog(log, lambda: self._loop.time() * 1e3)
         self._failures = FailureBook()
         self.orders = Orders(run_dir, use=self._configure_workers)
         self._overview = Overview(cluster, store, lambda: self.orders.pauses.topics)
@@ -234,10 +238,14 @@ class Daemon:
         self._control.why_waits = self._overview.why_waits
         if self._listening is not None:
             self._control.listen(self._listening, lambda: self._answers.rules, self.changed)
-        self._spawn(self._remind())
-        self._spawn(self._tick())
+        self._spawn(
+            self._repeat(self._remind, UNREACHABLE_REMINDER_S, "The reminder of an unreachable Kafka")
+        )
+        self._spawn(self._repeat(self._tick, TICK_S, "The controller's check each second"))
         if self._systemd.watchdog_interval_s is not None:
-            self._spawn(self._feed_watchdog(self._systemd.watchdog_interval_s))
+            self._systemd.watchdog()
+            interval_s = self._systemd.watchdog_interval_s
+            self._spawn(self._repeat(self._systemd.watchdog, interval_s, "The sign for systemd"))
         ready = self._spawn(self._announce(on_ready))
         try:
             await self._stop_asked.wait()
@@ -323,8 +331,23 @@ class Daemon:
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = self._loop.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        task.add_done_callback(self._spawned_ended)
         return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error(f"A task of the controller failed. {PLEASE_REPORT}", exc_info=error)
+
+    async def _repeat(self, work: Callable[[], object], interval_s: float, what: str) -> None:
+        """Do ``work`` each ``interval_s``, whatever it raises."""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                work()
+            except Exception as error:
+                self._sparse_log.bug(what, error)
 
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         await self.supervisor.wait_all_ready()
@@ -337,26 +360,22 @@ class Daemon:
         self._systemd.ready(self.status.sentence())
         on_ready()
 
-    async def _remind(self) -> None:
+    def _remind(self) -> None:
         """Log an unreachable Kafka once a minute; the cluster logs it at once."""
-        while True:
-            await asyncio.sleep(UNREACHABLE_REMINDER_S)
-            if self.cluster.error:
-                log.warning("%s", self.cluster.error)
-            self._failures.tick(self._loop.time() * 1e3)
+        if self.cluster.error:
+            log.warning("%s", self.cluster.error)
+        self._failures.tick(self._loop.time() * 1e3)
 
-    async def _tick(self) -> None:
-        lost = LostRunDir(self.run_dir, self.store.path, self._publish_all)
-        idle = IdleWatch(self._loop.time())
-        while True:
-            await asyncio.sleep(TICK_S)
-            timeout_s = self.config.number("daemon.idle_timeout_s")
-            if idle.is_over(self._clients(), self.store.total(_ACCEPTED), timeout_s, self._loop.time()):
-                self.ask_stop(f"No client for {timeout_s:g} s (daemon.idle_timeout_s)")
-                return
-            if self._overview.tick():
-                self.changed()
-            lost.tick(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
+    def _tick(self) -> None:
+        timeout_s = self.config.number("daemon.idle_timeout_s")
+        is_idle = self._idle.is_over(
+            self._clients(), self.store.total(_ACCEPTED), timeout_s, self._loop.time()
+        )
+        if is_idle and not self._stop_requests.is_stopping:
+            self.ask_stop(f"No client for {timeout_s:g} s (daemon.idle_timeout_s)")
+        if self._overview.tick():
+            self.changed()
+        self._lost.tick(control=self._control, exporter=self.status.exporter, workers=self.supervisor.alive)
 
     def _clients(self) -> int:
         """At least 1 while a worker is away: its clients come back."""
@@ -369,11 +388,6 @@ class Daemon:
         self.run_dir.files.store_epoch(self.supervisor.last_epoch)
         self.run_dir.files.publish_pauses(self.orders.pauses.to_mapping())
         self._publisher.publish()
-
-    async def _feed_watchdog(self, interval_s: float) -> None:
-        while True:
-            self._systemd.watchdog()
-            await asyncio.sleep(interval_s)
 
     def fail(self, sentence: str) -> None:
         """End the daemon with this sentence and exit status 1."""

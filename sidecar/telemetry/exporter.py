@@ -23,6 +23,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from sidecar.common.sparse_log import SparseLog
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.collector import SegmentCollector, read_counters, sum_counters
 from sidecar.telemetry.flows import Flows
@@ -101,6 +102,7 @@ class Exporter:
                 "/readyz": self._readiness,
             }.items()
         }
+        self._sparse_log = SparseLog(log, lambda: time.monotonic() * 1000)
         self._accepting: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         # Oldest first. Requests are answered at once, and connections without a request must not delay them.
@@ -168,9 +170,12 @@ class Exporter:
     async def _sample(self) -> None:
         """Take samples for the history of the page."""
         while True:
-            if self._segment is not None:
-                now_ms = time.time_ns() // 1_000_000
-                self._history.add(now_ms, column_totals(self._segment), delivery_counts(self._segment))
+            try:
+                if self._segment is not None:
+                    now_ms = time.time_ns() // 1_000_000
+                    self._history.add(now_ms, column_totals(self._segment), delivery_counts(self._segment))
+            except Exception as error:
+                self._sparse_log.bug("A sample for the page", error)
             await asyncio.sleep(INTERVAL_S)
 
     async def _accept(self) -> None:
@@ -184,7 +189,12 @@ class Exporter:
                 self._end_oldest(1)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._end_oldest(CONNECTIONS_MAX)
+            try:
+                self._end_oldest(CONNECTIONS_MAX)
+            except Exception as error:
+                connected.close()
+                self._sparse_log.bug("Taking a connection to http.listen", error)
+                continue
             task = loop.create_task(self._connection(connected))
             self._silent[task] = None
             task.add_done_callback(self._ended)
@@ -215,6 +225,8 @@ class Exporter:
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return
+        except Exception as error:
+            self._sparse_log.bug("An answer over HTTP", error)
         finally:
             if writer is not None:
                 writer.transport.abort()

@@ -217,7 +217,11 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.zmtp",
         "client_stub.native.hot",
     ),
-    "sidecar.telemetry": ("sidecar.telemetry", "sidecar.shm"),
+    "sidecar.telemetry": (
+        "sidecar.telemetry",
+        "sidecar.common.sparse_log",
+        "sidecar.shm",
+    ),
     # Rooms of the worker: each names the parts of the others that it may know. Their wiring stands above them.
     "sidecar.worker.streams": (
         "sidecar.worker.streams",

@@ -183,3 +183,36 @@ def test_a_dead_letter_folder_that_cannot_be_used_is_refused_at_the_start(
         start_daemon(
             mock_broker.bootstrap_servers, settings={"dead_letters.path": tmp_path / "file" / "letters"}
         )
+
+
+def test_an_error_in_the_controllers_second_is_logged_and_the_next_second_comes(
+    start_daemon: StartDaemon, mock_broker: MockBroker, tmp_path: Path
+) -> None:
+    """The task ended without a line: `status` did not move, and no idle daemon ended."""
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import sys
+
+if "run" in sys.orig_argv:
+    from sidecar.controller.status.overview import Overview
+
+    tick, faults = Overview.tick, [KeyError("a bug"), KeyError("a bug")]
+
+    def failing(overview):
+        if faults:
+            raise faults.pop()
+        return tick(overview)
+
+    Overview.tick = failing
+"""
+    )
+    daemon = start_daemon(
+        mock_broker.bootstrap_servers,
+        settings={"daemon.idle_timeout_s": 3},
+        environment={"PYTHONPATH": str(tmp_path)},
+    )
+    status, log = ended(daemon)
+    assert status == ExitStatus.OK
+    assert log.count("KeyError: 'a bug'") == 1, log
+    assert log.count("This is a bug of kafka-sidecar: please report it.") == 1, log
+    assert "No client for 3 s (daemon.idle_timeout_s)" in log

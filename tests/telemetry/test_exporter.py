@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sidecar.common.wording import PLEASE_REPORT
 from sidecar.shm.segment import Segment
 from sidecar.telemetry.exporter import BACKLOG, CONNECTIONS_MAX, Exporter
+from sidecar.telemetry.history import column_totals
 from sidecar.telemetry.metric_table import METRICS
 from sidecar.telemetry.page import duration
 from tests.net.links import until
@@ -408,3 +410,77 @@ def test_a_reader_that_takes_nothing_is_closed(segment: Segment, monkeypatch: py
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def bugs(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if PLEASE_REPORT in record.getMessage()]
+
+
+def test_an_error_in_an_answer_is_logged_once_a_minute_and_ends_only_that_connection(
+    segment: Segment, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection closed, and nothing said why."""
+
+    def health() -> tuple[bool, str]:
+        raise KeyError("brokers")
+
+    answers = get(segment, [request("/healthz")] * 3 + [request("/metrics")], health)
+    assert answers[:3] == ["", "", ""] and answers[3].startswith("HTTP/1.1 200 OK")
+    assert len(bugs(caplog)) == 1 and caplog.records[-1].exc_info is not None
+
+
+def test_an_error_while_a_connection_is_taken_is_logged_and_the_next_one_is_taken(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No scrape got an answer until a restart."""
+    faults = [KeyError("x")]
+    end_oldest = Exporter._end_oldest
+
+    def failing(exporter: Exporter, most: int) -> None:
+        if faults:
+            raise faults.pop()
+        end_oldest(exporter, most)
+
+    monkeypatch.setattr(Exporter, "_end_oldest", failing)
+
+    async def run() -> bytes:
+        exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        host, port = exporter.address.split(":")
+        _, first = await asyncio.open_connection(host, int(port))
+        await until(lambda: not faults)
+        reader, second = await asyncio.open_connection(host, int(port))
+        second.write(request("/healthz"))
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        for writer in (first, second):
+            writer.close()
+        exporter.close()
+        return answer
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 ")
+    assert len(bugs(caplog)) == 1
+
+
+def test_an_error_in_a_sample_is_logged_and_the_next_one_is_taken(
+    segment: Segment, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's history ended."""
+    faults = [KeyError("x")] * 3
+
+    def totals(of: Segment) -> dict[str, int]:
+        if faults:
+            raise faults.pop()
+        return column_totals(of)
+
+    monkeypatch.setattr("sidecar.telemetry.exporter.column_totals", totals)
+    monkeypatch.setattr("sidecar.telemetry.exporter.INTERVAL_S", 0.0)
+
+    async def run() -> None:
+        exporter = Exporter(socket.create_server(("127.0.0.1", 0), backlog=BACKLOG))
+        exporter.attach(segment)
+        exporter.start(health=lambda: (True, ""), status=lambda: dict(STATUS))
+        await until(lambda: exporter._history.to_json()["at_ms"])
+        exporter.close()
+
+    asyncio.run(run())
+    assert len(bugs(caplog)) == 1
