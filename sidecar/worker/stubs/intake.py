@@ -59,7 +59,7 @@ ERROR_HOLD_MS: Final = 1_000.0
 _ENTRY_OVERHEAD_BYTES: Final = 256
 """Bytes of header, word and padding of an entry with one record, rounded up."""
 _UNREADABLE: Final = b"\xc1"
-"""Stands for a record that was not accepted. msgpack never uses this byte, so readers recognise it."""
+"""In place of a record that was not accepted. msgpack never uses this byte, so readers recognise it."""
 
 
 class Intake:
@@ -207,7 +207,7 @@ class Intake:
     ) -> bool:
         """Append a checked SUBMIT to the journal, or hold the stream: then False.
 
-        With a ``refusal``, an entry without content stands for the records, which fail.
+        With a ``refusal``, an entry without content represents the records, which fail.
         """
         _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session, queue = stream.session, stream.topic_queue
@@ -224,25 +224,12 @@ class Intake:
         if stream.hold_reason is not None:
             return False
         chain = queue.chain
-        if refusal is not None:
-            payload = _UNREADABLE * count
-        elif format_ == _ARROW:
-            # Columns are converted to rows here, once and in native code, so the journal has one format.
-            payload = records_from_columns(payload, count)
-        payload_bytes = len(payload)
-        needed = chain.pages_needed(count, payload_bytes)
-        if needed and needed > self._holds.pages_max and refusal is None:
-            refusal, payload, payload_bytes = (
-                self._larger_than_pool(payload_bytes),
-                _UNREADABLE * count,
-                count,
-            )
-            needed = chain.pages_needed(count, count)
+        content, needed, refusal = self._content(chain, payload, format_, count, refusal)
         self._appending = chain, chain.tail
         if needed and not self._holds.link_pages(stream, queue, needed, now_ms):
             return False
         entry = chain.append(
-            payload,
+            content,
             count=count,
             client_row=session.row.index,
             client_generation=session.row.generation,
@@ -254,20 +241,34 @@ class Intake:
             txn_number=transaction,
             accepted_ms=now_ms + self._clock_ahead_ms,
         )
-        if refusal is None and not queue.is_express:
-            stream.bulk_ordinal = entry.ordinal
         if needed:
             self._shares.count(queue, now_ms)
-        if has_rate and refusal is None:
-            _charge(stream, count, payload_bytes, now_ms)
-        self._note_accepted(stream, queue, entry, payload, now_ms)
-        if refusal is None:
-            self._topics.on_entry(queue, entry, now_ms, flags & _FLUSH != 0)
-        else:
-            self._refuse(
-                queue, entry, refusal, now_ms, flushes=stream.refusal is None and flags & _FLUSH != 0
-            )
+        self._note_accepted(stream, queue, entry, content, now_ms)
+        flushes = flags & _FLUSH != 0
+        if refusal is not None:
+            self._refuse(queue, entry, refusal, now_ms, flushes=flushes and stream.refusal is None)
+            return True
+        if has_rate:
+            _charge(stream, count, len(content), now_ms)
+        if not queue.is_express:
+            stream.bulk_ordinal = entry.ordinal
+        self._topics.on_entry(queue, entry, now_ms, flushes)
         return True
+
+    def _content(
+        self, chain: Chain, payload: Any, format_: Any, count: int, refusal: Refusal | None
+    ) -> tuple[Any, int, Refusal | None]:
+        """What the journal gets of a submission: (its bytes, the pages needed for it, the refusal if it fails).
+
+        Columns are converted to rows here, once and in native code, so the journal has one format.
+        """
+        if refusal is None:
+            rows = payload if format_ == _MSGPACK else records_from_columns(payload, count)
+            needed = chain.pages_needed(count, len(rows))
+            if needed <= self._holds.pages_max:
+                return rows, needed, None
+            refusal = self._larger_than_pool(len(rows))
+        return _UNREADABLE * count, chain.pages_needed(count, count), refusal
 
     def _note_accepted(
         self, stream: StreamState, queue: TopicQueue, entry: Entry, payload: Any, now_ms: float
