@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 from _typeshed import ReadableBuffer, WriteableBuffer
+from typing_extensions import disjoint_base
 
 ENTRY_HEADER_BYTES: Final = 64
 PAGE_HEADER_BYTES: Final = 64
@@ -293,6 +294,23 @@ def index_run(
     It ends early after an entry with failures, and after the entry with which it reaches ``records_max`` references;
     ``taken`` says how far it came.
     """
+
+@disjoint_base
+class CounterBlock:
+    """Counters in words that other processes read, each named: ``indexes`` has the word of each row.
+
+    ``block`` begins with its one writer's sequence word, which is odd during a write. Not thread-safe. Methods raise
+    KeyError for a row without a name, and those that write raise TypeError if the block is read-only.
+    """
+
+    def __init__(self, block: ReadableBuffer, indexes: dict[str, int]) -> None:
+        """Raises ValueError for a word that is not in the block, and for a block that is not aligned."""
+    def inc(self, row: str, amount: int = 1) -> None:
+        """Add to a row."""
+    def add(self, amounts: dict[str, int]) -> None:
+        """Add to several rows in one write: a reader sees all changes or none. A gauge stops at 0."""
+    def set(self, row: str, value: int) -> None: ...
+    def get(self, row: str) -> int: ...
 
 @final
 class Histogram:

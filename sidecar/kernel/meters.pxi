@@ -1,4 +1,4 @@
-# Histograms in shared words, and measurements of a worker's batches. No Python code runs per record here.
+# Counters and histograms in shared words, and measurements of a worker's batches. No Python code runs per record here.
 
 cdef enum:
     BOUNDS_MAX = 32
@@ -7,6 +7,59 @@ cdef enum:
 cdef inline uint32_t tenths(double ms) noexcept nogil:
     """Tenths of a millisecond, modulo 2^32: differences of up to five days are right."""
     return <uint32_t> <int64_t> (ms * 10)
+
+
+cdef class CounterBlock:
+    cdef HeldBuffer buffer
+    cdef uint64_t *words             # the sequence word, then one for each row
+    cdef dict indexes
+    cdef bint is_readonly
+
+    def __init__(self, block, dict indexes not None):
+        self.is_readonly = memoryview(block).readonly
+        self.buffer = hold(block, not self.is_readonly)
+        self.words = <uint64_t *> self.buffer.view.buf
+        if <uintptr_t> self.words & 7:
+            raise ValueError("the block must be 8-byte aligned")
+        if not all(0 < index < self.buffer.view.len // 8 for index in indexes.values()):
+            raise ValueError(f"not every row is in a block of {self.buffer.view.len} bytes")
+        self.indexes = indexes
+
+    cdef inline uint64_t *row(self, name) except NULL:
+        return self.words + <Py_ssize_t> self.indexes[name]
+
+    cdef inline int begin(self) except -1:
+        if self.is_readonly:
+            raise TypeError("cannot modify read-only memory")
+        fetch_add(self.words, 1)
+        return 0
+
+    def inc(self, row, int64_t amount=1):
+        cdef uint64_t *word = self.row(row)
+        self.begin()
+        word[0] += <uint64_t> amount
+        fetch_add(self.words, 1)
+
+    def add(self, dict amounts not None):
+        cdef uint64_t *word
+        cdef int64_t value
+        self.begin()
+        try:
+            for row, amount in amounts.items():
+                word = self.row(row)
+                value = <int64_t> word[0] + <int64_t> amount
+                word[0] = <uint64_t> value if value > 0 else 0
+        finally:
+            fetch_add(self.words, 1)
+
+    def set(self, row, uint64_t value):
+        cdef uint64_t *word = self.row(row)
+        self.begin()
+        word[0] = value
+        fetch_add(self.words, 1)
+
+    def get(self, row):
+        return self.row(row)[0]
 
 
 @cython.final

@@ -92,7 +92,9 @@ class BatchDrain:
             if again is not None and again[turn]:
                 self._move(again[turn], batches, budget, now_ms)
         if batches:
-            self._fill_up(node_id, turn, batches, budget, now_ms)
+            lingering = self._schedule.lingering.get(node_id)
+            if lingering is not None and lingering[turn]:
+                self._fill_up(lingering[turn], batches, budget, now_ms)
             self._count_as_sent(node_id, batches, now_ms)
         return batches
 
@@ -143,7 +145,7 @@ class BatchDrain:
                 break
 
     def _fill_up(
-        self, node_id: int, turn: int, batches: list[ProducerBatch], budget: Budget, now_ms: float
+        self, lingering: WaitList, batches: list[ProducerBatch], budget: Budget, now_ms: float
     ) -> None:
         """Take batches along that only linger, as Kafka's ``drainBatchesForOneNode`` does. Otherwise each partition
         would send its own request when its linger ends.
@@ -151,11 +153,10 @@ class BatchDrain:
         None is taken when a batch is sent because it is full: under such load the others soon fill up, and are sent as
         large ones. Topics that linger longer than any due one stay.
         """
-        lingering = self._schedule.lingering.get(node_id)
-        if lingering is None or not lingering[turn] or any(batch.full for batch in batches):
+        if any(batch.full for batch in batches):
             return
         linger_ms_max = max(batch.queue.settings.linger_ms for batch in batches)
-        self._move(lingering[turn], batches, budget, now_ms, linger_ms_max)
+        self._move(lingering, batches, budget, now_ms, linger_ms_max)
 
     def _count_as_sent(self, node_id: int, batches: list[ProducerBatch], now_ms: float) -> None:
         """Number the batches, and let the rest of their partitions go to the end of their wait lists."""

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from sidecar.kernel import load_acquire_u64, store_release_u64
+from sidecar.kernel import CounterBlock, load_acquire_u64, store_release_u64
 from sidecar.shm import layout
 from sidecar.shm.counters import ROW_INDEX
 
@@ -21,49 +21,19 @@ _ROW_WORDS: Final = {row: FIRST_ROW_WORD + place for row, place in ROW_INDEX.ite
 """Row → index of its word in the block."""
 
 
-class Counters:
+class Counters(CounterBlock):
     """A slot's counter block: one writer (its worker), any number of readers in other processes.
 
     The sequence word is odd while a row is being written. A reader tries again if it changed. If the writer died or
     hangs inside a write, the reader uses the present values: each row is one 8-byte word and valid by itself.
     """
 
-    __slots__ = ("_block", "_words")
+    __slots__ = ("_words",)
 
     def __init__(self, slot_area: memoryview) -> None:
-        self._block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
-        self._words = self._block.cast("Q")
-
-    def inc(self, row: str, amount: int = 1) -> None:
-        """Add to a row. Raises KeyError for a name that is not in COUNTER_ROWS."""
-        words = self._words
-        index = _ROW_WORDS[row]
-        sequence = words[0]
-        words[0] = sequence + 1
-        words[index] += amount
-        words[0] = sequence + 2
-
-    def add(self, amounts: Mapping[str, int]) -> None:
-        """Add to several rows in one write: a reader sees all changes or none. A gauge stops at 0."""
-        words = self._words
-        sequence = words[0]
-        words[0] = sequence + 1
-        for row, amount in amounts.items():
-            index = _ROW_WORDS[row]
-            value = words[index] + amount
-            words[index] = value if value > 0 else 0
-        words[0] = sequence + 2
-
-    def set(self, row: str, value: int) -> None:
-        words = self._words
-        index = _ROW_WORDS[row]
-        sequence = words[0]
-        words[0] = sequence + 1
-        words[index] = value
-        words[0] = sequence + 2
-
-    def get(self, row: str) -> int:
-        return self._words[_ROW_WORDS[row]]
+        block = slot_area[layout.COUNTERS_OFFSET : layout.CHAINS_OFFSET]
+        super().__init__(block, _ROW_WORDS)
+        self._words = block.cast("Q")
 
     def read(self) -> dict[str, int]:
         """All rows by name: a consistent copy unless the writer hangs."""

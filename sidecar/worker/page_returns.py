@@ -54,7 +54,8 @@ class PageReturns:
                 self._give(pages)
             if pages or queue.stalled_bytes or (queue.held_bytes and not chain.live_entries):
                 self._shares.count(queue, now_ms)
-        self._check_held(now_ms)
+        if self._shares.check_is_due:
+            self._check_held(now_ms)
 
     def release_idle(self, now_ms: float) -> None:
         """Give back the pages of chains with nothing live, so that an idle worker leaves the pool whole."""
@@ -69,7 +70,8 @@ class PageReturns:
     def count_shares(self, now_ms: float) -> None:
         """Count the shares of all topics again: time has passed, or topics have stalled or continue."""
         self._shares.count_all(now_ms)
-        self._check_held(now_ms)
+        if self._shares.check_is_due:
+            self._check_held(now_ms)
 
     def serve_waiters(self, now_ms: float) -> None:
         """Give free pages to the streams that wait for them."""
@@ -81,8 +83,6 @@ class PageReturns:
         """Let streams that were held by a share continue, here and in other workers, once enough pages were given
         back.
         """
-        if not self._shares.check_is_due:
-            return
         self._shares.checked()
         if self._holds.share_held:
             self._holds.shares_freed(now_ms)

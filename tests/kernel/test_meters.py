@@ -125,3 +125,50 @@ def test_both_count_the_same(batches: list[tuple[bool, list[tuple[int, int, int]
 def test_a_histogram_stays_within_its_block(kernel: ModuleType, size: int, first: int, bounds: Any) -> None:
     with pytest.raises(ValueError, match=r"bounds|words"):
         kernel.Histogram(bytearray(size), first, bounds)
+
+
+COUNTED = {"accepted": 1, "held": 2, "failed": 4}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_counters_are_added_in_one_write_and_gauges_stop_at_zero(kernel: ModuleType) -> None:
+    block = bytearray(8 * 5)
+    counters = kernel.CounterBlock(block, COUNTED)
+    counters.add({"accepted": 3, "held": 3})
+    counters.add({"held": -5, "failed": 2})
+    counters.inc("accepted")
+    counters.inc("accepted", 2)
+    counters.set("failed", 2**64 - 1)
+    assert memoryview(block).cast("Q").tolist() == [10, 6, 0, 0, 2**64 - 1], "even again, two for each write"
+    assert [counters.get(row) for row in COUNTED] == [6, 0, 2**64 - 1]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_unknown_counter_is_an_error_and_ends_the_write(kernel: ModuleType) -> None:
+    block = bytearray(8 * 5)
+    counters = kernel.CounterBlock(block, COUNTED)
+    for call in (
+        counters.inc,
+        counters.get,
+        lambda row: counters.set(row, 1),
+        lambda row: counters.add({row: 1}),
+    ):
+        with pytest.raises(KeyError):
+            call("lost")
+    assert not any(memoryview(block).cast("Q")[1:]) and not block[0] & 1
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_counters_of_a_reader_are_not_written(kernel: ModuleType) -> None:
+    counters = kernel.CounterBlock(memoryview(bytes(8 * 5)), COUNTED)
+    assert counters.get("held") == 0
+    for call in (counters.inc, lambda row: counters.set(row, 1), lambda row: counters.add({row: 1})):
+        with pytest.raises(TypeError):
+            call("held")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("index", [0, 5])
+def test_a_counter_outside_of_its_block_is_refused(kernel: ModuleType, index: int) -> None:
+    with pytest.raises(ValueError, match="not every row"):
+        kernel.CounterBlock(bytearray(8 * 5), {"one": index})

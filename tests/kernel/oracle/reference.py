@@ -41,7 +41,7 @@ from tests.kernel.oracle.reference_hook import (
     set_store_hook,
     stored,
 )
-from tests.kernel.oracle.reference_meters import Histogram, SendMeter
+from tests.kernel.oracle.reference_meters import CounterBlock, Histogram, SendMeter
 from tests.kernel.oracle.reference_partitioner import PARTITIONERS, StickyPartitioner
 from tests.kernel.oracle.reference_records import Record, RecordBlock, index, index_run
 
@@ -66,6 +66,7 @@ __all__ = [
     "RECORD_INDEX_BYTES",
     "BatchRecords",
     "Chain",
+    "CounterBlock",
     "Entry",
     "Histogram",
     "RecordBlock",

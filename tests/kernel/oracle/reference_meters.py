@@ -1,4 +1,4 @@
-"""Twin of meters.pxi: histograms in shared words, and measurements of a worker's batches."""
+"""Twin of meters.pxi: counters and histograms in shared words, and measurements of a worker's batches."""
 
 from __future__ import annotations
 
@@ -6,6 +6,38 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 _BOUNDS_MAX: Final = 32
+
+
+class CounterBlock:
+    def __init__(self, block: Any, indexes: dict[str, int]) -> None:
+        self._words = memoryview(block).cast("B").cast("Q")
+        if not all(0 < index < len(self._words) for index in indexes.values()):
+            raise ValueError(f"not every row is in a block of {len(block)} bytes")
+        self._indexes = indexes
+
+    def inc(self, row: str, amount: int = 1) -> None:
+        index = self._indexes[row]
+        self._words[0] += 1
+        self._words[index] += amount
+        self._words[0] += 1
+
+    def add(self, amounts: dict[str, int]) -> None:
+        self._words[0] += 1
+        try:
+            for row, amount in amounts.items():
+                index = self._indexes[row]
+                self._words[index] = max(self._words[index] + amount, 0)
+        finally:
+            self._words[0] += 1
+
+    def set(self, row: str, value: int) -> None:
+        index = self._indexes[row]
+        self._words[0] += 1
+        self._words[index] = value
+        self._words[0] += 1
+
+    def get(self, row: str) -> int:
+        return self._words[self._indexes[row]]
 
 
 class Histogram:
