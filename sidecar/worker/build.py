@@ -49,6 +49,7 @@ from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
 from sidecar.worker.transactions.lanes import Lanes
+from sidecar.worker.transactions.transaction_port import TransactionPort
 from sidecar.worker.turns import Turns
 
 if TYPE_CHECKING:
@@ -187,7 +188,9 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
         acker=acker,
     )
-    brokers = _build_brokers(settings, memory, outside, turns, cache, core)
+    brokers = _build_brokers(settings, memory, outside, turns, cache, core, lanes, outboxes)
+    stubs.port.on_transaction = brokers.transactions.on_frame
+    stubs.port.on_lane_left = brokers.transactions.check_clients
     reporter = Reporter(
         host=outside.host,
         links=outside.links,
@@ -357,6 +360,7 @@ def _build_stubs(
             "max_request_size": config.max_request_size,
             "max_block_ms": int(config.max_block_ms),
             "submission_bytes": full_submission(memory.pool),
+            "transactions": 1,
             "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
         },
         credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
@@ -404,6 +408,8 @@ def _build_brokers(
     turns: Turns,
     cache: MetadataCache,
     core: Core,
+    lanes: Lanes,
+    outboxes: Outboxes,
 ) -> Brokers:
     config, loop, clock, links = settings.config, outside.loop, outside.clock, outside.links
     codecs = ThreadPoolExecutor(COMPRESSION_THREADS, thread_name_prefix="compress")
@@ -437,4 +443,15 @@ def _build_brokers(
         host=outside.host,
         turns=turns,
     )
-    return Brokers(links, produce_port, producer_id_port, inquiry, codecs)
+    transactions = TransactionPort(
+        loop=loop,
+        clock=clock,
+        config=config,
+        cache=cache,
+        links=links,
+        lanes=lanes,
+        outboxes=outboxes,
+        turns=turns,
+        random=outside.random,
+    )
+    return Brokers(links, produce_port, producer_id_port, inquiry, transactions, codecs)

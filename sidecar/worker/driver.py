@@ -111,6 +111,7 @@ class Driver:
         self._produce_port = brokers.produce_port
         self._producer_id_port = brokers.producer_id_port
         self._inquiry = brokers.inquiry
+        self._transactions = brokers.transactions
         self._settlement = settlement
         self._backoff_ends_ms: dict[int, float] = {}
         """Brokers with a timer for the end of their backoff, and when that is (monotonic ms)."""
@@ -205,6 +206,8 @@ class Driver:
                     self._host.give_up(
                         f"the effect {type(effect).__name__} failed, and nothing would repeat it"
                     )
+        if self._transactions.has_work:
+            self._transactions.step(now_ms)
         if sender.watches_lateness:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._holds.next_timed_ms <= now_ms:
@@ -230,6 +233,7 @@ class Driver:
         due_ms, timed_ms = sender.next_wakeup_ms, self._holds.next_timed_ms
         due_ms = timed_ms if timed_ms < due_ms else due_ms
         due_ms = later_ms if later_ms < due_ms else due_ms
+        due_ms = min(due_ms, self._transactions.next_due_ms) if self._transactions.has_work else due_ms
         if outboxes.pending or waiting.queues or sender.watches_lateness or self._drain.has_begun:
             due_ms = min(due_ms, self._next_due_ms(now_ms))
         return due_ms

@@ -65,6 +65,7 @@ class Housekeeping:
         self._clients = stubs.clients
         self._holds = stubs.holds
         self._commit = stubs.commit
+        self._transactions = brokers.transactions
         self._settlement = settlement
         self._endings = endings
         self._dead_letters = dead_letters
@@ -91,6 +92,7 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
         if self._sessions.by_row:
             self._check_clients(now_ms)
+        self._transactions.check_clients()
         self._dead_letters.step(now_ms)
         self._pages.release_idle(now_ms)
         self._topics.forget_idle(now_ms)

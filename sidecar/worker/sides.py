@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sidecar.worker.stubs.openings import StreamOpenings
     from sidecar.worker.stubs.shares import Shares
     from sidecar.worker.stubs.stub_port import StubPort
+    from sidecar.worker.transactions.transaction_port import TransactionPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +54,5 @@ class Brokers:
     produce_port: ProducePort
     producer_id_port: ProducerIdPort
     inquiry: Inquiry
+    transactions: TransactionPort
     codecs: ThreadPoolExecutor

@@ -240,8 +240,13 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.worker.transactions",
         "sidecar.worker.streams",
         "sidecar.worker.topics",
+        "sidecar.worker.turns",
+        "sidecar.common",
         "sidecar.shm",
+        "sidecar.protocol",
+        "sidecar.metadata",
         "sidecar.producer",
+        "sidecar.net.kafka",
         WIRE,
     ),
     "sidecar.worker.stubs": (

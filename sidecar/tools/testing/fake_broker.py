@@ -8,9 +8,10 @@
         kafka.move_leader("orders", 0, 2)
         assert [record.value for record in kafka.records("orders")] == [...]
 
-It answers a producer's requests: ApiVersions, Metadata, InitProducerId, Produce, DescribeProducers. It reads record
-batches with its own decoder, refuses any invalid batch (CORRUPT_MESSAGE), and keeps producer ids and sequences as a
-real broker does. It has no API for consumers, no replication and no transactions: read by :meth:`records`.
+It answers a producer's requests: ApiVersions, Metadata, InitProducerId, Produce, DescribeProducers, and those of
+transactions. It reads record batches with its own decoder, refuses any invalid batch (CORRUPT_MESSAGE), and keeps
+producer ids and sequences as a real broker does. It has no API for consumers and no replication: read by
+:meth:`records`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from sidecar.tools.testing.fake_log import PartitionLog, StoredBatch, StoredRecord
+from sidecar.tools.testing.fake_coordinator import FakeCoordinator
+from sidecar.tools.testing.fake_coordinator_answers import (
+    NOT_COORDINATOR,
+    TRANSACTION_APIS,
+    coordinated,
+    coordinator_found,
+)
+from sidecar.tools.testing.fake_log import TRANSACTIONAL, PartitionLog, StoredBatch, StoredRecord
 from sidecar.tools.testing.fault_server import Channel, Connection, ConnectionLost, Exchange, FaultServer
 from sidecar.tools.testing.kafka_frames import Api, Request, build, response_type, write_answer
 from sidecar.tools.testing.record_batches import BadBatch, BatchRecord, read_batch
@@ -36,7 +44,12 @@ VERSIONS: Final = {
     1: (4, 11),  # Fetch is not served; librdkafka takes a broker without it for one of format v0
     Api.METADATA: (4, 13),
     Api.API_VERSIONS: (0, 4),
-    Api.INIT_PRODUCER_ID: (0, 4),
+    Api.FIND_COORDINATOR: (0, 6),
+    Api.INIT_PRODUCER_ID: (0, 5),
+    Api.ADD_PARTITIONS_TO_TXN: (0, 5),
+    Api.ADD_OFFSETS_TO_TXN: (0, 4),
+    Api.END_TXN: (0, 5),
+    Api.TXN_OFFSET_COMMIT: (0, 5),
     Api.DESCRIBE_PRODUCERS: (0, 0),
 }
 """Api → lowest and highest version offered, unless set otherwise."""
@@ -49,6 +62,7 @@ _MESSAGE_TOO_LARGE: Final = 10
 _CORRUPT: Final = 2
 _INVALID_RECORD: Final = 87
 _NO_TIME: Final = timedelta()
+FEATURES_VERSION: Final = 3
 
 JudgeRecord = Callable[[str, BatchRecord], str | None]
 """(topic, record) → why the record is invalid, or None."""
@@ -58,7 +72,8 @@ class FakeBroker(FaultServer):
     """A cluster of ``nodes`` brokers with ids from 1; leaders are assigned in turn. Thread-safe.
 
     ``versions`` replaces rows of :data:`VERSIONS`. ``leader_hints``: NOT_LEADER names the leader (KIP-951).
-    ``advertised_host``: the brokers' host in metadata, if it is not ``host``.
+    ``advertised_host``: the brokers' host in metadata, if it is not ``host``. ``transaction_version``: the finalised
+    feature, which :attr:`coordinator` follows; it runs at the first node until :meth:`move_coordinator`.
     """
 
     def __init__(
@@ -72,6 +87,7 @@ class FakeBroker(FaultServer):
         host: str = "127.0.0.1",
         advertised_host: str | None = None,
         receive_buffer_bytes: int | None = None,
+        transaction_version: int = 2,
     ) -> None:
         super().__init__(
             host=host, advertised_host=advertised_host, receive_buffer_bytes=receive_buffer_bytes
@@ -94,6 +110,8 @@ class FakeBroker(FaultServer):
         self._topics: dict[str, list[PartitionLog]] = {}
         self._topic_ids: dict[str, uuid.UUID] = {}
         self._producer_ids = 1000
+        self.coordinator = FakeCoordinator(transaction_version, self._write_marker)
+        self._coordinator_node = self._nodes[0]
         for name, count in (topics or {}).items():
             self.create_topic(name, count)
 
@@ -131,6 +149,18 @@ class FakeBroker(FaultServer):
             log.leader = node
             log.leader_epoch += 1
 
+    def move_coordinator(self, node: int) -> None:
+        """From now on the other nodes answer requests to the coordinator with NOT_COORDINATOR."""
+        with self._lock:
+            self._coordinator_node = node
+
+    def _write_marker(
+        self, partition: tuple[str, int], producer_id: int, epoch: int, is_commit: bool
+    ) -> None:
+        topic, index = partition
+        if topic in self._topics:
+            self._topics[topic][index].write_marker(producer_id, epoch, is_commit)
+
     def forget_producers(self, topic: str, partition: int) -> None:
         """Forget the producer ids, as after ``producer.id.expiration.ms``; the broker does not report that."""
         with self._lock:
@@ -149,14 +179,19 @@ class FakeBroker(FaultServer):
             log = self._topics[topic][partition]
             log.start_offset = log.end_offset
 
-    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """The records that a consumer would read, in the order of offsets, one partition after the other."""
+    def records(
+        self, topic: str, partition: int | None = None, *, committed: bool = False
+    ) -> list[StoredRecord]:
+        """The records that a consumer would read, in the order of offsets, one partition after the other.
+        ``committed``: with isolation.level=read_committed.
+        """
         with self._lock:
+            self.coordinator.expire()
             return [
                 record
                 for index, log in enumerate(self._topics[topic])
                 if partition in (None, index)
-                for record in log.records(index)
+                for record in log.records(index, committed=committed)
             ]
 
     def batches(self, topic: str, partition: int = 0) -> list[StoredBatch]:
@@ -198,8 +233,11 @@ class FakeBroker(FaultServer):
                 entity = self._with_brokers(entity)
         elif request.api == Api.METADATA:
             entity = self._metadata(request)
-        elif request.api == Api.INIT_PRODUCER_ID:
+        elif request.api == Api.INIT_PRODUCER_ID and request.message.transactional_id is None:
             entity = self._init_producer_id(request)
+        elif request.api in TRANSACTION_APIS:
+            with self._lock:
+                entity = self._transactional(node, request)
         else:
             entity = self._describe_producers(request)
         return write_answer(request.correlation_id, entity)
@@ -210,7 +248,30 @@ class FakeBroker(FaultServer):
             row(api_key=api, min_version=low, max_version=high) for api, (low, high) in self._versions.items()
         )
         kind = response_type(Api.API_VERSIONS, version)
-        return build(kind, error_code=ErrorCode(code), api_keys=rows, throttle_time=_NO_TIME)
+        features: tuple[Any, ...] = ()
+        if version >= FEATURES_VERSION:
+            level = self.coordinator.transaction_version
+            feature = response_type(Api.API_VERSIONS, version, "FinalizedFeatureKey")
+            features = (
+                feature(name="transaction.version", max_version_level=level, min_version_level=level),
+            )
+        return build(
+            kind,
+            error_code=ErrorCode(code),
+            api_keys=rows,
+            throttle_time=_NO_TIME,
+            finalized_features_epoch=1,
+            finalized_features=features,
+        )
+
+    def _transactional(self, node: int, request: Request) -> Any:
+        """Answer a request to a coordinator, or for one."""
+        at = self._coordinator_node
+        if request.api == Api.FIND_COORDINATOR:
+            return coordinator_found(request, at, self._advertised_host, self._listeners[at].port)
+        if node != at:
+            return refused(request, NOT_COORDINATOR)
+        return coordinated(self.coordinator, request)
 
     def _with_brokers(self, entity: Any) -> Any:
         return dataclasses.replace(entity, brokers=self._brokers(type(entity).__version__))
@@ -331,6 +392,13 @@ class FakeBroker(FaultServer):
             if bad:
                 return produced(version, partition, _INVALID_RECORD, record_errors=bad)
         self._expire_producers(log)
+        if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
+            transactional_id = exchange.request.message.transactional_id
+            code = self.coordinator.may_append(
+                transactional_id, header.producer_id, header.epoch, (name, partition), version
+            )
+            if code:
+                return produced(version, partition, code)
         code, base_offset = log.append(header, records)
         return produced(version, partition, code, base_offset, log_start_offset=log.start_offset)
 

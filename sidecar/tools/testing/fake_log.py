@@ -18,6 +18,8 @@ BATCHES_REMEMBERED: Final = 5
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
 OUT_OF_ORDER_SEQUENCE: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
+TRANSACTIONAL: Final = 0x10
+"""Bit of a batch's attributes."""
 
 
 class StoredBatch(NamedTuple):
@@ -69,6 +71,10 @@ class PartitionLog:
         self.end_offset = 0
         self.leader = -1
         self.leader_epoch = 0
+        self.open: dict[int, int] = {}
+        """By producer id: the first offset of its open transaction."""
+        self.aborted: list[tuple[int, int, int]] = []
+        """(producer id, first offset, offset of the marker) of aborted transactions."""
         self.duplicates = 0
         """The number of batches recognised as sent again."""
 
@@ -96,6 +102,22 @@ class PartitionLog:
         entry.last_timestamp_ms = header.max_timestamp_ms
         return Appended(0, base_offset)
 
+    def write_marker(self, producer_id: int, epoch: int, is_commit: bool) -> None:
+        """End the producer's transaction here. From now on it is the marker's epoch that counts."""
+        entry = self.producers.setdefault(producer_id, ProducerEntry(epoch))
+        if epoch > entry.epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        first = self.open.pop(producer_id, None)
+        if first is not None and not is_commit:
+            self.aborted.append((producer_id, first, self.end_offset))
+        self.end_offset += 1
+
+    @property
+    def last_stable_offset(self) -> int:
+        """A reader of committed records sees none from here on."""
+        return min(self.open.values(), default=self.end_offset)
+
     def expire_producers(self, oldest_ms: float) -> None:
         """Forget the ids whose last batch has this timestamp or an older one (``ProducerStateManager``)."""
         for producer_id in [
@@ -106,14 +128,25 @@ class PartitionLog:
     def _store(self, header: BatchHeader, records: list[BatchRecord]) -> int:
         base_offset = self.end_offset
         self.batches.append(StoredBatch(base_offset, header, tuple(records)))
+        if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
+            self.open.setdefault(header.producer_id, base_offset)
         self.end_offset += len(records)
         return base_offset
 
-    def records(self, partition: int) -> list[StoredRecord]:
-        """Every record from the start of the log on."""
+    def records(self, partition: int, *, committed: bool = False) -> list[StoredRecord]:
+        """Every record from the start of the log on; with ``committed`` as isolation.level=read_committed shows it."""
         return [
             StoredRecord(partition, batch.base_offset + index, *record)
             for batch in self.batches
             for index, record in enumerate(batch.records)
             if batch.base_offset + index >= self.start_offset
+            and not (committed and self._is_hidden(batch, batch.base_offset + index))
         ]
+
+    def _is_hidden(self, batch: StoredBatch, offset: int) -> bool:
+        if offset >= self.last_stable_offset:
+            return True
+        return bool(batch.header.attributes & TRANSACTIONAL) and any(
+            producer_id == batch.header.producer_id and first <= offset < last
+            for producer_id, first, last in self.aborted
+        )

@@ -74,6 +74,8 @@ class KafkaCluster:
         acls: bool = False,
         super_users: Sequence[str] = (),
     ) -> None:
+        self.features: dict[str, int] = {}
+        """Levels with which the cluster is formatted, in place of its release's own. To be set before the start."""
         self.listeners = {each.key: each for each in listeners}
         self._authority = authority
         self._relays: list[dict[Listener, TcpRelay]] = []
@@ -201,7 +203,7 @@ class KafkaCluster:
         for node in everyone:
             properties = security_properties if node.is_broker else {}
             node.write_config(voters, self._node_count, {**properties, **self._properties})
-            node.format(self._java, self._jars, cluster_id)
+            node.format(self._java, self._jars, cluster_id, self.features)
         for node in everyone:
             self._spawn(node)
         self.wait_started()

@@ -30,6 +30,10 @@ class Api:
     FIND_COORDINATOR: Final = 10
     API_VERSIONS: Final = 18
     INIT_PRODUCER_ID: Final = 22
+    ADD_PARTITIONS_TO_TXN: Final = 24
+    ADD_OFFSETS_TO_TXN: Final = 25
+    END_TXN: Final = 26
+    TXN_OFFSET_COMMIT: Final = 28
     DESCRIBE_CLUSTER: Final = 60
     DESCRIBE_PRODUCERS: Final = 61
 
@@ -40,6 +44,10 @@ _SCHEMAS: Final = {
     Api.FIND_COORDINATOR: ("find_coordinator", "FindCoordinator"),
     Api.API_VERSIONS: ("api_versions", "ApiVersions"),
     Api.INIT_PRODUCER_ID: ("init_producer_id", "InitProducerId"),
+    Api.ADD_PARTITIONS_TO_TXN: ("add_partitions_to_txn", "AddPartitionsToTxn"),
+    Api.ADD_OFFSETS_TO_TXN: ("add_offsets_to_txn", "AddOffsetsToTxn"),
+    Api.END_TXN: ("end_txn", "EndTxn"),
+    Api.TXN_OFFSET_COMMIT: ("txn_offset_commit", "TxnOffsetCommit"),
     Api.DESCRIBE_CLUSTER: ("describe_cluster", "DescribeCluster"),
     Api.DESCRIBE_PRODUCERS: ("describe_producers", "DescribeProducers"),
 }

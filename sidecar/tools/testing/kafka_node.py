@@ -141,7 +141,7 @@ class KafkaNode:
             found.append(f"CONTROLLER://127.0.0.1:{self.controller_port}")
         return found
 
-    def format(self, java: str, jars: Path, cluster_id: str) -> None:
+    def format(self, java: str, jars: Path, cluster_id: str, features: Mapping[str, int]) -> None:
         """Format the log folder as ``kafka-storage format`` does, which stores the feature levels."""
         done = subprocess.run(
             [
@@ -158,6 +158,7 @@ class KafkaNode:
                 cluster_id,
                 "--config",
                 str(self.config_path),
+                *(word for name, level in features.items() for word in ("--feature", f"{name}={level}")),
             ],
             capture_output=True,
             text=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -18,6 +18,11 @@ from sidecar.tools.testing.kafka_frames import (
     response_type,
     with_produce_codes,
 )
+
+MANY_COORDINATORS: Final = 4
+"""From this version on, FindCoordinator asks for several."""
+MANY_TRANSACTIONS: Final = 4
+"""From this version on, AddPartitionsToTxn is a broker's."""
 
 
 def refused(request: Request, code: int, text: str | None = None) -> Any:
@@ -53,6 +58,46 @@ def refused(request: Request, code: int, text: str | None = None) -> Any:
             for topic in request.message.topics or ()
         ]
         return build(kind, throttle_time=timedelta(), brokers=(), topics=tuple(topics))
+    if api in (Api.ADD_OFFSETS_TO_TXN, Api.END_TXN):
+        return build(kind, throttle_time=timedelta(), error_code=ErrorCode(code))
+    if api == Api.FIND_COORDINATOR and version < MANY_COORDINATORS:
+        return build(
+            kind,
+            throttle_time=timedelta(),
+            error_code=ErrorCode(code),
+            error_message=text,
+            node_id=-1,
+            host="",
+            port=-1,
+        )
+    if api == Api.ADD_PARTITIONS_TO_TXN and version < MANY_TRANSACTIONS:
+        part = response_type(api, version, "AddPartitionsToTxnPartitionResult")
+        named = response_type(api, version, "AddPartitionsToTxnTopicResult")
+        added = tuple(
+            named(
+                name=topic.name,
+                results_by_partition=tuple(
+                    part(partition_index=index, partition_error_code=ErrorCode(code))
+                    for index in topic.partitions
+                ),
+            )
+            for topic in request.message.v3_and_below_topics
+        )
+        return build(kind, throttle_time=timedelta(), results_by_topic_v3_and_below=added)
+    if api == Api.TXN_OFFSET_COMMIT:
+        part = response_type(api, version, "TxnOffsetCommitResponsePartition")
+        named = response_type(api, version, "TxnOffsetCommitResponseTopic")
+        offsets = tuple(
+            named(
+                name=topic.name,
+                partitions=tuple(
+                    part(partition_index=each.partition_index, error_code=ErrorCode(code))
+                    for each in topic.partitions
+                ),
+            )
+            for topic in request.message.topics
+        )
+        return build(kind, throttle_time=timedelta(), topics=offsets)
     raise Unreadable(f"there is no way to refuse api {api}; cut its connection instead")
 
 

@@ -33,6 +33,11 @@ class Outboxes:
             session.outbox.append([self.pack(message)])
         self.pending.add(session)
 
+    def send_after_outcomes(self, session: ClientSession, message: list[Any]) -> None:
+        """Queue a message that the stub must not get before the outcomes that it has by now."""
+        session.after_outcomes.append([self.pack(message)])
+        self.pending.add(session)
+
     @property
     def next_due_ms(self) -> float:
         """When the first positions in ``later`` are due, monotonic ms. ``later`` must not be empty."""

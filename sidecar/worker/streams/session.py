@@ -95,6 +95,7 @@ class ClientSession:
     __slots__ = (
         "accepted_bytes",
         "accepted_streams",
+        "after_outcomes",
         "attached",
         "caller",
         "credit_bytes",
@@ -145,6 +146,8 @@ class ClientSession:
         self.accepted_streams: set[StreamState] = set()
         """Streams whose ACCEPTED is still to be sent. One message per turn has all of them."""
         self.outbox: deque[list[bytes]] = deque()
+        self.after_outcomes: deque[list[bytes]] = deque()
+        """Messages that follow all outcomes. One transaction is open at a time, so they are few."""
         self.sent_number = row.acked_number
         """Number of the last outcome written to this session's socket."""
         self.unsettled_records = 0

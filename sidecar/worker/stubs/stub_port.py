@@ -52,6 +52,8 @@ _FLUSH: Final = int(SubmitFlag.FLUSH)
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each message."""
 _unpackb: Final = msgpack.unpackb
 _UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
+_OF_TRANSACTIONS: Final = frozenset({Kind.TXN_INIT, Kind.TXN_END, Kind.TXN_OFFSETS})
+OnTransaction = Callable[[ClientSession, int, list[Any], Any, float], None]
 ATTACH_FIELDS = 7
 _ATTACHED_TEXT: Final = "this connection has attached already; each client needs its own"
 STAGE_BIT: Final = 1 << 63
@@ -111,6 +113,10 @@ class StubPort:
             Kind.PING: self._on_ping,
             Kind.END_STREAM: self._on_end_stream,
         }
+        self.on_transaction: OnTransaction = _refuse_transaction
+        """Takes a transaction's frames: (client, kind, fields, payload, now_ms). Set by whoever builds the rooms."""
+        self.on_lane_left: Callable[[], None] = lambda: None
+        """Called when a client with a transactional id is gone for good. Set likewise."""
         self.on_table_full: Callable[[float], None] = lambda now_ms: None
         """Called when no row is free for a new client. Set by the client watch."""
         self.endpoint: Endpoint | None = None
@@ -135,6 +141,9 @@ class StubPort:
             if kind == _SUBMIT:
                 payload = frames[1] if len(frames) > 1 else b""
                 self._on_submit(session, fields, payload, skipped_bytes, now_ms)
+                return
+            if kind in _OF_TRANSACTIONS:
+                self.on_transaction(session, kind, fields, frames[1] if len(frames) > 1 else b"", now_ms)
                 return
             handler = self._handlers.get(kind)
             if handler is None:
@@ -253,6 +262,7 @@ class StubPort:
             elif streams:
                 frames = [self._pack([_ACCEPTED, *head])]
             else:
+                self._tell_after_outcomes(session, now_ms)
                 continue
             taken = endpoint.send(session.routing_id, frames)
             if not taken:
@@ -261,6 +271,18 @@ class StubPort:
             streams.clear()
             if news is not None:
                 session.sent_number = last
+            self._tell_after_outcomes(session, now_ms)
+
+    def _tell_after_outcomes(self, session: ClientSession, now_ms: float) -> None:
+        """Write the messages that follow all outcomes, once none of these is left."""
+        if not session.after_outcomes or session.unwritten:
+            return
+        if session.row.ring_slice_from(session.sent_number + 1) is not None:
+            self._outboxes.pending.add(session)
+            return
+        session.outbox.extend(session.after_outcomes)
+        session.after_outcomes.clear()
+        self._empty_outbox(session, now_ms)
 
     def _empty_outbox(self, session: ClientSession, now_ms: float) -> bool:
         """Write the control messages of one stub. False if its socket does not take all."""
@@ -323,8 +345,11 @@ class StubPort:
         if self.endpoint is not None:
             self.endpoint.has_detached(session.routing_id)
         session.outbox.clear()
+        session.after_outcomes.clear()
         if for_good:
             self._acker.abandon(session)
+            if session.lane is not None:
+                self.on_lane_left()
 
     def _on_attach(self, routing_id: bytes, fields: list[Any], now_ms: float) -> None:
         if len(fields) != ATTACH_FIELDS:
@@ -404,6 +429,12 @@ class StubPort:
     def _send_now(self, routing_id: bytes, message: list[Any]) -> None:
         assert self.endpoint is not None
         self.endpoint.send(routing_id, [self._pack(message)])
+
+
+def _refuse_transaction(
+    session: ClientSession, kind: int, fields: list[Any], payload: Any, now_ms: float
+) -> None:
+    raise MalformedFrame("this worker takes no transactions")
 
 
 def _unpack(head: memoryview) -> list[Any]:

@@ -28,6 +28,7 @@ class Lanes:
         self._sender = core.sender
         self._topics = topics
         self._by_id: dict[str, Lane] = {}
+        self._by_number: dict[int, Lane] = {}
         self._stored: dict[int, bytes] = {}
         """By lane: the content of its record."""
         self._free = list(range(TRANSACTIONAL + LANES_MAX - 1, TRANSACTIONAL - 1, -1))
@@ -36,8 +37,14 @@ class Lanes:
         """Iterate over a copy, so lanes may be closed meanwhile."""
         return iter(list(self._by_id.values()))
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def of_id(self, transactional_id: str) -> Lane | None:
         return self._by_id.get(transactional_id)
+
+    def of_number(self, number: int) -> Lane | None:
+        return self._by_number.get(number)
 
     def open(
         self, transactional_id: str, session: ClientSession, make: Callable[[int], TransactionManager]
@@ -46,7 +53,7 @@ class Lanes:
         if not self._free:
             return None
         lane = Lane(make(self._free.pop()), session)
-        self._by_id[transactional_id] = lane
+        self._by_id[transactional_id] = self._by_number[lane.number] = lane
         self._accumulator.open_lane(lane.manager)
         content = self._stored[lane.number] = lane.manager.record
         self._records.open(lane.number - TRANSACTIONAL, transactional_id, content)
@@ -65,7 +72,11 @@ class Lanes:
             return False
         self._accumulator.close_lane(lane.number)
         self._records.free(lane.number - TRANSACTIONAL)
-        del self._by_id[lane.manager.transactional_id], self._stored[lane.number]
+        del (
+            self._by_id[lane.manager.transactional_id],
+            self._by_number[lane.number],
+            self._stored[lane.number],
+        )
         self._free.append(lane.number)
         return True
 
