@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from client_stub.compat.librdkafka_errors import NAMES
-from client_stub.contract.wire import LocalCode
+from client_stub.contract.wire import LocalCode, Persistence
 from client_stub.errors import SidecarError
 
 
@@ -25,6 +25,7 @@ class KafkaError:
         _AUTHENTICATION: Final = -169
         _INVALID_ARG: Final = -186
         _MSG_TIMED_OUT: Final = -192
+        _PURGE_INFLIGHT: Final = -151
         _PURGE_QUEUE: Final = -152
         _QUEUE_FULL: Final = -184
         _STATE: Final = -172
@@ -120,6 +121,8 @@ _LOCAL: Final[Mapping[int, int]] = {
 def error_of(error: SidecarError) -> KafkaError:
     """The same error with librdkafka's code. An error without an equivalent there is _STATE, with our name."""
     code = _LOCAL.get(error.code)
+    if code == KafkaError._PURGE_QUEUE and error.persistence != Persistence.NOT_PERSISTED:
+        code = KafkaError._PURGE_INFLIGHT  # the daemon may have it, and deliver it
     if code is None and (error.code == KafkaError.UNKNOWN or 0 < error.code < min(LocalCode)):
         code = error.code
     if code is None:

@@ -27,7 +27,7 @@ from sidecar.deadletter.spool_files import (
     spool_files,
 )
 from sidecar.shm.disk import sync_folder
-from sidecar.shm.private_files import create_private, make_folder
+from sidecar.shm.private_files import PRIVATE_FOLDER, create_private
 
 FILE_BYTES_MAX: Final = 16 << 20
 """A file is closed when it is larger than this. Replay and ``drop_oldest`` work on whole files."""
@@ -118,7 +118,10 @@ class SpoolWriter:
         if not piece:
             return
         data = b"".join(piece)
-        make_folder(self.folder)
+        # Not its parents: one may be a run directory that was removed. The controller makes it again, with the mode that
+        # it had.
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=PRIVATE_FOLDER)
         self._free_space(len(data))
         for _ in range(_TRIES_MAX):
             self._write(data, now_ms)

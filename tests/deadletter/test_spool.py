@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def values(folder: Path) -> list[bytes | None]:
 
 
 def test_letters_of_several_writers_in_one_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "made" / "when needed"
+    folder = tmp_path / "made when needed"
     one, two = writer(folder, "one"), writer(folder, "two")
     assert one.append([group([[None, b"a"], [None, b"b"]])]) == 2
     assert two.append([group([[None, b"c"]], seq=2)]) == 1
@@ -189,6 +190,22 @@ def test_room_is_never_made_at_the_cost_of_another_living_writer(tmp_path: Path)
         one.append([group([[None, b"%d" % number]], seq=number + 3)])
     kept = values(tmp_path)
     assert b"living" in kept and b"dead" not in kept
+
+
+def test_a_writer_does_not_make_the_run_directory_again(tmp_path: Path) -> None:
+    """It was made with mode 0755, and the daemon, which knows the operator's mode, found it there and left it so."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir(0o700)
+    one = writer(run_dir / "dead-letters")
+    letter = [group([[None, b"a"]])]
+    one.append(letter)
+    shutil.rmtree(run_dir)
+    with pytest.raises(FileNotFoundError):
+        one.append(letter)
+    assert not run_dir.exists()
+    run_dir.mkdir(0o700)
+    assert one.append(letter) == 1
+    assert (run_dir / "dead-letters").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_removed_in_the_middle_of_a_write_is_written_again(

@@ -196,6 +196,7 @@ def test_dead_letters_that_the_spool_cannot_take_are_held_and_retried(
     assert harness.counters.get("dead_letter_errors_total") == 2
     assert caplog.text.count("stay in the journal") == 1, "once a minute is enough"
     (tmp_path / "blocked").unlink()
+    (tmp_path / "blocked").mkdir()
     office.clock.now_ms = 3 * RETRY_MS
     office.letters.step(office.clock.now_ms)
     office.run()

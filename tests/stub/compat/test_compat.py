@@ -152,7 +152,28 @@ def test_behind_an_exception_a_with_block_waits_for_a_short_time(
     with pytest.raises(KeyError), confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}) as producer:
         producer.produce("t", b"v", on_delivery=lambda error, message: told.append(error))
         raise KeyError("of the application")
-    assert [error and error.name() for error in told] == ["_PURGE_QUEUE"]
+    assert [error and error.name() for error in told] in (["_PURGE_QUEUE"], ["_PURGE_INFLIGHT"])
+
+
+def test_records_that_the_daemon_may_deliver_are_purged_in_flight(daemon: FakeDaemon) -> None:
+    """Ctrl-C in close() reported them as purged in the queue, as if sending them again could not double them."""
+    daemon.deliver = None
+    told: list[str] = []
+
+    def on_delivery(error: confluent.KafkaError, message: confluent.Message) -> None:
+        told.append(f"{message.topic()} {error.name()}")
+
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)})
+    producer.produce("accepted", b"v", on_delivery=on_delivery)
+    producer._engine.flush(WAIT_S, until="accepted")
+    daemon.stop()
+    producer.produce("queued", b"v", on_delivery=on_delivery)
+    interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        interrupt.start()
+        producer.close()
+    interrupt.join()
+    assert sorted(told) == ["accepted _PURGE_INFLIGHT", "queued _PURGE_QUEUE"]
 
 
 class Reports(list[bytes | None]):
