@@ -118,8 +118,8 @@ class SpoolWriter:
         if not piece:
             return
         data = b"".join(piece)
-        # Not its parents: one may be a run directory that was removed. The controller makes it again, with the mode that
-        # it had.
+        # Not its parents: one may be a run directory that was removed. The controller makes it again, with the mode
+        # that it had.
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir(mode=PRIVATE_FOLDER)
         self._free_space(len(data))
