@@ -22,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 from client_stub.aio.async_delivery import AsyncBulkDelivery, DeliveryFuture
 from client_stub.aio.loop_queue import LoopQueue
 from client_stub.aio.loop_waits import close, flush, looked_up
+from client_stub.aio.transaction_calls import AsyncTransactionCalls
 from client_stub.engine.arrow_call import table_call
 from client_stub.engine.engine import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, MAX_BLOCK_MS, Engine
 from client_stub.engine.rows_call import async_rows_call
+from client_stub.engine.transactions import TIMEOUT_MS
 from client_stub.errors import SidecarError
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.capacity_wait import FULL
@@ -49,7 +51,7 @@ FIELDS: Final = SEND_FIELDS[:-1]
 """Arguments of send(), whose future takes the place of ``on_delivery``."""
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncTransactionCalls):
     """A producer for asyncio, with Producer's arguments. One may be used on several event loops, one after the other
     or in different threads.
 
@@ -79,6 +81,8 @@ class AsyncProducer:
         value_serializer: Serializer | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
         trace: Trace | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: float = TIMEOUT_MS,
         **others: Never,
     ) -> None:
         # Kept here, as in Producer: a send that waits is tried again, and must be serialized only once.
@@ -93,6 +97,8 @@ class AsyncProducer:
             on_error=on_error,
             curve_key_file=curve_key_file,
             trace=trace,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
             front="AsyncProducer",
             **others,
         )

@@ -4,7 +4,9 @@
 
 - ``code``: Kafka's, or a ``wire.LocalCode``; 0 when the record never left this process
 - ``name``: Kafka's
-- ``retriable``: whether sending the record again later may succeed
+- ``retriable``: whether sending the record again, or the same call, may succeed later
+- ``abortable``: whether the transaction must be aborted; the next one may then begin
+- ``fatal``: whether nothing more can be done with this producer
 - ``persistence``: whether the record may be in the log
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, Protocol
 
 from client_stub.contract.error_codes import ERROR_CODES, code_row
-from client_stub.contract.wire import LocalCode, Persistence
+from client_stub.contract.wire import LocalCode, Persistence, TxnEffect
 from client_stub.record_metadata import OffsetRange
 
 
@@ -45,12 +47,16 @@ class SidecarError(Exception):
         persistence: Persistence = Persistence.NOT_PERSISTED,
         name: str | None = None,
         retriable: bool | None = None,
+        abortable: bool = False,
+        fatal: bool = False,
     ) -> None:
         super().__init__(text)
         self.code = code
         self.persistence = persistence
         self.name = name or self.default_name or type(self).__name__
         self.retriable = self.default_retriable if retriable is None else retriable
+        self.abortable = abortable
+        self.fatal = fatal
         self.queued: QueuedRecords | None = None
         """After a send_many() or send_arrow() that failed in the middle: the future of its records that were queued."""
 
@@ -60,6 +66,8 @@ class SidecarError(Exception):
             "persistence": self.persistence,
             "name": self.name,
             "retriable": self.retriable,
+            "abortable": self.abortable,
+            "fatal": self.fatal,
         }
         return _rebuild, (type(self), str(self), known)
 
@@ -118,6 +126,34 @@ class DaemonUnreachable(SidecarError):
 
     default_name = "DAEMON_UNREACHABLE"
     default_retriable = True
+
+
+# --- transactions: raised by their calls, and by a send that no transaction takes -------------------------
+
+
+class TransactionError(SidecarError):
+    """A call of a transaction failed. ``abortable``, ``fatal`` and ``retriable`` say what is possible now; the first
+    record that failed is its ``__cause__``.
+    """
+
+
+class TransactionStateError(TransactionError):
+    """The state of the transaction does not allow this call, which has done nothing."""
+
+    default_name = "ILLEGAL_STATE"
+
+
+class TransactionTimeout(TransactionError, TimeoutError):
+    """The call has no answer yet. The same call again waits for the same answer; no other one is possible before."""
+
+    default_name = "TIMED_OUT"
+    default_retriable = True
+
+
+class ProducerFenced(TransactionError):
+    """Another producer has this transactional id now. Nothing more can be done with this one."""
+
+    default_name = "PRODUCER_FENCED"
 
 
 # --- outcomes: what became of a record ------------------------------------------------------------------
@@ -207,6 +243,10 @@ class DeliveryCancelled(DeliveryFailed):
     """This producer was closed before the record's outcome was known: by close() with a timeout that ended, or 0."""
 
 
+class TransactionAborted(DeliveryFailed):
+    """The record's transaction was aborted before the record was sent."""
+
+
 class DaemonRefused(DeliveryFailed):
     """The daemon refused this client, at a call or while the record waited. ``name`` is the code of its refusal."""
 
@@ -253,6 +293,7 @@ _CLASSES: Final[dict[int, type[DeliveryFailed]]] = {
     LocalCode.UNAUTHENTICATED: AuthenticationFailed,
     LocalCode.NOT_ADMITTED: DaemonRefused,
     LocalCode.TOPIC_REFUSED: TopicLimit,
+    LocalCode.TXN_ABORTED: TransactionAborted,
 }
 assert _CLASSES.keys() <= ERROR_CODES.keys()
 
@@ -268,4 +309,28 @@ def error_for(
         persistence=Persistence(persistence),
         name=row.name,
         retriable=row.retriable,
+    )
+
+
+_FENCED: Final = frozenset({47, 90})
+"""INVALID_PRODUCER_EPOCH and PRODUCER_FENCED."""
+
+
+def transaction_error(code: int, effect: TxnEffect | int, text: str) -> TransactionError:
+    """The error of a TXN message with a code."""
+    row = code_row(code)
+    kind = (
+        ProducerFenced
+        if code in _FENCED
+        else TransactionStateError
+        if code == LocalCode.TXN_WRONG_STATE
+        else TransactionError
+    )
+    return kind(
+        text or row.text,
+        code=code,
+        name=row.name,
+        retriable=effect == TxnEffect.RETRIABLE,
+        abortable=effect == TxnEffect.ABORTABLE,
+        fatal=effect == TxnEffect.FATAL,
     )

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, Self
 from client_stub.engine.arrow_call import table_call
 from client_stub.engine.engine import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, MAX_BLOCK_MS, Engine
 from client_stub.engine.rows_call import RowsCall
+from client_stub.engine.transaction_calls import TransactionCalls
+from client_stub.engine.transactions import TIMEOUT_MS
 from client_stub.errors import SidecarError
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.native.hot import OnDelivery, ProducerCore
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("client_stub")
 
 
-class Producer(ProducerCore):
+class Producer(TransactionCalls, ProducerCore):
     """Sends records to the kafka-sidecar daemon of this host. Thread-safe and fork-safe; nothing is started before a
     send.
 
@@ -61,6 +63,8 @@ class Producer(ProducerCore):
       KAFKA_SIDECAR_CURVE_KEY_FILE
     - trace(moment, info): called in the io thread for the moments of records and of the connection
       (docs/stub-api.md)
+    - transactional_id, transaction_timeout_ms: Kafka's transactional.id and transaction.timeout.ms; with an id, records
+      are sent in transactions only (docs/transactions.md)
 
     acks, linger.ms, compression and all other settings of Kafka are the daemon's.
 
@@ -84,6 +88,8 @@ class Producer(ProducerCore):
         value_serializer: Serializer | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
         trace: Trace | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: float = TIMEOUT_MS,
         **others: Never,
     ) -> None:
         self._engine = self._engine_kind(
@@ -96,6 +102,8 @@ class Producer(ProducerCore):
             on_error=on_error,
             curve_key_file=curve_key_file,
             trace=trace,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
             **others,
         )
         self._serializers = serializers_of(key_serializer, value_serializer)

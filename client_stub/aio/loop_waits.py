@@ -38,6 +38,7 @@ async def flush(engine: Engine, queue: LoopQueue, timeout: float | None, until: 
 async def close(engine: Engine, queue: LoopQueue, timeout: float | None, occasion: str = "") -> None:  # noqa: ASYNC109
     """As Engine.close(). When cancelled, it leaves the rest to the io thread."""
     timeout = checked_timeout(timeout)
+    await _abort_open(engine, queue, timeout)
     io = engine.begin_close()
     if io is None:
         return
@@ -58,6 +59,18 @@ async def close(engine: Engine, queue: LoopQueue, timeout: float | None, occasio
         io.join(JOIN_S)
     if done:
         engine.outbox.failures.raise_unobserved()
+
+
+async def _abort_open(engine: Engine, queue: LoopQueue, timeout: float | None) -> None:  # noqa: ASYNC109
+    """Abort the transaction that is open at a close(), as Engine.close() does."""
+    abort = engine.abort_at_close(timeout)
+    if abort is not None:
+        transactions, call, timeout_s = abort
+        try:
+            await queue.until(lambda: transactions.is_over(call), timeout_s)
+        finally:
+            transactions.release()
+        engine.aborted_at_close(call, timeout_s)
 
 
 async def looked_up(lookup: TopicLookup) -> tuple[PartitionInfo, ...]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Never
 
 from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, SubmitFlag
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.errors import ProducerClosed
+from client_stub.engine.transactions import FORKED, TIMEOUT_MS, Transactions, without_id
+from client_stub.errors import ProducerClosed, SidecarError, TransactionStateError
 from client_stub.io import process_end
 from client_stub.io.daemon_address import control_path, hello_flags, keys_for
 
@@ -27,12 +28,14 @@ from client_stub.outbox.capacity_wait import FULL, Full
 from client_stub.outbox.failures import OnError
 from client_stub.outbox.outbox import CONNECT_TIMEOUT_MS, Outbox
 from client_stub.outbox.stats import ProducerStats, stats_of
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from client_stub.records.arguments import (
     check_callable,
     check_name,
     check_on_delivery,
     check_token,
     check_topic,
+    check_transactional_id,
     check_until,
     checked_timeout,
     checked_wait,
@@ -45,11 +48,13 @@ from client_stub.records.record_fields import full_record
 from client_stub.session.client_identity import NOTHING, ClientIdentity
 from client_stub.session.session import Session
 from client_stub.session.tracing import Trace, TracedSession, Tracer
+from client_stub.system.log import log
 from client_stub.system.missing_resources import check_interpreter, start_failed
 from client_stub.system.originals import get_ident, monotonic
 
 if TYPE_CHECKING:
     from client_stub.native.hot import Delivery, OnDelivery, OpenStream
+    from client_stub.outbox.txn_call import TxnCall
     from client_stub.records.size_limits import SizeLimits
 
 MAX_BLOCK_MS: Final = 60_000.0
@@ -57,6 +62,7 @@ DELIVERY_TIMEOUT_MS: Final = 120_000.0
 ERROR_CLOSE_S: Final = 5.0
 """How long a ``with`` block waits for outcomes after an exception, which includes Ctrl-C and cancellation."""
 JOIN_S: Final = 5.0
+_LEFT_OPEN: Final = "The transaction that was open at close() was not aborted: %s"
 
 
 class Engine(EngineCore):
@@ -79,6 +85,8 @@ class Engine(EngineCore):
         on_error: OnError | None = None,
         curve_key_file: str | os.PathLike[str] | None = None,
         trace: Trace | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: float = TIMEOUT_MS,
         front: str = "Producer",
         **others: Never,
     ) -> None:
@@ -110,8 +118,19 @@ class Engine(EngineCore):
         """An exception such as Ctrl-C has ended a close(), so the process does not wait for it again at its end."""
         self._fork_generation = 0
         self.streams: dict[str, OpenStream] = {}
+        self._front = front
+        self._transactional: tuple[str, int] | None = None
+        if transactional_id is not None:
+            check_transactional_id(transactional_id)
+            timeout_ms = milliseconds("transaction_timeout_ms", transaction_timeout_ms, may_be_zero=False)
+            self._transactional = transactional_id, int(timeout_ms)
         self.outbox = self._new_outbox()
         """That of this process: a forked child gets its own."""
+        self._transactions: Transactions | None = None
+        if isinstance(self.outbox, TransactionalOutbox):
+            self._transactions = Transactions(
+                self.outbox, partial(self._start, self.outbox), self.max_block_ms
+            )
         process_end.enter(self)
 
     # --- before the first record: what a program written for another client asks for -----------------------
@@ -218,6 +237,28 @@ class Engine(EngineCore):
         """Begin to ask why records of ``topic`` wait."""
         return TopicQuestion(self.path, topic, partition, monotonic() * 1e3, self._curve_keys)
 
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    @property
+    def transactions(self) -> Transactions:
+        """Raises TransactionStateError for a producer without a transactional id."""
+        if self._transactions is None:
+            raise without_id(self._front)
+        return self._transactions
+
+    def run(self, begin: Callable[[Transactions], TxnCall | None], timeout: float | None) -> None:
+        """Make a call of a transaction and wait for its answer. An event loop waits itself."""
+        transactions = self.transactions
+        timeout_s = transactions.timeout_s(timeout)
+        call = begin(transactions)
+        if call is None:
+            return
+        try:
+            self.outbox.waiters.wait_until(partial(transactions.is_over, call), timeout_s)
+        finally:
+            transactions.release()
+        transactions.conclude(call, timeout_s)
+
     # --- waiting and the end --------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None, until: str = "delivered") -> int:
@@ -254,6 +295,13 @@ class Engine(EngineCore):
         timeout = checked_timeout(timeout)
         outbox = self.outbox
         in_callback = get_ident() == outbox.waiters.io_thread_id
+        if not in_callback and (abort := self.abort_at_close(timeout)) is not None:
+            transactions, call, timeout_s = abort
+            try:
+                outbox.waiters.wait_until(partial(transactions.is_over, call), timeout_s)
+            finally:
+                transactions.release()
+            self.aborted_at_close(call, timeout_s)
         io = self.begin_close()
         if io is None:
             return
@@ -269,6 +317,27 @@ class Engine(EngineCore):
         self.end_close()
         if done:
             outbox.failures.raise_unobserved()
+
+    def abort_at_close(self, timeout: float | None) -> tuple[Transactions, TxnCall, float] | None:
+        """Begin to abort the transaction that is open at a close(), as Kafka's producer does. Returns what to wait for,
+        and how many seconds; None if nothing is open. The daemon aborts it as well, once its client has left.
+        """
+        transactions = self._transactions
+        if transactions is None or not transactions.is_open or timeout == 0 or self.outbox.closed:
+            return None
+        timeout_s = transactions.timeout_s(timeout)
+        try:
+            return transactions, transactions.abort(), timeout_s
+        except SidecarError as error:
+            log.warning(_LEFT_OPEN, error)
+            return None
+
+    def aborted_at_close(self, call: TxnCall, timeout_s: float) -> None:
+        """Log an abort of a close() that has failed."""
+        try:
+            self.transactions.conclude(call, timeout_s)
+        except SidecarError as error:
+            log.warning(_LEFT_OPEN, error)
 
     def begin_close(self) -> IoThread | None:
         """Stop taking records. Returns the io thread that has to end, or None.
@@ -306,6 +375,8 @@ class Engine(EngineCore):
         self.streams.clear()
         self.outbox = self._new_outbox()
         self.outbox.closed = inherited.closed
+        if isinstance(self.outbox, TransactionalOutbox):
+            self.outbox.leave(TransactionStateError(FORKED, fatal=True))
         inherited.waiters.notify()  # wake a call that waited there when a signal handler forked
 
     # --- the io thread --------------------------------------------------------------------------------------
@@ -341,15 +412,20 @@ class Engine(EngineCore):
             token=self._token,
             hello_flags=hello_flags(self.path),
             asked=self._asked,
+            transactional_id=None if self._transactional is None else self._transactional[0],
         )
         make_session = Session if self._trace is None else partial(TracedSession, Tracer(self._trace))
         session = make_session(
-            identity, delivery_timeout_ms=self._delivery_timeout_ms, partitioning=self._partitioning
+            identity,
+            delivery_timeout_ms=self._delivery_timeout_ms,
+            partitioning=self._partitioning,
+            transactional=self._transactional,
         )
         return IoThread(outbox, session, self._curve_keys)
 
     def _new_outbox(self) -> Outbox:
-        outbox = self._outbox_kind(
+        make_outbox = self._outbox_kind if self._transactional is None else TransactionalOutbox
+        outbox = make_outbox(
             max_block_ms=self.max_block_ms,
             connect_timeout_ms=self._connect_timeout_ms,
             path=self.path,

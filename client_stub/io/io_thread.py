@@ -21,6 +21,7 @@ from client_stub.io.topic_question import TopicQuestion
 from client_stub.io.transport import Transport
 from client_stub.outbox.green_lock import GreenLock, locked_lock
 from client_stub.outbox.outbox import Outbox
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from client_stub.session.away_log import AwayLog
 from client_stub.session.effects import CloseSockets, OpenControl, OpenWorker
 from client_stub.session.session import Session
@@ -44,6 +45,7 @@ class IoThread:
 
     def __init__(self, outbox: Outbox, session: Session, curve_keys: WatchedKeyFile | None = None) -> None:
         self._outbox = outbox
+        self._transactions = outbox if isinstance(outbox, TransactionalOutbox) else None
         self._session = session
         outbox.waiters.reasons.hold_reasons = session.streams.hold_reasons
         self._transport = Transport(outbox.path, curve_keys)
@@ -145,12 +147,16 @@ class IoThread:
         # Read only once: a close requested after the gathering takes effect in the next turn, as otherwise the
         # submission being filled would be lost.
         ending = self._ending
+        # Before the gathering: the submissions of a call's transaction were closed before it came.
+        calls = () if self._transactions is None else self._transactions.take_calls()
         if outbox.has_unsent or ending is not None:
             # At the end every record is sent or fails, even in submissions that are not full.
             sealed, flush = outbox.gather(session.wants if ending is None else lambda _: True)
             flush = flush or ending == CLOSE
             if sealed or flush:
                 session.add(sealed, now_ms, flush=flush)
+        if calls:
+            session.add_calls(calls)
         if attachment.state is not _ATTACHED or now_ms >= session.due_ms:
             self._tick(now_ms)
         # Send until the session has nothing more, or the socket is full: ``poll`` then waits for it.
@@ -164,6 +170,9 @@ class IoThread:
         # Pass on to the callers what the session has learned.
         if attachment.has_new_state or streams.refused_topics:
             self._publish_state()
+        transactional = session.transactional
+        if transactional is not None and self._transactions is not None and transactional.take_changed():
+            self._transactions.calls_ended(transactional.fatal)
         if streams.has_progress:
             released, finished, has_outcomes = streams.take_progress()
             outbox.settle(released, finished, is_news=has_outcomes)

@@ -10,6 +10,7 @@ from client_stub.native.hot import OnDelivery
 from client_stub.outbox.capacity_wait import Full
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
+from client_stub.outbox.transaction import Transaction
 from client_stub.record_metadata import RecordMetadata
 from client_stub.records.packer import Headers
 from client_stub.zmtp.frames import Buffer
@@ -75,6 +76,8 @@ class SubmissionCore:
     partition_max: int
     """The highest partition that a record names, to explain why it waits."""
     outcomes: list[RecordsOutcome]
+    transaction: Transaction | None
+    """The one that its records belong to."""
     def find(self, index: int) -> tuple[DeliveryFailed | None, RecordMetadata | None] | None: ...
     def append(
         self, record: tuple[Any, ...], size: int, on_delivery: OnDelivery | None, timestamp_ms: int | None
@@ -93,6 +96,8 @@ class OutboxCore:
     pending: dict[Submission, None]
     """Submissions with undecided records, or with errors that are not noted yet, oldest first."""
     fatal: SidecarError | None
+    transaction: Transaction | None
+    """The open one. A submission of another one is not published."""
     closed: bool
     forked: bool
     """Whether this is a forked child's copy, which has no io thread."""

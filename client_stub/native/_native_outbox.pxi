@@ -10,6 +10,7 @@ cdef class OutboxCore:
     cdef public list opened
     cdef public dict pending
     cdef public object fatal
+    cdef public object transaction
     cdef public bint closed
     cdef public bint forked
     cdef public bint flush_requested
@@ -53,9 +54,12 @@ cdef class OutboxCore:
 
     def publish(self, OpenStream stream not None, SubmissionCore expected, SubmissionCore made not None):
         """Replace ``expected``, which takes no more records, by ``made``. Returns False and does nothing when another
-        thread did so first, or when the outbox takes no more records at all.
+        thread did so first, when the outbox takes no more records at all, or when the transaction of ``made`` has
+        ended meanwhile.
         """
         if self.closed or self.fatal is not None or stream.open is not expected:
+            return False
+        if made.transaction is not self.transaction:
             return False
         PyList_Append(self.opened, made)
         try:

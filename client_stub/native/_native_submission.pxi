@@ -44,6 +44,7 @@ cdef class SubmissionCore:
     cdef public dict timestamps
     cdef public Py_ssize_t partition_max
     cdef public list outcomes
+    cdef public object transaction
 
     cdef RecordsOutcome outcome_of(self, Py_ssize_t index, Py_ssize_t* rank):
         """The record's outcome, or None while it is undecided. ``rank`` is set to the number of that outcome's records

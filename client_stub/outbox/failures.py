@@ -66,6 +66,8 @@ class Failures:
     def add(self, submission: Submission, now_ms: float) -> None:
         """Note a submission: all its records have their outcomes, and some failed."""
         self.failed_count += submission.failed_count
+        if submission.transaction is not None:
+            return  # its commit fails of them
         self._keep_unwatched(submission)
         error, count = submission.unobserved_failures()
         if error is None:

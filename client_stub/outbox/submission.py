@@ -122,6 +122,7 @@ class Submission(SubmissionCore):
         super().__init__()
         self.waiters = waiters
         self.outbox = waiters.outbox
+        self.transaction = waiters.outbox.transaction
         self.topic = topic
         self.parts = []
         self.packer = packer
@@ -389,6 +390,8 @@ class Submission(SubmissionCore):
         self.failed_count += count
         if self.first_error is None:
             self.first_error = error
+        if self.transaction is not None:
+            self.transaction.fail(error)
 
 
 def make_call(entry: list[Callable[[], object]], callback_log: CallbackLog) -> None:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final
 
-from client_stub.contract.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX
+from client_stub.contract.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
 
 SEND_FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms", "on_delivery")
 """The arguments of Producer.send()."""
@@ -67,6 +67,18 @@ def check_token(token: object) -> None:
     if not isinstance(token, str):
         raise TypeError(f"token must be str, not {type(token).__name__}.")
     as_utf8(token, "token")
+
+
+def check_transactional_id(transactional_id: object) -> None:
+    """Raises TypeError or ValueError for a transactional id that the daemon would refuse."""
+    if not isinstance(transactional_id, str):
+        raise TypeError(f"transactional_id must be str, not {type(transactional_id).__name__}.")
+    if not transactional_id:
+        raise ValueError("transactional_id is empty: name the program, and what it works on.")
+    if len(as_utf8(transactional_id, "transactional_id")) > TRANSACTIONAL_ID_BYTES_MAX:
+        raise ValueError(
+            f"transactional_id {transactional_id!r:.40} has more than {TRANSACTIONAL_ID_BYTES_MAX} bytes."
+        )
 
 
 def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float:

@@ -19,6 +19,7 @@ class ClientIdentity:
     """The identity of one session: its client id, and the secret by which a worker recognises it. Io thread only.
 
     ``asked``: the bootstrap.servers and acks for which the program asks; the daemon refuses others.
+    ``transactional_id`` decides which worker the controller names.
     """
 
     __slots__ = (
@@ -29,6 +30,7 @@ class ClientIdentity:
         "_name",
         "_pid",
         "_token",
+        "_transactional_id",
         "secret",
     )
 
@@ -41,6 +43,7 @@ class ClientIdentity:
         token: str | None,
         hello_flags: int = 0,
         asked: Mapping[str, str] = NOTHING,
+        transactional_id: str | None = None,
     ) -> None:
         self._name = name
         self._pid = pid
@@ -48,6 +51,7 @@ class ClientIdentity:
         self._token = token
         self._hello_flags = hello_flags
         self._asked = dict(asked)
+        self._transactional_id = transactional_id
         self.renew()
 
     def renew(self) -> None:
@@ -68,7 +72,8 @@ class ClientIdentity:
             self._pid,
             self._token,
             self._hello_flags,
-            *([self._asked] if self._asked else ()),
+            *([self._asked] if self._asked or self._transactional_id else ()),
+            *([self._transactional_id] if self._transactional_id else ()),
         ]
 
     def attach(self, worker_epoch: int, ticket: bytes) -> list[Any]:

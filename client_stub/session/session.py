@@ -23,6 +23,7 @@ from client_stub.contract.wire import (
 from client_stub.errors import error_for
 from client_stub.native.hot import unpack_outcomes
 from client_stub.outbox.submission import Submission
+from client_stub.outbox.txn_call import TxnCall
 from client_stub.session.ack_window import AckWindow
 from client_stub.session.attachment import Attachment, checked_message
 from client_stub.session.client_identity import ClientIdentity
@@ -32,6 +33,7 @@ from client_stub.session.refusals import refusal_error
 from client_stub.session.states import State
 from client_stub.session.stream_admission import CHECK_MS
 from client_stub.session.streams import Streams
+from client_stub.session.transactional_id import TransactionalId
 
 _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)
@@ -57,9 +59,16 @@ class Session:
     """``TracedSession`` has its own of both."""
 
     def __init__(
-        self, identity: ClientIdentity, *, delivery_timeout_ms: float, partitioning: int = 0
+        self,
+        identity: ClientIdentity,
+        *,
+        delivery_timeout_ms: float,
+        partitioning: int = 0,
+        transactional: tuple[str, int] | None = None,
     ) -> None:
-        """``partitioning``: the bits of ``Outbox.partitioning``."""
+        """``partitioning``: the bits of ``Outbox.partitioning``. ``transactional``: the transactional id and its
+        timeout in ms.
+        """
         self.attachment = self._attachment_type(
             identity,
             delivery_timeout_ms=delivery_timeout_ms,
@@ -67,6 +76,7 @@ class Session:
         )
         self.streams = self._streams_type()
         self._recovery = Recovery(self.streams)
+        self.transactional = None if transactional is None else TransactionalId(*transactional, self.streams)
         self.due_ms = self.attachment.due_ms
         """When ``tick`` or ``ping_due`` may have something to do; inf: only when something happens. While no worker is
         attached, ``tick`` should be called in every turn.
@@ -93,6 +103,8 @@ class Session:
         streams = self.streams
         for submission in submissions:
             submission.queued_ms = now_ms
+            if submission.transaction is not None and self.transactional is not None:
+                self.transactional.transaction = submission.transaction
             fatal = self.attachment.fatal
             if fatal is not None:
                 submission.fail(refusal_error(fatal.name, str(fatal)))
@@ -114,6 +126,11 @@ class Session:
                 streams.turns.append(window)
         if flush:
             streams.flush()
+
+    def add_calls(self, calls: Iterable[TxnCall]) -> None:
+        """Take over calls of transactions, after the submissions that were closed before them."""
+        assert self.transactional is not None
+        self.transactional.add(calls, is_attached=self.attachment.state is _ATTACHED)
 
     def wants(self, topic: str) -> bool:
         """True when a submission of ``topic`` could be sent now; otherwise it should continue to fill."""
@@ -146,13 +163,21 @@ class Session:
         """The next message for the worker; None when nothing can or need be sent. The caller must send it."""
         if self.attachment.state is not _ATTACHED:
             return None
-        streams = self.streams
+        streams, transactional = self.streams, self.transactional
+        if transactional is not None and (frames := transactional.first_frames()) is not None:
+            return frames
         if streams.orders:
             return [self._pack(streams.orders.popleft())]
-        if streams.turns and not self._draining:
+        if (
+            streams.turns
+            and not self._draining
+            and not (transactional is not None and transactional.holds_records)
+        ):
             frames = self._next_submit()
             if frames is not None:
                 return frames
+        if transactional is not None and (frames := transactional.last_frames()) is not None:
+            return frames
         if streams.flushing:
             flush = streams.next_flush()
             if flush is not None:
@@ -184,6 +209,8 @@ class Session:
                 submission.count,
                 self._ack(),
             ]
+            if submission.transaction is not None:
+                header.append(submission.transaction.number)
             return [self._pack(header), submission.payload]
         return None
 
@@ -297,6 +324,8 @@ class Session:
         elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
             reason = str(message[3]) if len(message) > 3 else ""
             self._recovery.resend(message[1], message[2], held=kind == Kind.HOLD, reason=reason)
+        elif kind == Kind.TXN and self.transactional is not None:
+            self.transactional.receive(message)
         elif kind == Kind.DRAINING:
             self._draining = True
             attachment.draining(str(message[1]))
@@ -360,6 +389,8 @@ class Session:
         self.due_ms = min(attachment.ping_at_ms, self._ack_at_ms)
         if self._recovery.resume(credit_bytes, positions, attachment.limits.get("streams"), now_ms):
             self.due_ms = min(self.due_ms, now_ms + CHECK_MS)
+        if self.transactional is not None:
+            self.transactional.attached(can=bool(attachment.limits.get("transactions")))
         attachment.attached(now_ms)
 
     def _admit(self, now_ms: float) -> None:

@@ -158,9 +158,20 @@ class TracedSession(Session):
     streams: TracedStreams
 
     def __init__(
-        self, tracer: Tracer, identity: ClientIdentity, *, delivery_timeout_ms: float, partitioning: int = 0
+        self,
+        tracer: Tracer,
+        identity: ClientIdentity,
+        *,
+        delivery_timeout_ms: float,
+        partitioning: int = 0,
+        transactional: tuple[str, int] | None = None,
     ) -> None:
-        super().__init__(identity, delivery_timeout_ms=delivery_timeout_ms, partitioning=partitioning)
+        super().__init__(
+            identity,
+            delivery_timeout_ms=delivery_timeout_ms,
+            partitioning=partitioning,
+            transactional=transactional,
+        )
         self.attachment.tracer = self.streams.tracer = self._tracer = tracer
 
     def add(self, submissions: Iterable[Submission], now_ms: float, *, flush: bool = False) -> None:
@@ -171,8 +182,10 @@ class TracedSession(Session):
 
     def next_frames(self) -> list[Any] | None:
         frames = super().next_frames()
-        if frames is not None and len(frames) > 1:  # only a SUBMIT has a payload
-            self.streams.sent(self.streams.windows[msgpack.unpackb(frames[0])[2]])
+        if frames is not None and len(frames) > 1:
+            head = msgpack.unpackb(frames[0])
+            if head[0] == Kind.SUBMIT:
+                self.streams.sent(self.streams.windows[head[2]])
         return frames
 
     def receive_worker(self, frames: list[bytes], now_ms: float) -> None:

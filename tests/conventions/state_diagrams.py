@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from client_stub.engine import transaction_states as engine_transaction_states
 from client_stub.session import states as session_states
 from sidecar.controller.workers import worker_states
 from sidecar.producer import batch_states, transaction_states
@@ -48,6 +49,12 @@ MACHINES: Final = (
         "`client_stub/session/states.py`; `Attachment` takes each step in the io thread. BACKOFF is entered at once\n"
         "when an attached session loses its worker; the first pause is then of no length.",
         session_states.TRANSITIONS,
+    ),
+    Machine(
+        "A transactional producer",
+        "As its program calls it: `client_stub/engine/transaction_states.py`. `Transactions` takes each step in the\n"
+        "thread of a call, one call at a time; a call that a state lacks raises TransactionStateError.",
+        engine_transaction_states.TRANSITIONS,
     ),
     Machine(
         "A batch",

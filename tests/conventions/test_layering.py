@@ -55,6 +55,8 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.native.hot",
         "client_stub.outbox.callback_log",
         "client_stub.outbox.submission",
+        "client_stub.outbox.transaction",
+        "client_stub.outbox.txn_call",
         "client_stub.outbox.wait_reasons",
         "client_stub.zmtp.frames",
     ),

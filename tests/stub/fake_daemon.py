@@ -16,7 +16,16 @@ from typing import Any
 import msgpack
 import zmq
 
-from client_stub.contract.wire import Kind, Outcome, OutcomeKind, Persistence, Shape, SubmitFlag, pack_outcome
+from client_stub.contract.wire import (
+    Kind,
+    Outcome,
+    OutcomeKind,
+    Persistence,
+    Shape,
+    SubmitFlag,
+    TxnPart,
+    pack_outcome,
+)
 
 
 @dataclass
@@ -32,6 +41,7 @@ class Submit:
     flags: int
     count: int
     payload: bytes
+    transaction: int = 0
 
     @property
     def records(self) -> list[Any]:
@@ -63,7 +73,11 @@ class FakeDaemon:
     def __init__(self, run_dir: Path, *, worker_epoch: int = 1, limits: dict[str, Any] | None = None) -> None:
         self.run_dir = run_dir
         self.worker_epoch = worker_epoch
-        self.limits = {"max_request_size": 1 << 20, "partitioners": 0xFE} if limits is None else limits
+        self.limits = (
+            {"max_request_size": 1 << 20, "partitioners": 0xFE, "transactions": 1}
+            if limits is None
+            else limits
+        )
         self.window_bytes = 4 << 20
         self.partitions = 1
         """Of each topic."""
@@ -85,6 +99,9 @@ class FakeDaemon:
         self.acks: list[int] = []
         self.ended: list[tuple[int, int]] = []
         self.pings = 0
+        self.txn_frames: list[list[Any]] = []
+        """TXN_INIT, TXN_END and TXN_OFFSETS, each with its unpacked second frame."""
+        self.on_txn: Callable[[Client, list[Any]], None] = self.answer_txn
         self.next_offset: dict[str, int] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._by_routing_id: dict[bytes, Client] = {}
@@ -189,6 +206,17 @@ class FakeDaemon:
         client.next_number += 1
         self.tell(client, [Kind.OUTCOMES, values["number"], values["number"]], data)
 
+    def answer_txn(
+        self, client: Client, txn: list[Any], *, code: int = 0, effect: int = 0, text: str = ""
+    ) -> None:
+        """Answer a TXN_INIT, TXN_END or TXN_OFFSETS (call on the daemon's thread)."""
+        part, number = {
+            Kind.TXN_INIT: (TxnPart.INIT, 0),
+            Kind.TXN_END: (TxnPart.END, txn[1]),
+            Kind.TXN_OFFSETS: (TxnPart.OFFSETS, txn[2]),
+        }[txn[0]]
+        self.tell(client, [Kind.TXN, part, number, code, effect, text])
+
     def deliver_all(self, client: Client, submit: Submit) -> None:
         offset = self.next_offset.get(submit.topic, 0)
         self.next_offset[submit.topic] = offset + submit.count
@@ -261,7 +289,7 @@ class FakeDaemon:
         if client is None:
             self.worker.send_multipart([routing_id, msgpack.packb([Kind.HELLO_AGAIN, self.worker_epoch])])
         elif kind == Kind.SUBMIT:
-            submit = Submit(client.client_id, *message[2:9], frames[1])
+            submit = Submit(client.client_id, *message[2:9], frames[1], *message[10:])
             assert message[1] == self.worker_epoch
             self._acked(client, message[9])
             if submit.flags & SubmitFlag.FLUSH:
@@ -278,6 +306,10 @@ class FakeDaemon:
                 del client.positions[message[1]]
         elif kind == Kind.BYE:
             self.byes.append(message[1])
+        elif kind in (Kind.TXN_INIT, Kind.TXN_END, Kind.TXN_OFFSETS):
+            txn = [*message, *map(msgpack.unpackb, frames[1:])]
+            self.txn_frames.append(txn)
+            self.on_txn(client, txn)
         elif kind == Kind.PING:
             self.pings += 1
             self.tell(client, [Kind.PONG])

@@ -1,0 +1,72 @@
+"""TransactionCalls: the calls of transactions of a Producer, as in Kafka's Java producer 4.x."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from client_stub.engine.engine import Engine
+from client_stub.engine.transactions import Transactions
+from client_stub.errors import SidecarError
+from client_stub.records.offsets import GroupMetadata, Offsets
+
+
+class TransactionCalls:
+    """Thread-safe; one call at a time: another thread's gets TransactionStateError. Each call that waits raises
+    TransactionTimeout after ``timeout`` seconds (None: max_block_ms); the same call again waits for the same answer.
+
+    All raise TransactionError, whose ``abortable``, ``fatal`` and ``retriable`` say what is possible then, and
+    TransactionStateError in a wrong state, in a forked child, and for a producer without a transactional id.
+    """
+
+    _engine: Engine
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Get the transactional id: fence its earlier producer and abort what that one has left open. Once, before the
+        first transaction (Kafka's initTransactions).
+        """
+        self._engine.run(Transactions.init, timeout)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: records sent from here on belong to it. Waits for nothing."""
+        self._engine.transactions.begin()
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group: GroupMetadata | str, timeout: float | None = None
+    ) -> None:
+        """Commit a consumer's offsets with the transaction, as ``{("orders", 0): 17}``: the next ones to read. The
+        consumer must not commit by itself.
+        """
+        self._engine.run(lambda transactions: transactions.offsets(offsets, group), timeout)
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Send all, wait for all, and commit. Fails with an ``abortable`` error when any record of the transaction has
+        failed, whether or not anybody looked at it. Its consumers see it whole, or nothing of it.
+        """
+        self._engine.run(Transactions.commit, timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """End the transaction so that no consumer with read_committed sees anything of it. Records that were not sent
+        yet fail with TransactionAborted.
+        """
+        self._engine.run(Transactions.abort, timeout)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction around a ``with`` block: commits at its end, aborts on an exception. Calls init_transactions()
+        unless that was done.
+        """
+        transactions = self._engine.transactions
+        if transactions.is_uninitialized:
+            self.init_transactions()
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction()
+        except BaseException as error:
+            if transactions.is_open:
+                try:
+                    self.abort_transaction()
+                except SidecarError as failed:
+                    error.add_note(f"The transaction could not be aborted: {failed}")
+            raise
