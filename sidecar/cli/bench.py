@@ -80,7 +80,7 @@ def bench(
         "The bench",
         "demo",
         *(["confluent_kafka"] if on_kafka or has_kafka else []),
-        *(["pyspark", "pyarrow"] if "spark" in parts else []),
+        *(["pyspark", "pyarrow", "pandas"] if "spark" in parts else []),
     )
     need_packages(
         "The bench",

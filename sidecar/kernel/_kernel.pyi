@@ -453,7 +453,7 @@ def entry_words(chain: Chain, entry: Entry) -> list[int]:
 def entry_payload(chain: Chain, entry: Entry) -> bytes:
     """Payload of an entry as its client sent it. Raises ValueError if the entry is not live or a page of it is gone."""
 
-def records_from_columns(columns: ReadableBuffer, count: int) -> bytes:
+def records_from_columns(columns: ReadableBuffer, count: int) -> bytes | memoryview:
     """Convert a columnar payload (wire.Format.ARROW) to the msgpack records of wire.Format.MSGPACK.
 
     Bounds are checked. A payload with incomplete columns yields ``count`` unreadable records (byte 0xC1), so that the

@@ -1,37 +1,39 @@
-"""Spark's own Kafka sink and ours, in one Spark session, on the same rows.
-
-``python -m sidecar.tools.bench.spark_sinks BOOTSTRAP RUN_DIR TOPIC ROWS ROUNDS JARS`` prints a line of JSON for each
-save(): the side and its seconds, null for the first of each side, which is not counted: the JVM compiles. All sides
-use acks=all and are idempotent (Spark's sink by its client's default). A retried task sends its rows again on either
-side.
-"""
+"""Spark's own Kafka sink and ours: rates, CPU, micro-batches, the first job. Each in a Spark session of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
-import time
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sidecar.common.python_child import python_command, safe_environment
+from sidecar.tools.bench.bed import PARTITIONS
+from sidecar.tools.bench.spark_first_job import FIRST_JOB, RUNNING, STARTED, TASKS
+from sidecar.tools.bench.spark_saves import (
+    COUNTER,
+    CPU,
+    ETL,
+    MANY_TOPICS,
+    OURS,
+    RATE,
+    ROWS_SENT,
+    THEIRS,
+    TUNED,
+    TUNING,
+    WRITE,
+)
+from sidecar.tools.bench.spark_stream import BATCH, COUNTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
-
     from sidecar.tools.bench.bed import Bed
     from sidecar.tools.bench.measurement import Results
 
 SECTION: Final = "Spark"
-PARTITIONS: Final = 2
-OURS, THEIRS, TUNED = "sidecar", "spark-kafka-sink", "spark-kafka-sink-tuned"
-TUNING: Final = {"linger.ms": "20", "batch.size": str(256 << 10)}
+TOPICS: Final = 50
+BATCH_MORE_MS_MAX, FIRST_JOB_MORE_S_MAX = 80.0, 3.0
 KNOWN_CONNECTORS: Final = (("4.2.0", "4.2.0"), ("4.2.0", "4.0.0"))
 """Versions of the connector and of its token provider that work in Spark 4.3, best first; taken when Maven Central has
 not the connector of the installed Spark. Some token providers are not there, and it is not used without Kerberos."""
@@ -71,129 +73,98 @@ def connector_jars(spark_version: str) -> tuple[Path, str]:
 
 
 def measure_spark(bed: Bed, results: Results) -> None:
-    """Measure the rows per second of whole save() calls. Raises KafkaUnavailable when the sink's jars are not
+    """Measure whole save() calls, micro-batches and the first job. Raises KafkaUnavailable when the sink's jars are not
     available.
     """
     import pyspark
 
-    from sidecar.tools.testing.reading import end_offsets
-
     jars, sentence = connector_jars(pyspark.__version__)
     tuning = ", ".join(f"{name}={value}" for name, value in TUNING.items())
     results.note(f"{sentence}; {TUNED} has {tuning}, everything else is at its default.")
-    before = sum(end_offsets(bed.site.bootstrap_servers, bed.topic).values())
-    with (
-        bed.steps.step(f"Spark, {bed.rounds} alternating saves of {bed.records:,} rows"),
-        tempfile.TemporaryFile("w+") as errors,
-    ):
-        bed.steps.say(results.notes[-1])
+    bed.steps.say(results.notes[-1])
+    _measure_saves(bed, results, str(jars))
+    site = (bed.site.bootstrap_servers, str(bed.site.daemon.run_dir), bed.topic)
+    with bed.steps.step(f"Spark, {bed.rounds} alternating queries of {COUNTED} micro-batches"):
+        _run(bed, results, "spark_stream", *site, str(bed.rounds), str(jars))
+    with bed.steps.step(f"Spark, {bed.rounds} alternating first jobs of {TASKS} tasks"):
+        _run(bed, results, "spark_first_job", *site, str(bed.rounds))
+    _note_difference(results, BATCH, OURS, THEIRS, "ms", BATCH_MORE_MS_MAX)
+    _note_difference(results, FIRST_JOB, STARTED, RUNNING, "s", FIRST_JOB_MORE_S_MAX)
+
+
+def _measure_saves(bed: Bed, results: Results, jars: str) -> None:
+    from sidecar.tools.testing.kafka_topics import create_topics
+    from sidecar.tools.testing.reading import end_offsets
+
+    bootstrap, run_dir = bed.site.bootstrap_servers, str(bed.site.daemon.run_dir)
+    topics = TOPICS if bed.is_embedded else 0
+    create_topics(bootstrap, {f"{bed.topic}-{number}": PARTITIONS for number in range(topics)})
+    before = sum(end_offsets(bootstrap, bed.topic).values())
+    with bed.steps.step(f"Spark, {bed.rounds} alternating saves of {bed.records:,} rows"):
+        words = (bootstrap, run_dir, bed.topic, str(topics), str(bed.records), str(bed.rounds), jars)
+        sent = _run(bed, results, "spark_saves", *words, *map(str, bed.site.pids))
+    written = sum(end_offsets(bootstrap, bed.topic).values()) - before
+    if written != sent:
+        raise RuntimeError(f"Spark's saves of {sent:,.0f} rows wrote {written:,} records")
+
+    def compare(what: str, ours: tuple[str, str], theirs: tuple[str, str], at_least: float) -> None:
+        results.compare(what, (SECTION, *ours), (SECTION, *theirs), at_least=at_least)
+
+    compare("Spark, rows/s of save() against a counting writer", (RATE, OURS), (RATE, COUNTER), 0.65)
+    for name, side, plain, tuned in (("save()", OURS, 1.6, 1.2), ("write(df)", WRITE, 1.8, 1.3)):
+        compare(f"Spark, rows/s of {name} against {THEIRS}", (RATE, side), (RATE, THEIRS), plain)
+        compare(f"Spark, rows/s of {name} against {TUNED}", (RATE, side), (RATE, TUNED), tuned)
+    many = f"{TOPICS} {MANY_TOPICS}, {RATE}"
+    compare(f"Spark, rows/s of {TOPICS} topics against one", (many, OURS), (RATE, OURS), 0.7)
+    compare(f"Spark, ETL of parquet to JSON against {TUNED}", (ETL, OURS), (ETL, TUNED), 1.5)
+    for side in (OURS, WRITE):
+        results.compare(
+            f"Spark, CPU of JVM and Python for a row, {side} against {TUNED}",
+            (SECTION, CPU, side),
+            (SECTION, CPU, TUNED),
+            at_most=0.8,
+        )
+
+
+def _note_difference(results: Results, what: str, ours: str, theirs: str, unit: str, most: float) -> None:
+    """A target that is a difference and no ratio, as a sentence."""
+    found, other = results.find(SECTION, what, ours), results.find(SECTION, what, theirs)
+    if found is None or other is None:
+        return
+    more = found.median - other.median
+    word = "reached" if more <= most else "MISSED"
+    results.note(
+        f"Spark, {what}: {more:+.3g} {unit} {ours} over {theirs}; promised at most {most:+g}: {word}."
+    )
+
+
+def _run(bed: Bed, results: Results, module: str, *words: str) -> float:
+    """Run a module whose lines are measured values. Returns its number of rows sent. Raises RuntimeError with the end
+    of its output.
+    """
+    sent = 0.0
+    with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            python_command(
-                "sidecar.tools.bench.spark_sinks",
-                bed.site.bootstrap_servers,
-                str(bed.site.daemon.run_dir),
-                bed.topic,
-                str(bed.records),
-                str(bed.rounds),
-                str(jars),
-            ),
+            python_command(f"sidecar.tools.bench.{module}", *words),
             env=safe_environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
         )
-        saves = 0
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                side, seconds = json.loads(line)
-                saves += 1
-                if seconds is not None:
-                    results.add(SECTION, "rows/s", side, "1/s", [bed.records / seconds])
-                    bed.steps.say(f"{side}: {bed.records / seconds:,.0f} rows/s")
+                what, side, unit, value = json.loads(line)
+                if what == ROWS_SENT:
+                    sent = value
+                    continue
+                results.add(SECTION, what, side, unit, [value])
+                bed.steps.say(f"{what}, {side}: {value:,.4g} {unit.removeprefix('1/s')}".rstrip())
             process.wait()
         finally:
             process.kill()
             process.communicate()
         if process.returncode != 0:
             errors.seek(0)
-            raise RuntimeError(f"the Spark comparison failed: {errors.read().strip()[-2000:]}")
-    written = sum(end_offsets(bed.site.bootstrap_servers, bed.topic).values()) - before
-    if written != saves * bed.records:
-        raise RuntimeError(f"Spark's {saves} saves of {bed.records:,} rows wrote {written:,} records")
-    for other in (THEIRS, TUNED):
-        results.compare(
-            f"Spark, rows/s of save() against {other}",
-            (SECTION, "rows/s", OURS),
-            (SECTION, "rows/s", other),
-        )
-
-
-def session(name: str, class_path: str) -> SparkSession:
-    """A local session of two tasks whose Python workers use this interpreter; ``class_path``: further jars."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    return (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraClassPath", class_path)
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-
-
-def _rows(spark: SparkSession, rows: int) -> DataFrame:
-    """16-byte keys, 100-byte values, kept in memory so that making them is not measured."""
-    frame = spark.range(rows, numPartitions=PARTITIONS).selectExpr(
-        "cast(lpad(cast(id as string), 16, '0') as binary) as key",
-        "cast(rpad(concat('value-', id), 100, 'x') as binary) as value",
-    )
-    frame = frame.cache()
-    frame.count()
-    return frame
-
-
-def _ways(bootstrap: str, run_dir: str, topic: str) -> dict[str, Callable[[DataFrame], None]]:
-    def save_by_spark(frame: DataFrame, **more: str) -> None:
-        options = {"kafka.bootstrap.servers": bootstrap, "kafka.acks": "all", "topic": topic} | more
-        frame.write.format("kafka").options(**options).save()
-
-    def save_tuned(frame: DataFrame) -> None:
-        save_by_spark(frame, **{f"kafka.{name}": value for name, value in TUNING.items()})
-
-    def save_by_sidecar(frame: DataFrame) -> None:
-        options = {"topic": topic, "sidecar.run_dir": run_dir}
-        frame.write.format("kafka_sidecar").options(**options).mode("append").save()
-
-    return {OURS: save_by_sidecar, THEIRS: save_by_spark, TUNED: save_tuned}
-
-
-def main() -> int:
-    bootstrap, run_dir, topic, rows, rounds, jars = sys.argv[1:]
-    from client_stub.spark import register
-
-    spark = session("Kafka sinks side by side", class_path=f"{jars}/*")
-    register(spark)
-    ways = _ways(bootstrap, run_dir, topic)
-    try:
-        frame = _rows(spark, int(rows))
-        for side, save in ways.items():
-            save(frame)
-            print(json.dumps([side, None]), flush=True)
-        for _ in range(int(rounds)):
-            for side, save in ways.items():
-                start = time.monotonic()
-                save(frame)
-                print(json.dumps([side, time.monotonic() - start]), flush=True)
-    finally:
-        spark.stop()
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+            raise RuntimeError(f"{module} failed: {errors.read().strip()[-2000:]}")
+    return sent
