@@ -46,7 +46,7 @@ class MetadataCache:
     def update_metadata(
         self, request: UpdateMetadata, in_use: Collection[str] = (), named: Collection[str] = ()
     ) -> tuple[TopicPartition, ...]:
-        """Apply one update. Returns the partitions that it deleted; WHOLE_TOPIC stands for all of a topic.
+        """Apply one update. Returns the partitions that it deleted; WHOLE_TOPIC means all of a topic.
 
         A topic that a full update does not contain may be deleted, or expired at the controller because other workers
         do not use it. Topics ``in_use`` here are kept, and the caller must ask for them. A topic that the controller

@@ -10,7 +10,7 @@ def merge_topic(heard: TopicAnswer, old: TopicState | None) -> TopicState:
     """Return the topic's state after the answer ``heard``; ``old`` itself if nothing changed.
 
     Under the same topic id (or if either id is unknown): a partition's answer with a lower leader epoch comes from a
-    broker that lags behind and is ignored. Epoch -1 never replaces a known one. A partition missing from the answer
+    broker that lags and is ignored. Epoch -1 never replaces a known one. A partition missing from the answer
     stays without a leader, because partitions never go away while a topic exists. Under a new topic id nothing of the
     old state counts. (Kafka: Metadata.updateLatestMetadata.)
     """

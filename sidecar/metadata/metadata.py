@@ -32,7 +32,7 @@ NEVER_MS: Final = float("-inf")
 DELETION_ANSWERS: Final = 3
 """A known topic counts as deleted only after this many answers in a row that do not have it ..."""
 DELETION_MS: Final = 2_000.0
-"""... over at least this many ms: one broker that lags behind must not cost accepted records."""
+"""... over at least this many ms: one broker that lags must not cost accepted records."""
 NO_PARTITIONS: Final = 0xFF09  # client_stub.contract.wire.LocalCode.NO_PARTITIONS
 FINAL_TOPIC_ERRORS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 """Errors for which asking again soon does not help. Every other topic error requests another update."""
@@ -173,30 +173,32 @@ class Metadata:
     # Answers
 
     def update(
-        self, answer: MetadataAnswer, now_ms: float, *, asked: frozenset[str] | None = None
+        self, answer: MetadataAnswer, now_ms: float, *, requested: frozenset[str] | None = None
     ) -> UpdateResult:
-        """Apply a successful answer. ``asked``: the topics of the request (default: all in use).
+        """Apply a successful answer. ``requested``: the topics of the request (default: all in use).
 
         A topic added while the request was under way stays new, so the next request asks for it.
         """
-        asked = self.topics if asked is None else asked
+        requested = self.topics if requested is None else requested
         old = self.snapshot
         self._need_update = False
-        self._new_topics -= asked
+        self._new_topics -= requested
         gone_before = frozenset(self._gone)
-        expired = self._expire(asked, now_ms)
+        expired = self._expire(requested, now_ms)
         answers = {topic.name: topic for topic in answer.topics}
         topics: dict[str, TopicState] = {}
         for name in self._expiry_ms:
-            heard = answers.get(name) if name in asked else None
-            state = self._topic_state(name, heard, old.topics.get(name), now_ms, was_asked=name in asked)
+            heard = answers.get(name) if name in requested else None
+            state = self._topic_state(
+                name, heard, old.topics.get(name), now_ms, was_requested=name in requested
+            )
             if state is not None:
                 topics[name] = state
         nodes = {node.id: node for node in answer.brokers}
         cluster_id = answer.cluster_id if answer.cluster_id is not None else old.cluster_id
         self.snapshot = MetadataSnapshot.build(old.version + 1, cluster_id, nodes, topics, previous=old)
         self._note_answer(old, now_ms)
-        if self._has_gaps(asked):
+        if self._has_gaps(requested):
             self._need_update = True
         return UpdateResult(
             old, self.snapshot, expired, frozenset(self._gone - gone_before - old.topics.keys())
@@ -254,11 +256,11 @@ class Metadata:
 
     # Inside
 
-    def _expire(self, asked: frozenset[str], now_ms: float) -> frozenset[str]:
+    def _expire(self, requested: frozenset[str], now_ms: float) -> frozenset[str]:
         expired = set()
         for topic, expiry_ms in list(self._expiry_ms.items()):
             if expiry_ms == EXPIRY_NOT_SET:
-                if topic in asked:
+                if topic in requested:
                     self._expiry_ms[topic] = now_ms + self._config.metadata_max_idle_ms
             elif expiry_ms <= now_ms:
                 del self._expiry_ms[topic]
@@ -269,10 +271,16 @@ class Metadata:
         return frozenset(expired)
 
     def _topic_state(
-        self, name: str, heard: TopicAnswer | None, old: TopicState | None, now_ms: float, *, was_asked: bool
+        self,
+        name: str,
+        heard: TopicAnswer | None,
+        old: TopicState | None,
+        now_ms: float,
+        *,
+        was_requested: bool,
     ) -> TopicState | None:
         """State of one topic after this answer. An error of one topic affects no other (M9)."""
-        if not was_asked:
+        if not was_requested:
             return old
         if heard is None:
             return old
@@ -311,9 +319,9 @@ class Metadata:
         # Jitter may lengthen the wait, but never shorten it below the configured backoff.
         return max(self._config.retry_backoff_ms, self._backoff.backoff_ms(attempts))
 
-    def _has_gaps(self, asked: frozenset[str]) -> bool:
-        """Whether another answer may bring something that is still missing about the asked topics (M7)."""
-        for name in asked & self.topics:
+    def _has_gaps(self, requested: frozenset[str]) -> bool:
+        """Whether another answer may bring something that is still missing about the requested topics (M7)."""
+        for name in requested & self.topics:
             error = self._errors.get(name)
             if error is not None:
                 if error.code not in FINAL_TOPIC_ERRORS:

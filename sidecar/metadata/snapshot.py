@@ -85,7 +85,7 @@ class MetadataSnapshot:
         *,
         previous: MetadataSnapshot | None = None,
     ) -> MetadataSnapshot:
-        """Build a snapshot, with frequently asked values computed in advance.
+        """Build a snapshot, with frequently used values computed in advance.
 
         ``previous`` only saves work: values of topics that are the same object, under the same nodes, are copied.
         """

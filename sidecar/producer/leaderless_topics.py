@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 class LeaderlessTopics:
     """``asked``: topics of the last metadata request. ``ask_again_ms``: when they are requested again, monotonic ms."""
 
-    __slots__ = ("_retry_ms", "ask_again_ms", "asked")
+    __slots__ = ("_retry_ms", "ask_again_ms", "requested")
 
     def __init__(self, retry_ms: float) -> None:
         self._retry_ms = retry_ms
-        self.asked: frozenset[str] = frozenset()
+        self.requested: frozenset[str] = frozenset()
         self.ask_again_ms = 0.0
 
     def take(self, wait_list: WaitList, now_ms: float) -> frozenset[str]:
@@ -25,12 +25,12 @@ class LeaderlessTopics:
         requested at once, others after ``retry_ms``.
         """
         if not wait_list:
-            self.asked = frozenset()
+            self.requested = frozenset()
             self.ask_again_ms = 0.0
-            return self.asked
+            return self.requested
         missing = frozenset(queue.topic for queue in wait_list)
-        if now_ms < self.ask_again_ms and missing <= self.asked:
+        if now_ms < self.ask_again_ms and missing <= self.requested:
             return frozenset()
-        self.asked = missing
+        self.requested = missing
         self.ask_again_ms = now_ms + self._retry_ms
         return missing

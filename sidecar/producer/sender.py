@@ -186,7 +186,7 @@ class Sender:
             and self._ids.take_init_request(now_ms)
         ):
             effects.append(InitProducerId())
-        if outcomes.stale_topics or self._schedule.leaderless or self._leaderless.asked:
+        if outcomes.stale_topics or self._schedule.leaderless or self._leaderless.requested:
             self._ask_for_metadata(effects, now_ms)
         return effects
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FLOOR_SHARE: Final = 0.25
 """Share of the pool that is divided into the workers' floors. The rest is lent on demand."""
 DEAD_AFTER_MS: Final = 3_000.0
-"""A slot whose heartbeat is older than this is skipped in the line between workers."""
+"""A slot whose heartbeat is older than this is skipped in the queue between workers."""
 
 
 class Waiter(NamedTuple):
@@ -32,7 +32,7 @@ class BufferPool:
     """One worker's access to the shared pool. Not thread-safe: belongs to the worker's loop. Never blocks.
 
     ``taken_count``: pages this worker took and did not give back; 0 at rest. ``wake_others`` is called when another
-    worker waits and may now continue: pages were given back, or this worker left its place in the line.
+    worker waits and may now continue: pages were given back, or this worker left the queue.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class BufferPool:
             self._draw_ticket()
 
     def cancel(self, waiter: Hashable) -> None:
-        """Leave the line, if the waiter is in it."""
+        """Leave the queue, if the waiter is in it."""
         self.waiters = deque(entry for entry in self.waiters if entry.waiter != waiter)
         self._end_of_line()
 
     def poll(self, now_ms: float) -> list[tuple[Any, list[int]]]:
-        """Serve the line. Returns the waiters that got their pages, with these. Call after pages were given back."""
+        """Serve the queue. Returns the waiters that got their pages, with these. Call after pages were given back."""
         granted: list[tuple[Any, list[int]]] = []
         if not self.waiters:
             return granted
@@ -126,7 +126,7 @@ class BufferPool:
                 break
             granted.append((self.waiters.popleft().waiter, pages))
             if self.waiters:
-                self._draw_ticket()  # to the back of the line between workers
+                self._draw_ticket()  # to the end of the queue between workers
         self._end_of_line()
         if granted and self.waiters:
             self._wake_who_waits()  # another worker is next

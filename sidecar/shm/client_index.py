@@ -27,11 +27,11 @@ class ClientIndex:
     """
 
     def __init__(self, segment: Segment) -> None:
-        places = segment.layout
+        areas = segment.layout
         self._segment = segment
-        self._words_at = places.client_words
-        self._seen = bytearray(8 * places.clients_max)
-        """Copy of the words at the last look; all rows are free at first."""
+        self._words_at = areas.client_words
+        self._seen = bytearray(8 * areas.clients_max)
+        """Copy of the words at the last check; all rows are free at first."""
         self._id_of: dict[int, bytes] = {}
         self._rows_of: dict[bytes, list[int]] = {}
         """Has more than one row only if a client forged its way to two workers."""
@@ -59,7 +59,7 @@ class ClientIndex:
                     self._look_at(at // 8)
 
     def _look_at(self, row: int) -> None:
-        """Read one row again. A row that changes meanwhile counts as free, and differs at the next look."""
+        """Read one row again. A row that changes meanwhile counts as free, and differs at the next check."""
         before = self._id_of.pop(row, None)
         if before is not None:
             rows = self._rows_of[before]

@@ -49,14 +49,14 @@ class ClientRow:
         self.secret: bytes = secret
         self.name: str = name[:name_bytes].decode("utf-8", "replace")
         self._streams: dict[int, int] = {}
-        """Stream → position of its place. The places have no gap."""
+        """Stream → offset of its entry. The entries have no gap."""
         self._chains: dict[int, int] = {}
         """Stream → id of its chain."""
         for position in range(STREAMS_OFFSET, STREAMS_OFFSET + STREAMS_MAX * STREAM_BYTES, STREAM_BYTES):
             stream, chain = struct.unpack_from("<II", area, position)
             if not chain:
                 break
-            # The first of two places counts: see ``end_stream``.
+            # The first of two entries counts: see ``end_stream``.
             self._streams.setdefault(stream, position)
             self._chains.setdefault(stream, chain - 1)
         self.acked_number = load_acquire_u64(area, layout.ACKED_NUMBER_OFFSET)
@@ -88,7 +88,7 @@ class ClientRow:
             yield stream, self._chains[stream], load_acquire_u64(self._area, position + 8)
 
     def place_stream(self, stream: int, chain_id: int) -> bool:
-        """Add a stream to the row, before its first record is accepted. False if all 200 places are taken."""
+        """Add a stream to the row, before its first record is accepted. False if all 200 entries are taken."""
         if stream in self._streams:
             return True
         if len(self._streams) >= STREAMS_MAX or not 0 <= stream <= 0xFFFFFFFF:
@@ -102,39 +102,39 @@ class ClientRow:
         return True
 
     def end_stream(self, stream: int) -> None:
-        """Give the place of a stream back that its stub has ended. The last stream moves into it, so that the places
-        have no gap. Raises KeyError for a stream without a place.
+        """Give the entry of a stream back that its stub has ended. The last stream moves into it, so that the entries
+        have no gap. Raises KeyError for a stream without an entry.
 
-        The state after a kill behind each store, as the next owner finds it:
+        The state after a kill after each store, as the next owner finds it:
 
         1. The ended stream has the position of the last one. Nobody sends under its number again, and its stub ends
            it once more with the position that WELCOME names.
-        2. The last stream has two places with the same position. Readers take the first, and the next owner empties
+        2. The last stream has two entries with the same position. Readers take the first, and the next owner empties
            the second (``drop_repeat``).
-        3. The place is free.
+        3. The entry is free.
         """
-        place = self._streams.pop(stream)
+        at = self._streams.pop(stream)
         del self._chains[stream]
         last = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
-        if place != last:
+        if at != last:
             word = load_acquire_u64(self._area, last)
-            store_release_u64(self._area, place + 8, load_acquire_u64(self._area, last + 8))
+            store_release_u64(self._area, at + 8, load_acquire_u64(self._area, last + 8))
             # kill point: stream.position_moved
-            store_release_u64(self._area, place, word)
+            store_release_u64(self._area, at, word)
             # kill point: stream.moved
-            self._streams[word & 0xFFFFFFFF] = place
+            self._streams[word & 0xFFFFFFFF] = at
         store_release_u64(self._area, last, 0)
         # kill point: stream.ended
 
     def drop_repeat(self) -> None:
-        """Empty the second place of a stream that an earlier owner was moving when it died."""
+        """Empty the second entry of a stream that an earlier owner was moving when it died."""
         position = STREAMS_OFFSET + len(self._streams) * STREAM_BYTES
         if len(self._streams) < STREAMS_MAX and load_acquire_u64(self._area, position):
             store_release_u64(self._area, position, 0)
 
     def store_position(self, stream: int, seq: int) -> None:
         """Store the row's copy of the accepted position, which is needed once the journal's pages are gone. Raises
-        KeyError for a stream without a place.
+        KeyError for a stream without an entry.
         """
         store_release_u64(self._area, self._streams[stream] + 8, seq)
 
@@ -203,13 +203,13 @@ class ClientRow:
             return
         if number >= self.next_number:
             raise NeverWritten(f"ACK of outcome {number}, but only {self.next_number - 1} were written")
-        place = number - self._first + 1
-        read = self._positions[place] if number + 1 < self.next_number else self._written
+        index = number - self._first + 1
+        read = self._positions[index] if number + 1 < self.next_number else self._written
         store_release_u64(self._area, layout.ACKED_NUMBER_OFFSET, number)
         # kill point: ack.number
         store_release_u64(self._area, layout.RING_READ_OFFSET, read)
         # kill point: ack.read
-        del self._positions[:place]
+        del self._positions[:index]
         self._first = number + 1
         self.acked_number = number
         self.ring_free_bytes += read - self._read
@@ -241,10 +241,10 @@ class ClientTable:
     """All client rows of the segment. Rows are taken by compare-and-swap, because workers share the table."""
 
     def __init__(self, segment: Segment) -> None:
-        places = segment.layout
+        areas = segment.layout
         self._segment = segment
-        self._words = segment.view[places.client_words : places.client_words + 8 * places.clients_max]
-        self.capacity = places.clients_max
+        self._words = segment.view[areas.client_words : areas.client_words + 8 * areas.clients_max]
+        self.capacity = areas.clients_max
 
     def take_row(
         self, client_id: bytes, name: str, pid: int, slot: int, secret: bytes, uid: int | None = None

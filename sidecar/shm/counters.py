@@ -28,7 +28,7 @@ class CounterRow(NamedTuple):
     worry: str = ""
 
 
-_PLACES: Final[tuple[CounterRow | None, ...]] = (
+_ORDER: Final[tuple[CounterRow | None, ...]] = (
     CounterRow("records_accepted_total", "counter", "records", "Records accepted into the journal."),
     CounterRow(
         "records_delivered_total",
@@ -349,7 +349,7 @@ _PLACES: Final[tuple[CounterRow | None, ...]] = (
 )
 """All rows in the order of the slot's block."""
 
-COUNTER_ROWS: Final = tuple(row for row in _PLACES if row is not None)
-ROW_INDEX: Final = {row.name: place for place, row in enumerate(_PLACES) if row is not None}
+COUNTER_ROWS: Final = tuple(row for row in _ORDER if row is not None)
+ROW_INDEX: Final = {row.name: index for index, row in enumerate(_ORDER) if row is not None}
 """Row name → its index in a slot's block."""
-assert len(ROW_INDEX) == len(COUNTER_ROWS) and len(_PLACES) <= COUNTER_ROWS_MAX
+assert len(ROW_INDEX) == len(COUNTER_ROWS) and len(_ORDER) <= COUNTER_ROWS_MAX

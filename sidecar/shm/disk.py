@@ -51,8 +51,8 @@ class DiskFolder(Protocol):
     def read(self, name: str) -> memoryview: ...
 
     def create(self, name: str, size: int) -> DiskFile:
-        """Create a file of zeros, which is on the medium with its name when this returns. An OSError leaves no file
-        behind.
+        """Create a file of zeros, which is on the medium with its name when this returns. After an OSError there is
+        no file.
         """
 
     def open(self, name: str) -> DiskFile: ...

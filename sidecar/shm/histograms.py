@@ -1,10 +1,10 @@
-"""Histograms of a slot, stored behind its counter rows, so that a dead worker's successor continues them.
+"""Histograms of a slot, stored after its counter rows, so that a dead worker's successor continues them.
 
 They are in the segment and not in the worker's reports, because the segment outlives worker, controller and takeover,
 and can be read while a worker hangs. Like counter rows, histograms are only appended and their bounds never change, so
 a reader of another version can read those it knows.
 
-A block's words, behind the counter rows::
+A block's words, after the counter rows::
 
     histogram  {count for each bound u64 ..., count above the last u64, sum u64}    in the order of HISTOGRAM_ROWS
     broker     {id + 1 u64, histogram} x 17    the first has no id: it is for all brokers beyond the others
@@ -143,8 +143,8 @@ class SlotHistograms:
 
 
 def _broker_words() -> Iterator[int]:
-    for place in range(1, BROKERS_MAX + 1):
-        yield _BROKERS_WORD + place * _BROKER_WORDS
+    for index in range(1, BROKERS_MAX + 1):
+        yield _BROKERS_WORD + index * _BROKER_WORDS
 
 
 def read_histograms(slot: SlotView) -> list[HistogramCounts]:

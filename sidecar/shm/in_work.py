@@ -47,7 +47,7 @@ def name_of(word: int) -> str:
 
 
 class InWork:
-    """Marks of the slot's owner. ``words[0]`` belongs to the loop; codec threads call :meth:`begin_beside`."""
+    """Marks of the slot's owner. ``words[0]`` belongs to the loop; codec threads call :meth:`begin_thread`."""
 
     def __init__(self, slot: SlotView) -> None:
         self.words = slot.area[layout.IN_WORK_OFFSET :][: 8 * layout.IN_WORK_WORDS].cast("Q")
@@ -56,21 +56,21 @@ class InWork:
         self._free = list(range(1, layout.IN_WORK_WORDS))
         self._lock = threading.Lock()
 
-    def begin_beside(self, word: int) -> int:
-        """Mark work of another thread than the loop's. Returns the place for :meth:`end_beside`; 0 if all are in use
+    def begin_thread(self, word: int) -> int:
+        """Mark work of another thread than the loop's. Returns its index for :meth:`end_thread`; 0 if all are in use
         and nothing is marked.
         """
         with self._lock:
-            place = self._free.pop() if self._free else 0
-        if place:
-            self.words[place] = word
-        return place
+            index = self._free.pop() if self._free else 0
+        if index:
+            self.words[index] = word
+        return index
 
-    def end_beside(self, place: int) -> None:
-        if place:
-            self.words[place] = 0
+    def end_thread(self, index: int) -> None:
+        if index:
+            self.words[index] = 0
             with self._lock:
-                self._free.append(place)
+                self._free.append(index)
 
 
 class Suspects:
@@ -119,8 +119,8 @@ class Suspects:
                 self._rows[2 * row] = 0
 
     def _clear(self) -> None:
-        for place in range(layout.IN_WORK_WORDS):
-            self._words[place] = 0
+        for index in range(layout.IN_WORK_WORDS):
+            self._words[index] = 0
 
     def _count(self, what: int, dead: int) -> int:
         row = self._row_of(what)

@@ -46,7 +46,7 @@ BOOT_ID_OFFSET: Final = HEADER_FIELDS_OFFSET + struct.calcsize("<IIQIIQQ16s")
 PREPARED_SLOTS_OFFSET: Final = 1024
 """One bit per slot whose area is allocated."""
 TICKET_OFFSET: Final = 1032
-"""Next ticket of the line between workers that wait for pages."""
+"""Next ticket of the queue between workers that wait for pages."""
 RATE_ROWS_OFFSET: Final = 1040
 """Clocks of rate limits: {hash of the topic u64 (0: free), microseconds u64}."""
 RATE_ROWS_MAX: Final = 62
@@ -91,7 +91,7 @@ DEAD_LETTERING_OFFSET: Final = 72
 SPARED_OFFSET: Final = 80
 """u64: the incarnation that the controller ended, so its work in progress is not to blame (0: none)."""
 SLOT_CLOCK_OFFSET: Final = 88
-"""i64 ns: lead of the slot's clock over the monotonic one. The slot's clock stands still while no worker owns the
+"""i64 ns: lead of the slot's clock over the monotonic one. The slot's clock stops while no worker owns the
 slot.
 """
 SLOT_CLOCK_STOOD_OFFSET: Final = 96

@@ -65,7 +65,7 @@ def find_clock(segment: Segment, name: str, now_us: int | None = None) -> RateCl
     """The clock of a name, taken if it is new; None if other names have all clocks.
 
     With ``now_us``, a clock that has owed nothing for IDLE_MS is taken if no other is free. If two workers take one
-    each for a name at the same moment, the first in the table counts, so holders look again now and then.
+    each for a name at the same moment, the first in the table counts, so holders check again now and then.
     """
     header = segment.header
     key = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") or 1

@@ -32,19 +32,19 @@ class Segment:
     """A mapped segment. Not thread-safe; any number of processes may map the same file."""
 
     def __init__(
-        self, fd: int, mapped: mmap.mmap, places: Layout, instance_id: bytes, *, writable: bool
+        self, fd: int, mapped: mmap.mmap, areas: Layout, instance_id: bytes, *, writable: bool
     ) -> None:
         self._fd = fd
         self._map = mapped
-        self.layout = places
+        self.layout = areas
         self.instance_id = instance_id
         self.writable = writable
         with contextlib.suppress(OSError):
             mapped.madvise(mmap.MADV_DONTDUMP)  # records are not for core dumps
         self.view = memoryview(mapped)
         self.header = self.view[: layout.HEADER_BYTES]
-        self.owners = self.view[places.owners : places.owners + 8 * places.page_count]
-        self.pages = self.view[places.pages : places.pages + places.page_bytes * places.page_count]
+        self.owners = self.view[areas.owners : areas.owners + 8 * areas.page_count]
+        self.pages = self.view[areas.pages : areas.pages + areas.page_bytes * areas.page_count]
         self._slots: dict[int, SlotView] = {}
 
     @classmethod
@@ -73,7 +73,7 @@ class Segment:
             raise SegmentError(f"daemon.clients_max is {clients_max}: it must be between 1 and 65535")
         if len(instance_id) > 16:
             raise SegmentError(f"an instance id has at most 16 bytes, not {len(instance_id)}")
-        places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
+        areas = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
         try:
             fd = create_private(path, os.O_RDWR)
         except FileExistsError:
@@ -81,14 +81,14 @@ class Segment:
         except OSError as error:
             raise SegmentError(f"{path} cannot be made: {error.strerror}") from None
         try:
-            os.ftruncate(fd, places.total)
-            _allocate(fd, 0, places.slots, path)
-            mapped = mmap.mmap(fd, places.total)
+            os.ftruncate(fd, areas.total)
+            _allocate(fd, 0, areas.slots, path)
+            mapped = mmap.mmap(fd, areas.total)
         except BaseException:
             os.close(fd)
             Path(path).unlink(missing_ok=True)
             raise
-        segment = cls(fd, mapped, places, instance_id.ljust(16, b"\0"), writable=True)
+        segment = cls(fd, mapped, areas, instance_id.ljust(16, b"\0"), writable=True)
         header = segment.header
         header[: len(layout.MAGIC)] = layout.MAGIC
         layout.HEADER_FIELDS.pack_into(
@@ -105,12 +105,12 @@ class Segment:
             current_boot_id(),
             0,
             time.time_ns() // 1_000_000,
-            places.total,
-            places.client_words,
-            places.owners,
-            places.pages,
-            places.slots,
-            places.clients,
+            areas.total,
+            areas.client_words,
+            areas.owners,
+            areas.pages,
+            areas.slots,
+            areas.clients,
         )
         store_release_u64(header, layout.VERSION_OFFSET, layout.LAYOUT_VERSION)
         return segment
@@ -143,12 +143,12 @@ class Segment:
             page_bytes, _, page_count, slot_count, clients_max, slot_stride, client_stride, instance_id = (
                 fields[:8]
             )
-            places = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
+            areas = Layout.of(page_bytes=page_bytes, page_count=page_count, clients_max=clients_max)
             if (
                 (slot_count, slot_stride, client_stride)
                 != (layout.SLOT_COUNT, layout.SLOT_STRIDE, layout.CLIENT_STRIDE)
-                or fields[11:] != (places.total, places.client_words, *places[4:8])
-                or size != places.total
+                or fields[11:] != (areas.total, areas.client_words, *areas[4:8])
+                or size != areas.total
             ):
                 raise SegmentError(f"{where} has sizes that do not add up ({size} bytes)")
             access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
@@ -156,7 +156,7 @@ class Segment:
         except BaseException:
             os.close(fd)
             raise
-        return cls(fd, mapped, places, instance_id, writable=writable)
+        return cls(fd, mapped, areas, instance_id, writable=writable)
 
     def prefault(self) -> None:
         """Map all pages of the pool now, so that no record waits for a first touch. Stores nothing.
@@ -203,7 +203,7 @@ class Segment:
         return bytes(fields[8])
 
     def begin_boot(self) -> None:
-        """Reset clocks and places in line after a reboot: they have no meaning any more."""
+        """Reset clocks and the tickets of waiting workers after a reboot: they have no meaning any more."""
         if self.boot_id == current_boot_id():
             return
         for slot in self.prepared_slots():

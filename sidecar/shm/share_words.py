@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class _Slot:
     """A copy of another worker's chain table, which finds the word of each topic."""
 
-    __slots__ = ("_names_seen", "_number_words", "_numbers", "_places", "_topics", "area")
+    __slots__ = ("_names_seen", "_number_words", "_numbers", "_offsets", "_topics", "area")
 
     def __init__(self, area: memoryview) -> None:
         self.area = area
@@ -28,14 +28,14 @@ class _Slot:
         self._names_seen = -1
         self._numbers = [-1] * layout.CHAINS_MAX
         self._topics = [""] * layout.CHAINS_MAX
-        self._places: dict[str, list[int]] = {}
+        self._offsets: dict[str, list[int]] = {}
 
     def held_bytes(self, topic: str) -> int:
         names = load_acquire_u64(self.area, layout.CHAIN_NAMES_OFFSET)
         if names != self._names_seen:
             self._follow_names()
             self._names_seen = names
-        return sum(load_acquire_u64(self.area, place) for place in self._places.get(topic, ()))
+        return sum(load_acquire_u64(self.area, offset) for offset in self._offsets.get(topic, ()))
 
     def _follow_names(self) -> None:
         """Update the rows whose number has changed: they have another topic. All numbers are read at once, because
@@ -49,18 +49,18 @@ class _Slot:
 
     def _follow(self, chain_id: int) -> None:
         row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
-        place = row + layout.CHAIN_HELD_OFFSET
+        offset = row + layout.CHAIN_HELD_OFFSET
         before = self._topics[chain_id]
         if before:
-            places = self._places[before]
-            places.remove(place)
-            if not places:
-                del self._places[before]
+            offsets = self._offsets[before]
+            offsets.remove(offset)
+            if not offsets:
+                del self._offsets[before]
         used = load_acquire_u64(self.area, row + 8)
         name = bytes(self.area[row + layout.CHAIN_ROW.size :][: used >> 48])
         self._topics[chain_id] = topic = name.decode("utf-8", "replace")
         if topic:
-            self._places.setdefault(topic, []).append(place)
+            self._offsets.setdefault(topic, []).append(offset)
 
 
 class ShareWords:

@@ -17,7 +17,7 @@ STATE_LIVE: Final = 1
 READ_TRIES_MAX: Final = 64
 FIRST_ROW_WORD: Final = (layout.COUNTERS_FIRST_OFFSET - layout.COUNTERS_OFFSET) // 8
 """Index of the first counter row in the result of ``Counters.read_words``."""
-_ROW_WORDS: Final = {row: FIRST_ROW_WORD + place for row, place in ROW_INDEX.items()}
+_ROW_WORDS: Final = {row: FIRST_ROW_WORD + index for row, index in ROW_INDEX.items()}
 """Row → index of its word in the block."""
 
 
@@ -38,7 +38,7 @@ class Counters(CounterBlock):
     def read(self) -> dict[str, int]:
         """All rows by name: a consistent copy unless the writer hangs."""
         words = self.read_words()
-        return {name: words[place] for name, place in _ROW_WORDS.items()}
+        return {name: words[index] for name, index in _ROW_WORDS.items()}
 
     def read_words(self) -> list[int]:
         """The whole block: a consistent copy unless the writer hangs."""

@@ -212,7 +212,7 @@ class Driver:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._holds.next_timed_ms <= now_ms:
             self._holds.timed_due(now_ms)
-        if topics.missing.unasked or waiting.queues or waiting.outdated:
+        if topics.missing.unrequested or waiting.queues or waiting.outdated:
             self._ask_for_topics(now_ms)
         if self._endings.finished_chains:
             self._pages.give_back(now_ms)
@@ -253,8 +253,8 @@ class Driver:
 
     def _ask_for_topics(self, now_ms: float) -> None:
         missing = self._topics.missing
-        if missing.unasked:
-            self._host.send_control(NeedTopics(topics=missing.take_unasked()))
+        if missing.unrequested:
+            self._host.send_control(NeedTopics(topics=missing.take_unrequested()))
         stale = self._waiting.take_stale(now_ms)
         if stale:
             self._host.send_control(NeedTopics(topics=stale, refresh=True))

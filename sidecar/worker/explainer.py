@@ -111,7 +111,7 @@ class Explainer:
         for queue in self._topics.waiting.queues:
             if not wanted.has_topic(queue.topic):
                 continue
-            for line, cause, text in (
+            for entries, cause, text in (
                 (queue.waiting, WaitCause.UNKNOWN_TOPIC, "the topic is not in the cluster's metadata yet"),
                 (
                     queue.out_of_range,
@@ -119,7 +119,7 @@ class Explainer:
                     f"they name a partition that the topic, which has {queue.partition_count}, does not have yet",
                 ),
             ):
-                if line:
+                if entries:
                     yield WaitingRow(
                         queue.topic,
                         -1,
@@ -128,10 +128,10 @@ class Explainer:
                         text,
                         -1,
                         -1,
-                        len(line),
+                        len(entries),
                         queue.held_bytes,
-                        line.first_ms,
-                        line.first_ms + self._config.max_block_ms,
+                        entries.first_ms,
+                        entries.first_ms + self._config.max_block_ms,
                     )
 
     def _batches(self, wanted: _Wanted, now_ms: float) -> Iterator[WaitingRow]:

@@ -16,7 +16,7 @@ class Host(Protocol):
         """Send a message to the controller; never blocks."""
 
     def wake_workers(self) -> None:
-        """Wake the other workers: pages were given back, or the line for pages moved, and one of them waits."""
+        """Wake the other workers: pages were given back, or the queue for pages moved, and one of them waits."""
 
     def give_up(self, why: str) -> None:
         """End the worker after a bug, because its memory can no longer be trusted. A successor takes over."""

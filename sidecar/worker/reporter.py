@@ -1,6 +1,6 @@
 """Reporter: this worker's condition for the controller: its brokers, its part of the pool, and waiting records.
 
-It looks once a second. Records, batches and requests do no work for it.
+It checks once a second. Records, batches and requests do no work for it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Reporter:
         brokers = self.brokers(snapshot, now_ms)
         streams = tuple(islice(self._holds.held, 10 * ROWS_MAX))
         full = {
-            stream.topic_queue.topic if stream.topic_queue.share_line else stream.session.name
+            stream.topic_queue.topic if stream.topic_queue.share_waiters else stream.session.name
             for stream in streams
             if stream.hold_cause is HoldCause.SHARE
         }
@@ -132,8 +132,8 @@ class Reporter:
                 # It may be sending nothing, so none of its streams is held.
                 key = session.name, str(HoldCause.RING), ""
                 holds.setdefault(key, (session.ring_full_since_ms, len(session.streams), ""))
-        for place, wait in self._openings.line.waiting.items():
-            key = place.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
+        for waiting, wait in self._openings.queue.waiting.items():
+            key = waiting.session.name, str(HoldCause.UNKNOWN_TOPIC), wait.topic
             holds.setdefault(key, (wait.since_ms, 1, ""))
         longest = sorted(holds.items(), key=lambda each: each[1][0])[:ROWS_MAX]
         knows_cluster = bool(snapshot.nodes) or now_ms - (self._ignorant_since_ms or 0.0) >= SILENT_MS
@@ -234,13 +234,13 @@ class Reporter:
                 others = [row for row in rows if row.cause not in DELIBERATE]
                 found += sorted(others, key=lambda row: row.accepted_ms)[:1]
         unknown = [
-            (line.first_ms, queue.topic, cause)
+            (entries.first_ms, queue.topic, cause)
             for queue in self._topics.waiting.queues
-            for line, cause in (
+            for entries, cause in (
                 (queue.waiting, WaitCause.UNKNOWN_TOPIC),
                 (queue.out_of_range, WaitCause.OUT_OF_RANGE),
             )
-            if line
+            if entries
         ]
         if unknown:
             first_ms, topic, cause = min(unknown)

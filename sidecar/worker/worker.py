@@ -252,7 +252,7 @@ class Worker:
         self._stop(ExitStatus.FAILED)
 
     def wake_workers(self) -> None:
-        """Write every other worker's eventfd: pages were given back, or the line for pages moved, and one of them
+        """Write every other worker's eventfd: pages were given back, or the queue for pages moved, and one of them
         waits.
         """
         for fd in self._wake_fds:

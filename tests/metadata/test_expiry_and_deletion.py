@@ -74,7 +74,7 @@ class World:
             good(name, id=topic_id(self.ids[name])) if name in self.ids else topic(name, error=3)
             for name in asked
         ]
-        result = self.metadata.update(answer(*heard), self.clock.now_ms(), asked=asked)
+        result = self.metadata.update(answer(*heard), self.clock.now_ms(), requested=asked)
         self.seen["expired"] += len(result.expired)
         self.seen["gone"] += len(result.gone)
         updates = diff_snapshots(*result).partitions

@@ -47,7 +47,7 @@ def test_a_topic_added_while_a_request_is_under_way_is_asked_for_next(
     metadata.add("first", clock.now_ms())
     asked = metadata.topics
     metadata.add("second", clock.now_ms())
-    metadata.update(answer(good("first")), clock.now_ms(), asked=asked)
+    metadata.update(answer(good("first")), clock.now_ms(), requested=asked)
     assert metadata.need_update
     assert metadata._expiry_ms.get("second") == EXPIRY_NOT_SET
     assert metadata.topics == {"first", "second"}

@@ -66,7 +66,7 @@ class History:
             topic(name, error=self.rng.choice([3, 5, 29])) if self.rng.random() < 0.2 else good(name)
             for name in asked
         ]
-        result = metadata.update(answer(*heard), now_ms, asked=asked)
+        result = metadata.update(answer(*heard), now_ms, requested=asked)
         assert metadata.version == version + 1, "M3"
         assert result.expired == in_use - metadata.topics
         for name in result.expired:

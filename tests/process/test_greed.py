@@ -166,7 +166,7 @@ def test_a_user_that_takes_all_clients_it_can_leaves_places_and_is_named(broker:
             greedy = [stack.enter_context(running(command)) for _ in range(8)]
             words = [first_line(process) for process in greedy]
             assert sum(int(each.split()[0]) for each in words) == 24, words
-            assert any("24 of 32 places are taken, 24 of them by uid 65534" in each for each in words), words
+            assert any("24 of 32 rows are taken, 24 of them by uid 65534" in each for each in words), words
             is_served(daemon)
 
 

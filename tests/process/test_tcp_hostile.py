@@ -250,7 +250,7 @@ def test_a_key_that_takes_all_clients_it_can_leaves_places_and_is_named(
             stack.enter_context(taken_link.socket)
             taken += 1
         assert taken == 24
-        assert "24 of 32 places are taken, 24 of them by this key" in words, words
+        assert "24 of 32 rows are taken, 24 of them by this key" in words, words
         is_served(access.address)
         is_served(daemon.run_dir)
 

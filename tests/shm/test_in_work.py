@@ -58,7 +58,7 @@ def test_finished_work_is_not_blamed(slot: SlotView) -> None:
     work = InWork(slot)
     begin(work, batch_word(9))
     work.words[0] = 0
-    work.end_beside(work.begin_beside(batch_word(10)))
+    work.end_thread(work.begin_thread(batch_word(10)))
     assert die_and_adopt(slot) == {}
 
 
@@ -88,7 +88,7 @@ def test_a_death_that_its_controller_willed_is_nobodys(slot: SlotView) -> None:
 def test_threads_have_their_own_words_and_more_than_there_are_go_unnoted(slot: SlotView) -> None:
     work = InWork(slot)
     begin(work, entry_word(1, 1))
-    places = [work.begin_beside(batch_word(i + 1)) for i in range(layout.IN_WORK_WORDS)]
+    places = [work.begin_thread(batch_word(i + 1)) for i in range(layout.IN_WORK_WORDS)]
     assert places[-1] == 0
     counted = die_and_adopt(slot)
     assert len(counted) == layout.IN_WORK_WORDS

@@ -24,7 +24,7 @@ from sidecar.producer.lanes import NO_SEQUENCE
 from sidecar.producer.partition_queue import PartitionQueue, give_orders
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.shm.descriptor_states import DescriptorState
-from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
+from sidecar.worker.brokers.inquiry import Verdict, take_acked, verdict_on
 
 from .sim_calm import SimCalm
 from .sim_ledger import Payload
@@ -232,7 +232,7 @@ class MortalWorld(SimWorld):
         assert len({batch.producer_id for batch, _ in batches}) == 1
         assert len({batch.epoch for batch, _ in batches}) == 1
         take_acked(batches[0][0], producers)
-        verdict = judge(batches, producers, int(self.now_ms))
+        verdict = verdict_on(batches, producers, int(self.now_ms))
         self.happened[f"asked about a dead worker's: {verdict.name.lower()}"] += 1
         for batch, _ in batches:
             if verdict is Verdict.UNKNOWN and self.when_unknown == "fail":

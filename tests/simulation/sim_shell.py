@@ -37,7 +37,7 @@ from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import EPOCH_MAX, IDEMPOTENT_LANE, PLAIN_LANE
 from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.produce import PartitionResult
-from sidecar.worker.brokers.inquiry import Verdict, judge
+from sidecar.worker.brokers.inquiry import Verdict, verdict_on
 from sidecar.worker.outcomes.publication import free_descriptor, split
 from tests.configs import producer_config
 
@@ -256,7 +256,7 @@ class SimShell:
         if batch.is_decided:
             return
         producers = self.cluster.describe_producers(batch.partition, self.now_ms)
-        verdict = judge([(batch, 0)], producers, int(self.now_ms))
+        verdict = verdict_on([(batch, 0)], producers, int(self.now_ms))
         self.happened[f"asked about an old batch: {verdict.name.lower()}"] += 1
         if verdict is Verdict.UNKNOWN and self.when_unknown == "fail":
             self.sender.give_up(batch, Code.UNKNOWN_PRODUCER_ID, "forgotten", self.now_ms)

@@ -26,7 +26,7 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.protocol.describe_producers import ProducerState
 from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
-from sidecar.worker.brokers.inquiry import Verdict, judge, take_acked
+from sidecar.worker.brokers.inquiry import Verdict, take_acked, verdict_on
 from sidecar.worker.outcomes.publication import free_descriptor, split
 from sidecar.worker.streams.completion import Completion
 from sidecar.worker.streams.session import ClientSession, StreamState
@@ -225,7 +225,7 @@ class SlotHarness:
         for partition, batches in by_partition.items():
             producers = self.broker.describe(partition) if may_ask else None
             take_acked(batches[0][0], producers)
-            self.verdicts.append(judge(batches, producers, now_wall_ms))
+            self.verdicts.append(verdict_on(batches, producers, now_wall_ms))
             for batch, _ in batches:
                 self.accumulator.resume(batch, self.now_ms)
 

@@ -19,7 +19,7 @@ from sidecar.protocol.describe_producers import (
     parse_describe_producers,
 )
 from sidecar.protocol.messages import decode_response, encode_request, response_module
-from sidecar.worker.brokers.inquiry import FRESH_MS, Verdict, judge
+from sidecar.worker.brokers.inquiry import FRESH_MS, Verdict, verdict_on
 from tests.configs import producer_config
 
 NOW = 10_000_000
@@ -56,41 +56,41 @@ def known(last_sequence: int, epoch: int = 0) -> dict[int, ProducerState]:
 def test_only_the_batch_whose_sequence_the_broker_tells_is_surely_there() -> None:
     """Of the one before it nothing is said: with the id forgotten meanwhile, a broker takes the later one without."""
     batches = [sent(100), sent(110), sent(120)]
-    assert judge(batches, known(119), NOW) is Verdict.SEND_AGAIN
+    assert verdict_on(batches, known(119), NOW) is Verdict.SEND_AGAIN
     assert [batch.appended for batch, _ in batches] == [False, True, False]
 
 
 def test_sequences_wrap() -> None:
     batches = [sent(MASK - 4), sent(5)]
-    assert judge(batches, known(4), NOW) is Verdict.SEND_AGAIN
+    assert verdict_on(batches, known(4), NOW) is Verdict.SEND_AGAIN
     assert [batch.appended for batch, _ in batches] == [True, False]
 
 
 def test_batches_that_a_broker_lacks_are_marked() -> None:
     """Behind its last sequence is nothing, nor where it does not know an id that was never acknowledged."""
     batches = [sent(MASK - 9), sent(0), sent(10)]
-    judge(batches, known(MASK), NOW)
+    verdict_on(batches, known(MASK), NOW)
     assert [batch.was_absent for batch, _ in batches] == [False, True, True]
     first = [sent(0), sent(10)]
-    judge(first, {}, NOW)
+    verdict_on(first, {}, NOW)
     assert all(batch.was_absent for batch, _ in first)
     other_epoch = [sent(100, epoch=1)]
-    judge(other_epoch, known(50, epoch=2), NOW)
+    verdict_on(other_epoch, known(50, epoch=2), NOW)
     assert not other_epoch[0][0].was_absent
 
 
 @pytest.mark.parametrize("producers", [{}, None])
 def test_old_records_are_forgotten_at_once(producers: dict[int, ProducerState] | None) -> None:
     """However lately they were sent: a broker forgets an id by the records' timestamps."""
-    assert judge([sent(0, stamp_age_ms=FRESH_MS + 1)], producers, NOW) is Verdict.UNKNOWN
+    assert verdict_on([sent(0, stamp_age_ms=FRESH_MS + 1)], producers, NOW) is Verdict.UNKNOWN
     later = [sent(0), sent(10, stamp_age_ms=FRESH_MS + 1)]
-    assert judge(later, producers, NOW) is Verdict.UNKNOWN
+    assert verdict_on(later, producers, NOW) is Verdict.UNKNOWN
 
 
 def test_sequence_0_after_a_wrap_proves_nothing_by_itself() -> None:
     """2^31 records were acknowledged before, and the id was forgotten since: time alone tells that it never arrived."""
-    assert judge([sent(0, age_ms=FRESH_MS + 1)], {}, NOW) is Verdict.UNKNOWN
-    assert judge([sent(0)], {}, NOW) is Verdict.SEND_AGAIN
+    assert verdict_on([sent(0, age_ms=FRESH_MS + 1)], {}, NOW) is Verdict.UNKNOWN
+    assert verdict_on([sent(0)], {}, NOW) is Verdict.SEND_AGAIN
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_sequence_0_after_a_wrap_proves_nothing_by_itself() -> None:
 def test_not_known(
     base: int, age_ms: int, producers: dict[int, ProducerState] | None, verdict: Verdict
 ) -> None:
-    assert judge([sent(base, age_ms=age_ms)], producers, NOW) is verdict
+    assert verdict_on([sent(base, age_ms=age_ms)], producers, NOW) is verdict
 
 
 def test_epochs() -> None:
-    assert judge([sent(0, epoch=3, age_ms=NOW)], known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
-    assert judge([sent(10, epoch=3)], known(50, epoch=2), NOW) is Verdict.UNKNOWN
+    assert verdict_on([sent(0, epoch=3, age_ms=NOW)], known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
+    assert verdict_on([sent(10, epoch=3)], known(50, epoch=2), NOW) is Verdict.UNKNOWN
     batches = [sent(0, epoch=1)]
-    assert judge(batches, known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
+    assert verdict_on(batches, known(50, epoch=2), NOW) is Verdict.SEND_AGAIN
     assert not batches[0][0].appended, "the later epoch's sequences say nothing of it"
 
 

@@ -31,13 +31,13 @@ def test_a_batch_whose_descriptor_is_free_by_then_is_compressed_under_its_own_na
     serial = harness.descriptors.serial(batch.descriptor)
     noted: list[int] = []
     in_work = InWork(harness.segment.slot(0))
-    begin = in_work.begin_beside
+    begin = in_work.begin_thread
 
-    def begin_beside(word: int) -> int:
+    def begin_thread(word: int) -> int:
         noted.append(word)
         return begin(word)
 
-    monkeypatch.setattr(in_work, "begin_beside", begin_beside)
+    monkeypatch.setattr(in_work, "begin_thread", begin_thread)
     expired = threading.Event()
 
     def slow(codec: str, data: bytes, level: int | None) -> bytes:

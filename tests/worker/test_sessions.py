@@ -154,7 +154,7 @@ def test_a_client_that_was_given_up_comes_back_as_another(harness: Harness) -> N
 def test_the_table_has_a_bound_and_says_so(harness: Harness) -> None:
     for _ in range(16):
         harness.client()
-    with pytest.raises(Refused, match=r"16 of 16 places are taken.*clients_max"):
+    with pytest.raises(Refused, match=r"16 of 16 rows are taken.*clients_max"):
         harness.client()
 
 

@@ -189,7 +189,7 @@ def test_two_workers_that_judge_at_the_same_moment_do_not_take_the_same_rest(
     for harness in (one, two):
         for _ in range(PAGES * 3 // 8 - 3):
             assert harness.submit(f"unknown {harness.slot}")
-    # Three pages are left of the share, for one of the two. Both judge before either has taken.
+    # Three pages are left of the share, for one of the two. Both decide before either has taken.
     sessions = [harness.clients[f"client of unknown {harness.slot}"] for harness in (one, two)]
     refusals = [
         harness.shares.claim(harness.queues[f"unknown {harness.slot}"], session, 2, NOW)
@@ -282,7 +282,7 @@ def test_a_row_with_another_topic_is_known_as_such(harnesses: MakeHarnesses) -> 
     assert not two.submit("late", client="another")
     assert two.submit("t", client="another")
     ((_, seen),) = two.shares._words._others
-    assert list(seen._places) == ["late"], "nothing is kept of a topic that no row names"
+    assert list(seen._offsets) == ["late"], "nothing is kept of a topic that no row names"
 
 
 def test_a_worker_with_nothing_of_a_topic_always_takes_one_entry_of_it(harnesses: MakeHarnesses) -> None:

@@ -316,7 +316,7 @@ def test_one_user_leaves_a_quarter_of_the_clients_to_others_and_the_sentence_say
     assert [answer[0] for answer in answers[:allowed]] == [Kind.WELCOME] * allowed
     assert {tuple(answer[:2]) for answer in answers[allowed:]} == {(Kind.REFUSED, "TOO_MANY_CLIENTS")}
     assert answers[-1][2] == (
-        f"The client table is full: {allowed} of {table.capacity} places are taken, {allowed} of them by uid 1001. "
+        f"The client table is full: {allowed} of {table.capacity} rows are taken, {allowed} of them by uid 1001. "
         "Raise daemon.clients_max; a quarter of it is left for other users."
     )
     for uid in (1002, 1003):

@@ -20,7 +20,8 @@ from sidecar.producer.lanes import PLAIN_LANE
 from sidecar.shm import chain_table as chain_table_module
 from sidecar.shm.chain_table import ChainTable, FreeRows
 from sidecar.shm.layout import CHAINS_MAX, STREAMS_MAX
-from sidecar.worker.stubs.name_line import LOOK_MS, STAY_MS, WAITING_MAX
+from sidecar.worker.stubs.name_queue import CHECK_MS, STAY_MS, WAITING_MAX
+from sidecar.worker.topics.topics import CHECK_MS as NAMES_CHECK_MS
 from sidecar.worker.topics.topics import (
     IDLE_MS,
     NAMES_PER_FREE_ROW,
@@ -28,7 +29,6 @@ from sidecar.worker.topics.topics import (
     ROWS_FOR_NEWCOMERS,
     VACATE_MS,
 )
-from sidecar.worker.topics.topics import LOOK_MS as NAMES_LOOK_MS
 from tests.worker.harness import INCARNATION, Harness
 from tests.worker.port_harness import Peer, PortHarness
 
@@ -127,9 +127,9 @@ def test_names_that_nobody_made_never_fill_the_table(port_harness: PortHarness) 
     fill(port_harness)
     assert CHAINS_MAX - len(agrees(port_harness)) == ROWS_FOR_KNOWN
     newcomer = port_harness.client("newcomer", pid=5_000)
-    port_harness.topics.missing.take_unasked()
+    port_harness.topics.missing.take_unrequested()
     assert opens(newcomer, 1, "good") == "LINE"
-    assert "good" in port_harness.topics.missing.take_unasked(), (
+    assert "good" in port_harness.topics.missing.take_unrequested(), (
         "the controller is asked whether Kafka has it"
     )
     newcomer.submit(2, stream=1, topic="good")
@@ -148,7 +148,7 @@ def test_a_stream_in_the_line_goes_on_when_a_row_is_free_and_one_that_is_gone_le
     fill(port_harness)
     stays, goes = port_harness.client("stays"), port_harness.client("goes")
     assert opens(stays, 1, "not-made") == opens(goes, 1, "neither-made") == "LINE"
-    port_harness.clock.advance(LOOK_MS - 1)
+    port_harness.clock.advance(CHECK_MS - 1)
     port_harness.holds.timed_due(port_harness.clock.now_ms())
     assert not stays.heard(Kind.RESUME)
     leave(port_harness, goes)
@@ -156,7 +156,7 @@ def test_a_stream_in_the_line_goes_on_when_a_row_is_free_and_one_that_is_gone_le
     port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert stays.heard(Kind.RESUME) == [[Kind.RESUME, 1, 1]]
-    assert not port_harness.openings.line.waiting
+    assert not port_harness.openings.queue.waiting
     assert "not-made" not in port_harness.topics.missing.names
     assert opens(stays, 1, "not-made") == "HOLD", "rows of the flood that nothing used are free by now"
 
@@ -192,13 +192,13 @@ def test_a_stream_leaves_the_line_after_a_while(port_harness: PortHarness) -> No
         queue.waiting.append(1, 0.0)  # as if a record waited: nobody else gets the name
     peer = port_harness.client("peer")
     assert opens(peer, 1, "not-made") == "LINE"
-    looks = int(STAY_MS / LOOK_MS)
-    for _ in range(looks - 1):
-        port_harness.clock.advance(LOOK_MS)
+    checks = int(STAY_MS / CHECK_MS)
+    for _ in range(checks - 1):
+        port_harness.clock.advance(CHECK_MS)
         port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert not peer.heard(Kind.RESUME)
-    port_harness.clock.advance(LOOK_MS)
+    port_harness.clock.advance(CHECK_MS)
     port_harness.holds.timed_due(port_harness.clock.now_ms())
     port_harness.port.end_turn(port_harness.clock.now_ms())
     assert peer.heard(Kind.RESUME)
@@ -310,8 +310,8 @@ def test_names_that_nothing_has_used_for_long_are_dropped(port_harness: PortHarn
     port_harness.topics.forget_idle(port_harness.clock.advance(IDLE_MS - 1.0))
     assert "unused" in agrees(port_harness)
     port_harness.topics.forget_idle(port_harness.clock.advance(1.0))
-    assert "unused" in agrees(port_harness), "it looks once a minute"
-    port_harness.topics.forget_idle(port_harness.clock.advance(NAMES_LOOK_MS))
+    assert "unused" in agrees(port_harness), "it checks once a minute"
+    port_harness.topics.forget_idle(port_harness.clock.advance(NAMES_CHECK_MS))
     assert "unused" not in agrees(port_harness)
     assert "used" in agrees(port_harness)
     assert rows.of(port_harness.harness.segment, 0) == port_harness.harness.chain_table.free_count > free

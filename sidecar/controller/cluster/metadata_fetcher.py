@@ -257,7 +257,7 @@ class MetadataFetcher:
             self._failed_update(link.node, f"{link.node} names no brokers (error {answer.error_code}).")
             return
         self._unanswered_since_ms = None
-        result = self.metadata.update(answer, self._clock.now_ms(), asked=asked)
+        result = self.metadata.update(answer, self._clock.now_ms(), requested=asked)
         self._failed.clear()
         self._use_bootstrap = False
         self._links.update_nodes(answer.brokers)

@@ -165,9 +165,7 @@ class Adoption:
         queue = self._topics.get(name.topic)
         if name.is_express and queue is not None:
             queue = self._topics.express_of(queue)
-        assert queue is not None and queue.chain is chain, (
-            "a chain of this segment has its place in the table"
-        )
+        assert queue is not None and queue.chain is chain, "a chain of this segment has its row in the table"
         queue.last_settled_ms = queue.last_used_ms = now_ms
         return chain
 
@@ -259,7 +257,7 @@ class Adoption:
             partition = group[0]
             lane = self._ranges.lane_of_unsent(queue, partition)
             if partition in ranges:
-                self._ranges.place(block, group, ranges[partition], append, accepted_ms, lane)
+                self._ranges.assign(block, group, ranges[partition], append, accepted_ms, lane)
             elif lane != queue.lane:
                 append([group], lane)
             else:

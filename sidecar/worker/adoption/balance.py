@@ -52,6 +52,6 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
 
 def _raise_to(counters: Counters, row: str, least: int) -> None:
     """Raise a counter to ``least``, if its owner died between an event and its count. Never lower it."""
-    behind = least - counters.get(row)
-    if behind > 0:
-        counters.add({row: behind})
+    missing = least - counters.get(row)
+    if missing > 0:
+        counters.add({row: missing})

@@ -67,7 +67,7 @@ class Poison:
         again, so the record is possibly persisted.
         """
         by_code: dict[int, list[int]] = {}
-        is_news = False
+        has_changed = False
         for index, word in enumerate(entry_words(chain, entry)):
             if word == WORD_DONE:
                 continue
@@ -79,9 +79,9 @@ class Poison:
                     for each in descriptors
                 )
                 code = int(LocalCode.ENCODE_MISMATCH if was_sent else LocalCode.POISON_SUBMISSION)
-                is_news = True
+                has_changed = True
             by_code.setdefault(code, []).append(index)
-        if is_news:
+        if has_changed:
             self._counters.inc("poison_submissions_total")
             log.error(
                 "A submission of %d records to topic %s (client row %d, stream %d, seq %d) was being "

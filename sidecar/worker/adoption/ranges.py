@@ -127,7 +127,7 @@ class Ranges:
             return self._bulk_lanes.get((queue.topic, partition), queue.lane)
         return queue.lane
 
-    def place(
+    def assign(
         self,
         block: RecordBlock,
         group: tuple[int, int, int],

@@ -63,7 +63,7 @@ class Verdict(Enum):
     """The batch may be in the log, and the broker would not recognise a second copy."""
 
 
-def judge(
+def verdict_on(
     batches: Sequence[tuple[ProducerBatch, int]],
     producers: Mapping[int, ProducerState] | None,
     now_wall_ms: int,
@@ -277,7 +277,7 @@ class Inquiry:
             batches = [each for each in batches if each not in same]
             if same[0][1] > 0:
                 take_acked(same[0][0], producers)
-            self._decide(queue, same, judge(same, producers, self._clock.timestamp_ms()), now_ms)
+            self._decide(queue, same, verdict_on(same, producers, self._clock.timestamp_ms()), now_ms)
 
     def _decide(
         self,

@@ -103,7 +103,7 @@ class RequestEncoder:
     def copy_records(
         self, batches: list[ProducerBatch], buffer: memoryview
     ) -> tuple[list[CopiedBatch], list[tuple[ProducerBatch, str]]]:
-        """Copy the records sections of the batches, for a codec that runs beside the loop. Returned with the batches
+        """Copy the records sections of the batches, for a codec that runs in a thread. Returned with the batches
         that cannot be sent, as by :meth:`encode`.
 
         After this, neither journal nor descriptors are read: before a codec runs, records may expire and be settled,
@@ -160,11 +160,11 @@ class RequestEncoder:
         return encoded
 
     def _compress(self, word: int, settings: TopicSettings, data: bytes) -> bytes | None:
-        place = self._in_work.begin_beside(word)
+        index = self._in_work.begin_thread(word)
         try:
             return _try_compress(settings, data)
         finally:
-            self._in_work.end_beside(place)
+            self._in_work.end_thread(index)
 
 
 def _try_compress(settings: TopicSettings, data: bytes) -> bytes | None:

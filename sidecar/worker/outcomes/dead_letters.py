@@ -65,7 +65,7 @@ class DeadLetters:
         self._writing: list[tuple[Completion, int]] = []
         """Completions that the spool is writing now, each with its number of letters."""
         self._on_disk = 0
-        """Number of letters already on disk, of the completions that are being written or are first in line."""
+        """Number of letters already on disk, of the completions that are being written or come next."""
         self._too_large: list[Completion] = []
         """Completions with a letter larger than the whole spool: held until a daemon with a larger spool starts."""
         self._retry_ms = float("-inf")

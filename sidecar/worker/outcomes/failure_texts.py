@@ -46,16 +46,16 @@ def _partitions_of(payload: bytes, indexes: Sequence[int]) -> tuple[list[int], b
     named: set[int] = set()
     unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=max(len(payload), 1))
     unpacker.feed(payload)
-    place = 0
+    at = 0
     try:
         for index in indexes:
             if index >= RECORDS_READ_MAX or len(named) > PARTITIONS_NAMED_MAX:
                 return sorted(named)[:PARTITIONS_NAMED_MAX], True
-            while place < index:
+            while at < index:
                 unpacker.skip()
-                place += 1
+                at += 1
             record = unpacker.unpack()
-            place += 1
+            at += 1
             named.update(each for each in record[3:4] if each is not None)
     except (ValueError, TypeError, msgpack.UnpackException):
         return [], False

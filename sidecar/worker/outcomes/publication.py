@@ -35,7 +35,7 @@ def split(descriptors: DescriptorTable, parent: ProducerBatch, pieces: Sequence[
 def _unpublish_behind(descriptors: DescriptorTable, parent: ProducerBatch) -> None:
     """Free the descriptors of later batches that never left or will be renumbered.
 
-    A successor of this worker sends batches with a descriptor first. So once a batch has none, no batch behind it may
+    A successor of this worker sends batches with a descriptor first. So once a batch has none, no batch after it may
     keep one unless it may be in the log. The others are published again when they are sent.
     """
     for batch in reversed(parent.queue.batches):

@@ -160,8 +160,8 @@ class Settlement:
         self._hand_over(completions, now_ms)
 
     def _hand_over(self, completions: Sequence[Completion], now_ms: float) -> None:
-        """Write the outcomes to each client's outcome ring, or queue them behind its earlier ones. A completion waits
-        only behind others of its own client: a client that does not read its outcomes delays no other.
+        """Write the outcomes to each client's outcome ring, or queue them after its earlier ones. A completion waits
+        only for others of its own client: a client that does not read its outcomes delays no other.
         """
         gone: list[Completion] = []
         for each in completions:

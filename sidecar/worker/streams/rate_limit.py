@@ -16,7 +16,7 @@ BURST_MS = 100.0
 """The burst allowed at once after silence, in ms at the full rate."""
 
 
-LOOK_MS = 1_000.0
+CHECK_MS = 1_000.0
 """Interval in ms at which the clock is looked up by name: another name may have it now, or one may be free at last."""
 
 FindClock = Callable[[str, int | None], RateClock | None]
@@ -30,7 +30,7 @@ class _Bucket:
     part of the rate alone.
     """
 
-    __slots__ = ("_clock", "_find", "_looked_ms", "_name", "_own", "_rate", "_unpaid_us", "_workers", "text")
+    __slots__ = ("_checked_ms", "_clock", "_find", "_name", "_own", "_rate", "_unpaid_us", "_workers", "text")
 
     def __init__(self, find: FindClock, name: str, rate: float, workers: int, text: str) -> None:
         self._find = find
@@ -39,7 +39,7 @@ class _Bucket:
         self._workers = workers
         self._own = RateClock(bytearray(8), 0)
         self._clock = find(name, None) or self._own
-        self._looked_ms = float("-inf")
+        self._checked_ms = float("-inf")
         self._unpaid_us = 0.0
         """Fraction of a µs left over from earlier charges: above 10^6 units per second each costs less than one µs."""
         self.text = text
@@ -49,7 +49,7 @@ class _Bucket:
 
     def charge(self, units: int, now_ms: float) -> None:
         now_us = int(now_ms * 1000)
-        if now_ms - self._looked_ms >= LOOK_MS:
+        if now_ms - self._checked_ms >= CHECK_MS:
             self._find_clock(now_ms, now_us)
         rate = self._rate if self._clock is not self._own else self._rate / self._workers
         cost_us = units / rate * 1e6 + self._unpaid_us
@@ -60,7 +60,7 @@ class _Bucket:
             self._clock.charge(whole_us, now_us)
 
     def _find_clock(self, now_ms: float, now_us: int) -> None:
-        before, self._looked_ms = self._clock, now_ms
+        before, self._checked_ms = self._clock, now_ms
         self._clock = self._find(self._name, now_us) or self._own
         if before is self._own and self._clock is not self._own:
             # The debt was made at a part of the rate; convert it to the whole rate.

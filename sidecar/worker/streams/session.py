@@ -111,7 +111,7 @@ class ClientSession:
         "routing_id",
         "row",
         "sent_number",
-        "share_line",
+        "share_waiters",
         "streams",
         "token_digest",
         "unacked",
@@ -128,7 +128,7 @@ class ClientSession:
         self.row = row
         self.name = name
         self.caller = NOBODY
-        """User behind its connection."""
+        """User of its connection."""
         self.token_digest = ANY_TOKEN
         """Digest of the token with which it used its name."""
         self.rate: RateLimit | None = None
@@ -154,7 +154,7 @@ class ClientSession:
         """Records accepted and not yet completed. The client's row must outlive them."""
         self.unsettled_bytes = 0
         """Bytes of these records in the client's share, spread evenly over the records of each submission."""
-        self.share_line = 0
+        self.share_waiters = 0
         """Number of its streams that wait for this client's share of the pool."""
         self.unwritten: deque[Completion] = deque()
         """Completions that found the outcome ring full, in order. Written when the stub ACKs."""

@@ -12,7 +12,7 @@ from client_stub.contract.wire import CLIENT_ID_BYTES, PROTOCOL_VERSION, SECRET_
 from sidecar.common.errors import Refused
 from sidecar.common.tickets import attach_ticket
 from sidecar.shm.segment import SegmentError
-from sidecar.worker.streams.client_places import ClientPlaces, TableFull
+from sidecar.worker.streams.client_row_shares import ClientRowShares, TableFull
 from sidecar.worker.streams.session import NOBODY, ClientSession
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Sessions:
         self._worker_epoch = worker_epoch
         self._instance_key = instance_key
         self._counters = counters
-        self._places = ClientPlaces(table)
+        self._places = ClientRowShares(table)
         self.by_routing_id: dict[bytes, ClientSession] = {}
         """Attached sessions by routing id. Only this object changes it."""
         self.by_row: dict[int, ClientSession] = {}
@@ -179,7 +179,7 @@ class Sessions:
         return row
 
     def _check(self, client_id: bytes, name: str, ticket: object, caller: Caller) -> bytes:
-        """Check a ticket by the current rules. Returns the digest of the token behind it. Raises Refused.
+        """Check a ticket by the current rules. Returns the digest of its token. Raises Refused.
 
         A reload may change the rules just now; then another HELLO decides. The stub keeps its client id, and so the
         outcomes of its records.

@@ -48,9 +48,9 @@ class EntryLine:
         """When the oldest entry was accepted, monotonic ms. Raises IndexError if nothing waits."""
         return self._since_ms[self._head]
 
-    def since_ms(self, place: int) -> float:
-        """When the entry behind ``place`` older ones was accepted, monotonic ms."""
-        return self._since_ms[self._head + place]
+    def since_ms(self, older: int) -> float:
+        """When the entry after ``older`` others was accepted, monotonic ms."""
+        return self._since_ms[self._head + older]
 
     def first(self, most: int) -> bytes:
         """Ordinals of the oldest ``most`` entries as bytes, for the kernel's ``index_run``."""
@@ -93,7 +93,7 @@ class TopicQueue:
         "partitioner",
         "rate",
         "settings",
-        "share_line",
+        "share_waiters",
         "stalled_bytes",
         "topic",
         "transaction",
@@ -153,7 +153,7 @@ class TopicQueue:
         """For an express queue: its pages as counted in the sum over all express chains (shares)."""
         self.held_bytes = 0
         """The topic's bytes in the pool, as published to the other workers (shares)."""
-        self.share_line = 0
+        self.share_waiters = 0
         """Number of streams that wait for this topic's share of the pool."""
         self.stalled_bytes = 0
         """Equal to ``held_bytes`` while the topic makes no progress, else 0."""

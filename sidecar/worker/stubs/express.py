@@ -1,7 +1,7 @@
 """Express: decides whether a submission goes into its topic's bulk chain or passes the backlog there.
 
 A client that sends without a limit fills its share of the pool, and the records of all other clients of the topic
-would wait behind it. So clients that hold little share a second chain, the express chain. Records that were never in a
+would wait for it. So clients that hold little share a second chain, the express chain. Records that were never in a
 request have no sequence yet, so express batches can be sent before bulk ones and no broker notices.
 
 Order holds per client and partition. A client can change from express to bulk at any time, because its records in

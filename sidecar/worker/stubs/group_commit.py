@@ -265,8 +265,8 @@ class GroupCommit:
         return self._head
 
     def _empty_oldest(self) -> None:
-        """Write the live entries of the oldest file again, so that one stuck entry does not keep all files
-        behind it.
+        """Write the live entries of the oldest file again, so that one stuck entry does not keep all later
+        files.
         """
         head = self._advance_head()
         garbage_bytes = (self._log.number - head + 1) * self._log.file_bytes

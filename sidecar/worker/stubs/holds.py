@@ -53,7 +53,7 @@ class Holds:
         self._closed: dict[StreamState, None] = {}
         """Streams held because nothing is accepted: an operator has drained the daemon, or the disk fails."""
         self.share_held: deque[tuple[StreamState, int, TopicQueue | ClientSession | None]] = deque()
-        """Streams over a share, longest waiting first, each with the pages that it needs and the line it waits in."""
+        """Streams over a share, longest waiting first, each with its pages needed and the holder of that share."""
         self._timed: list[tuple[float, StreamState]] = []
         """Streams held for a time (for instance at a rate): (monotonic ms of its end, stream)."""
         self.next_timed_ms = float("inf")
@@ -94,7 +94,7 @@ class Holds:
         over_share = self._shares.claim(queue, session, needed, now_ms)
         if over_share is not None:
             self.hold(stream, over_share.cause, over_share.text, now_ms)
-            self._wait_for_share(stream, needed, over_share.line)
+            self._wait_for_share(stream, needed, over_share.holder)
             return False
         pages = self._take(stream, needed)
         if pages is None:
@@ -130,29 +130,29 @@ class Holds:
         """
         held, self.share_held = self.share_held, deque()
         blocked: set[TopicQueue | ClientSession] = set()
-        for stream, needed, line in held:
-            if line is not None:
-                line.share_line -= 1
+        for stream, needed, holder in held:
+            if holder is not None:
+                holder.share_waiters -= 1
             if not stream.held:
                 continue  # its session ended meanwhile
-            if line in blocked:
-                self._wait_for_share(stream, needed, line)
+            if holder in blocked:
+                self._wait_for_share(stream, needed, holder)
                 continue
             over = self._shares.refusal(stream.topic_queue, stream.session, needed, now_ms, part=RESUME_AT)
             if over is None:
                 self.resume(stream)
                 continue
-            self._wait_for_share(stream, needed, over.line)
-            if over.line is not None:
-                blocked.add(over.line)
+            self._wait_for_share(stream, needed, over.holder)
+            if over.holder is not None:
+                blocked.add(over.holder)
         self._shares.tell_waiting(bool(self.share_held))
 
     def _wait_for_share(
-        self, stream: StreamState, needed: int, line: TopicQueue | ClientSession | None
+        self, stream: StreamState, needed: int, holder: TopicQueue | ClientSession | None
     ) -> None:
-        self.share_held.append((stream, needed, line))
-        if line is not None:
-            line.share_line += 1
+        self.share_held.append((stream, needed, holder))
+        if holder is not None:
+            holder.share_waiters += 1
 
     def timed_due(self, now_ms: float) -> None:
         """Resume streams whose time is over: at a rate, after an internal error, or waiting for a topic name."""
@@ -187,10 +187,10 @@ class Holds:
                 self.resume(held.popleft())
 
     def resume(self, stream: StreamState) -> None:
-        """Let a stream send again, unless it waits in line for pages; then it is resumed with its pages.
+        """Let a stream send again, unless it waits for pages; then it is resumed with its pages.
 
         Such a stream may still be noted for the cause of a hold on an earlier connection, and would otherwise get a
-        second place in that line.
+        second turn there.
         """
         if stream.waiting_pages:
             return

@@ -378,10 +378,10 @@ class Intake:
             self._holds.hold_closed(stream, HoldCause.DISK, self.commit.refusal, now_ms)
 
     def end_stream(self, session: ClientSession, stream_id: int, last_seq: int) -> None:
-        """Give the place of a stream to the client's next topic: its stub has the outcome of each record up to
+        """Give the number of a stream to the client's next topic: its stub has the outcome of each record up to
         ``last_seq`` and uses the number no more.
 
-        A repeat finds nothing. A stream that is not where its stub has it keeps its place, and WELCOME names it again.
+        A repeat finds nothing. A stream that is not where its stub has it keeps its number, and WELCOME names it again.
         """
         stream = session.streams.get(stream_id)
         if stream is None or stream.held or not last_seq == stream.position == stream.accepted:

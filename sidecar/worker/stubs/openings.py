@@ -10,7 +10,7 @@ from sidecar.producer.lanes import ACKS_ALL, IDEMPOTENT_LANE
 from sidecar.shm.layout import STREAMS_MAX
 from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
-from sidecar.worker.stubs.name_line import NameLine, Place
+from sidecar.worker.stubs.name_queue import NameQueue, StreamKey
 
 if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
@@ -35,13 +35,13 @@ class StreamOpenings:
         self._limits = limits
         self._outboxes = outboxes
         self._counters = counters
-        self.line = NameLine()
+        self.queue = NameQueue()
 
     def may_open(self, session: ClientSession, stream_id: int, seq: int) -> bool:
         """Whether this submission of an unknown stream may open it: it is the first, and does not wait for a row
         already.
         """
-        if Place(session, stream_id) in self.line.waiting:
+        if StreamKey(session, stream_id) in self.queue.waiting:
             self._counters.inc("frames_resent_total")
             return False
         if seq != 1:
@@ -73,7 +73,7 @@ class StreamOpenings:
         )
         if queue is None:
             may_wait = refusal is None and not self._topics.is_known(topic)
-            if may_wait and self.line.join(Place(session, stream_id), topic, now_ms):
+            if may_wait and self.queue.join(StreamKey(session, stream_id), topic, now_ms):
                 self._topics.ask_for(topic)
                 self._outboxes.send(session, [Kind.HOLD, stream_id, 1, NO_ROW_YET])
             else:
@@ -88,36 +88,36 @@ class StreamOpenings:
 
     def next_due_ms(self) -> float:
         """When the first stream that waits for a row tries again, monotonic ms."""
-        return self.line.next_check_ms
+        return self.queue.next_check_ms
 
     def names_known(self) -> None:
         """Resume the streams whose topic names new metadata confirms."""
-        self._resume(self.line.take_known(self._topics.is_known))
+        self._resume(self.queue.take_known(self._topics.is_known))
 
     def names_due(self, now_ms: float) -> None:
         """Resume the streams for which a row is free by now, and those that waited long enough."""
 
-        def may_open(place: Place, topic: str) -> bool:
-            session = place.session
+        def may_open(key: StreamKey, topic: str) -> bool:
+            session = key.session
             transaction = None if session.lane is None else session.lane.manager
             return self._topics.may_open(topic, len(session.streams), now_ms, session.row.pid, transaction)
 
-        self._resume(self.line.take_due(may_open, now_ms))
+        self._resume(self.queue.take_due(may_open, now_ms))
 
     def forget(self, session: ClientSession) -> None:
         """Forget the streams of a session that ended."""
-        self._ask_no_more(self.line.take_of(session))
+        self._ask_no_more(self.queue.take_of(session))
 
-    def _resume(self, left: list[tuple[Place, str]]) -> None:
+    def _resume(self, left: list[tuple[StreamKey, str]]) -> None:
         self._ask_no_more(left)
-        for place, _ in left:
-            if place.session.attached:
-                self._outboxes.send(place.session, [Kind.RESUME, place.stream_id, 1])
+        for key, _ in left:
+            if key.session.attached:
+                self._outboxes.send(key.session, [Kind.RESUME, key.stream_id, 1])
 
-    def _ask_no_more(self, left: list[tuple[Place, str]]) -> None:
-        """Stop asking for the topics of streams that left the line, unless another stream waits for the same topic."""
+    def _ask_no_more(self, left: list[tuple[StreamKey, str]]) -> None:
+        """Stop asking for the topics of streams that left the queue, unless another stream waits for the same topic."""
         if left:
-            awaited = {wait.topic for wait in self.line.waiting.values()}
+            awaited = {wait.topic for wait in self.queue.waiting.values()}
             for _, topic in left:
                 if topic not in awaited:
                     self._topics.asks_no_more(topic)

@@ -38,10 +38,10 @@ moves again. The periodic work notices smaller amounts.
 
 
 class OverShare(NamedTuple):
-    """Why a stream is held. ``line``: the topic or client whose share it waits for; later streams wait behind it."""
+    """Why a stream is held. ``holder``: the topic or client whose share it waits for, before later streams."""
 
     text: str
-    line: TopicQueue | ClientSession | None = None
+    holder: TopicQueue | ClientSession | None = None
     cause: HoldCause = HoldCause.SHARE
 
 
@@ -89,9 +89,9 @@ class Shares:
         share of this topic or client it refuses: otherwise small submissions would keep the share too full for a large
         one.
         """
-        if queue.share_line:
+        if queue.share_waiters:
             return self._over_topic(queue)
-        if session.share_line:
+        if session.share_waiters:
             return self._over_client(session)
         self._words.claim(
             queue.chain.chain_id,

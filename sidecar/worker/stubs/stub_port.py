@@ -25,7 +25,7 @@ from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT, counted
 from sidecar.shm.client_table import NeverWritten
 from sidecar.shm.layout import STREAMS_MAX
-from sidecar.worker.streams.client_places import TableFull
+from sidecar.worker.streams.client_row_shares import TableFull
 from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.sessions import Sessions, welcome
@@ -248,7 +248,7 @@ class StubPort:
                 continue
             # All streams that advanced in this turn travel in one message, with the new credit and the new outcomes.
             streams = session.accepted_streams
-            news = session.row.ring_slice_from(session.sent_number + 1)
+            outcomes = session.row.ring_slice_from(session.sent_number + 1)
             head: list[Any] = []
             if streams:
                 session.credit_bytes = session.accepted_bytes + self._credit_window_bytes
@@ -256,8 +256,8 @@ class StubPort:
                 for stream in streams:
                     positions.append([stream.stream, stream.accepted])
                 head = [session.credit_bytes, positions]
-            if news is not None:
-                first, last, data = news
+            if outcomes is not None:
+                first, last, data = outcomes
                 frames = [self._pack([_OUTCOMES, first, last, *head]), data]
             elif streams:
                 frames = [self._pack([_ACCEPTED, *head])]
@@ -269,7 +269,7 @@ class StubPort:
                 self._not_taken(session, taken, now_ms)
                 continue
             streams.clear()
-            if news is not None:
+            if outcomes is not None:
                 session.sent_number = last
             self._tell_after_outcomes(session, now_ms)
 

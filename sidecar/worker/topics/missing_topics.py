@@ -15,24 +15,24 @@ class MissingTopics:
     def __init__(self) -> None:
         self.names: set[str] = set()
         """All missing topics. Only this object changes it."""
-        self.unasked: set[str] = set()
+        self.unrequested: set[str] = set()
         """Topics among them to be asked for at the end of the turn."""
 
     def add(self, topic: str) -> None:
         if topic not in self.names:
             self.names.add(topic)
-            self.unasked.add(topic)
+            self.unrequested.add(topic)
 
     def discard(self, topic: str) -> None:
         """Remove a topic that is known, or that no record needs any more."""
         self.names.discard(topic)
-        self.unasked.discard(topic)
+        self.unrequested.discard(topic)
 
     def ask_again(self, topics: Iterable[str]) -> None:
         """Ask again for those of ``topics`` that are still missing, because an answer did not resolve them."""
-        self.unasked.update(self.names.intersection(topics))
+        self.unrequested.update(self.names.intersection(topics))
 
-    def take_unasked(self) -> tuple[str, ...]:
-        taken = tuple(self.unasked)
-        self.unasked.clear()
+    def take_unrequested(self) -> tuple[str, ...]:
+        taken = tuple(self.unrequested)
+        self.unrequested.clear()
         return taken

@@ -42,9 +42,9 @@ class Placement:
 
     def set_late_brokers(self, late: frozenset[int]) -> bool:
         """Set the late brokers. True if they changed: then every topic must be followed again."""
-        is_news = late != self._late
+        has_changed = late != self._late
         self._late = late
-        return is_news
+        return has_changed
 
     def follow(self, queue: TopicQueue, snapshot: MetadataSnapshot) -> bool:
         """Give the queue its partitions. False if the snapshot does not have its topic."""

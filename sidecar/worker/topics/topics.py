@@ -43,7 +43,7 @@ ROWS_FOR_NEWCOMERS = 16
 """Number of last rows of which a client may use fewer the more names it has, even for topics that Kafka has."""
 VACATE_MS = 1_000.0
 """Minimum interval in ms between searches for unused names, while the table is short of them."""
-LOOK_MS = 60_000.0
+CHECK_MS = 60_000.0
 """Interval in ms of the searches for names that were unused for long."""
 IDLE_MS = 300_000.0
 """A name that nothing has used for this time is dropped then."""
@@ -74,7 +74,7 @@ class Topics:
         self._accumulator = accumulator
         self._sessions = sessions
         self._endings = endings
-        self._vacated_ms = self._looked_ms = float("-inf")
+        self._vacated_ms = self._checked_ms = float("-inf")
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
         """By topic, outside of transactions."""
@@ -200,11 +200,11 @@ class Topics:
 
     def forget_idle(self, now_ms: float) -> None:
         """Drop the names that nothing has used for IDLE_MS, and the second ones of topics without a backlog. Called
-        periodically; the table is looked through once in LOOK_MS.
+        periodically; the table is checked once in CHECK_MS.
         """
-        if now_ms - self._looked_ms < LOOK_MS:
+        if now_ms - self._checked_ms < CHECK_MS:
             return
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         in_use = self._chains_in_use()
         self._vacate_express(in_use, now_ms - IDLE_MS)
         for last_used_ms, lane, topic in self._unused(in_use):
@@ -355,7 +355,7 @@ class Topics:
             self.waiting.extend(queue, ordinals, now_ms)
 
     def on_entry(self, queue: TopicQueue, entry: Entry, now_ms: float, flushes: bool = False) -> None:
-        """Partition an accepted entry now, or queue it behind those that wait (strictly in order).
+        """Partition an accepted entry now, or queue it after those that wait (strictly in order).
 
         ``flushes``: its stub waits for it, so neither its records nor earlier ones of the topic linger.
         """

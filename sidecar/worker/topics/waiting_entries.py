@@ -64,7 +64,7 @@ class WaitingEntries:
         self._refresh_due_ms = 0.0
         self._expiry_ms = _NEVER_MS
         """Lower bound of all expiry times, monotonic ms, so that a turn need not examine a thousand waiting topics. If
-        it is too early, one look corrects it.
+        it is too early, one check corrects it.
         """
         self._flush_asked: set[tuple[int, str]] = set()
         """Lanes and topics flushed while records waited for metadata: linger does not apply to those records."""

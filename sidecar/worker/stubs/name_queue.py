@@ -1,4 +1,4 @@
-"""NameLine: streams whose topics are not confirmed by Kafka, waiting for a row in the nearly full table of topics.
+"""NameQueue: streams whose topics are not confirmed by Kafka, waiting for a row in the nearly full table of topics.
 
 The last rows of the table are reserved for topics that Kafka has (sidecar.worker.topics.topics.ROWS_FOR_KNOWN). So a
 client with an unknown topic cannot have one of them at once. Its stream is held, the controller is asked, and the
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.session import ClientSession
 
 WAITING_MAX: Final = 1_024
-"""Limit of streams in the line of one worker. One process may have as many as it leaves free for others."""
-LOOK_MS: Final = 1_000.0
-"""Interval in ms at which a waiting stream looks for a free row."""
+"""Limit of streams in the queue of one worker. One process may have as many as it leaves free for others."""
+CHECK_MS: Final = 1_000.0
+"""Interval in ms at which a free row is searched for a waiting stream."""
 STAY_MS: Final = 60_000.0
-"""A stream leaves the line after this time in ms. It joins again if its client still sends."""
+"""A stream leaves the queue after this time in ms. It joins again if its client still sends."""
 
 
-class Place(NamedTuple):
-    """One stream in the line. It has no StreamState yet, because none of its records was accepted."""
+class StreamKey(NamedTuple):
+    """One stream in the queue. It has no StreamState yet, because none of its records was accepted."""
 
     session: ClientSession
     stream_id: int
@@ -33,63 +33,65 @@ class Wait(NamedTuple):
     topic: str
     since_ms: float
     check_ms: float
-    """Monotonic ms of the next look for a row."""
+    """Monotonic ms of the next check for a row."""
 
 
-def _process(place: Place) -> int:
+def _process(key: StreamKey) -> int:
     """Process of a stream's client; a number for the client itself if its process is not known."""
-    row = place.session.row
+    row = key.session.row
     return row.pid or -1 - row.index
 
 
-class NameLine:
+class NameQueue:
     """Line of waiting streams. Not thread-safe: belongs to the worker's loop. It sends nothing."""
 
     def __init__(self) -> None:
-        self.waiting: dict[Place, Wait] = {}
+        self.waiting: dict[StreamKey, Wait] = {}
         """Only this object changes it."""
         self._by_process: dict[int, int] = {}
         self.next_check_ms = inf
         """Lower bound of all ``check_ms``, monotonic ms."""
 
-    def join(self, place: Place, topic: str, now_ms: float) -> bool:
-        """Join the line. False if the process has its share of it."""
-        process = _process(place)
+    def join(self, key: StreamKey, topic: str, now_ms: float) -> bool:
+        """Join the queue. False if the process has its share of it."""
+        process = _process(key)
         mine = self._by_process.get(process, 0)
         if mine >= WAITING_MAX - len(self.waiting):
             return False
-        self.waiting[place] = Wait(topic, now_ms, now_ms + LOOK_MS)
+        self.waiting[key] = Wait(topic, now_ms, now_ms + CHECK_MS)
         self._by_process[process] = mine + 1
-        self.next_check_ms = min(self.next_check_ms, now_ms + LOOK_MS)
+        self.next_check_ms = min(self.next_check_ms, now_ms + CHECK_MS)
         return True
 
-    def take_known(self, is_known: Callable[[str], bool]) -> list[tuple[Place, str]]:
+    def take_known(self, is_known: Callable[[str], bool]) -> list[tuple[StreamKey, str]]:
         """Remove and return the streams whose topic Kafka has by now."""
-        return self._take([place for place, wait in self.waiting.items() if is_known(wait.topic)])
+        return self._take([key for key, wait in self.waiting.items() if is_known(wait.topic)])
 
-    def take_due(self, may_open: Callable[[Place, str], bool], now_ms: float) -> list[tuple[Place, str]]:
+    def take_due(
+        self, may_open: Callable[[StreamKey, str], bool], now_ms: float
+    ) -> list[tuple[StreamKey, str]]:
         """Remove and return the streams for which a row is free by now, and those that stayed long enough."""
         taken = []
-        for place, wait in list(self.waiting.items()):
+        for key, wait in list(self.waiting.items()):
             if wait.check_ms > now_ms:
                 continue
-            if now_ms - wait.since_ms >= STAY_MS or may_open(place, wait.topic):
-                taken.append(place)
+            if now_ms - wait.since_ms >= STAY_MS or may_open(key, wait.topic):
+                taken.append(key)
             else:
-                self.waiting[place] = wait._replace(check_ms=now_ms + LOOK_MS)
+                self.waiting[key] = wait._replace(check_ms=now_ms + CHECK_MS)
         found = self._take(taken)
         self.next_check_ms = min((wait.check_ms for wait in self.waiting.values()), default=inf)
         return found
 
-    def take_of(self, session: ClientSession) -> list[tuple[Place, str]]:
+    def take_of(self, session: ClientSession) -> list[tuple[StreamKey, str]]:
         """Remove and return the streams of a session that ended."""
-        return self._take([place for place in self.waiting if place.session is session])
+        return self._take([key for key in self.waiting if key.session is session])
 
-    def _take(self, places: list[Place]) -> list[tuple[Place, str]]:
+    def _take(self, keys: list[StreamKey]) -> list[tuple[StreamKey, str]]:
         taken = []
-        for place in places:
-            taken.append((place, self.waiting.pop(place).topic))
-            process = _process(place)
+        for key in keys:
+            taken.append((key, self.waiting.pop(key).topic))
+            process = _process(key)
             left = self._by_process.pop(process) - 1
             if left:
                 self._by_process[process] = left

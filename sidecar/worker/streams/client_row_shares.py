@@ -1,7 +1,7 @@
-"""ClientPlaces: limits how much of the client table one process and one user may take, so that others find a place.
+"""ClientRowShares: limits how much of the client table one process and one user may take, so that others find a row.
 
-One user may have three places for each free one, counted over all workers. So a single service user gets three
-quarters of the table, a second user gets three quarters of the rest, and a newcomer always finds a place.
+One user may have three rows for each free one, counted over all workers. So a single service user gets three
+quarters of the table, a second user gets three quarters of the rest, and a newcomer always finds a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TableFull(Refused):
         super().__init__("TOO_MANY_CLIENTS", text)
 
 
-class ClientPlaces:
+class ClientRowShares:
     """Counts rows per process and user. Belongs to a worker's sessions. Rows of other workers are read from
     the table.
     """
@@ -71,8 +71,8 @@ class ClientPlaces:
             raise TableFull(self.full_text(uid))
 
     def full_text(self, uid: int | None) -> str:
-        """Error text for a client that finds no place."""
-        text = f"The client table is full: {self._table.taken()} of {self._table.capacity} places are taken"
+        """Error text for a client that finds no row."""
+        text = f"The client table is full: {self._table.taken()} of {self._table.capacity} rows are taken"
         if uid is not None:
             who = f"uid {uid}" if uid < 1 << 32 else "this key"
             text += f", {self._of_user.get(uid, 0)} of them by {who}"
