@@ -601,6 +601,8 @@ class TransactionManager:
                 # A commit that was answered with an error has been carried out all the same.
                 self._refuse(code, answer.text)
             else:
+                if code == Code.UNKNOWN_PRODUCER_ID:
+                    self.identity = NO_PRODUCER_ID  # no producer has it that could be fenced
                 self._needs_epoch = True
                 self._complete_end()
         else:

@@ -258,7 +258,9 @@ def test_unknown_producer_id_makes_a_commit_abortable_and_an_abort_succeed(versi
     life.answer(life.ends(), Code.UNKNOWN_PRODUCER_ID)
     assert life.results() == [(TxnPart.END, 1, Code.UNKNOWN_PRODUCER_ID, TxnEffect.ABORTABLE)]
     life.answer(life.ends(commit=False), Code.UNKNOWN_PRODUCER_ID)
-    life.do(InitTransactionalId)
+    request = life.next(InitTransactionalId)
+    assert request.current == NO_PRODUCER_ID
+    life.answer(request)
     assert life.results() == ended()
 
 
