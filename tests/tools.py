@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from sidecar.tools.testing.browser import find_browser
+from sidecar.tools.testing.schema_registry import registry_home
 from sidecar.tools.testing.spark_formats import format_jars
 
 PACKAGES: Final = {
@@ -28,13 +29,16 @@ PACKAGES: Final = {
     "promtool": "prometheus",
     "readelf": "binutils",
     "rpmbuild": "rpm",
+    "schema-registry": "no package: Maven Central, by make test",
     "spark-avro": "no package: Maven Central, by make test",
+    "spark-protobuf": "no package: Maven Central, by make test",
     "systemd-analyze": "systemd",
     "systemd-nspawn": "systemd-container",
     "unshare": "util-linux",
     "zsh": "zsh",
 }
 ROOT_USER: Final = "root"
+REGISTRY: Final = "schema-registry"
 SPARK: Final = "spark-"
 """Before the name of a format of Spark."""
 
@@ -58,6 +62,8 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 def _is_here(tool: str) -> bool:
     if tool == ROOT_USER:
         return os.geteuid() == 0
+    if tool == REGISTRY:
+        return registry_home().is_dir()
     if tool.startswith(SPARK):
         return format_jars(tool.removeprefix(SPARK)).is_dir()
     return (find_browser() if tool == "chromium" else shutil.which(tool)) is not None

@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from client_stub.pipeline.keys import AVRO, KEYS, RAW, TABLES, Key, keys_of
+from client_stub.pipeline.keys import AVRO, KEYS, PROTOBUF, RAW, RECORD, TABLES, TOPIC, VARIABLE, Key, keys_of
 from client_stub.pipeline.positions import Path as KeyPath
 from client_stub.pipeline.positions import Positions
 
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_URL: Final = re.compile(r"https?://[^@\s/?#]+(/[^@\s?#]*)?")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SYNTAX: Final = re.compile(r"(.*) \(at line (\d+), column \d+\)")
 SOURCE: Final = "source"
@@ -63,6 +63,29 @@ class PartFormat(NamedTuple):
 
     name: str
     schema: Path | None
+    """None for the latest one of the registry."""
+    message: str | None
+    """Of Protobuf; None for the first one."""
+    has_prefix: bool
+    """Whether the registry's id of the schema comes first."""
+
+
+@dataclass
+class Registry:
+    """The table [registry]."""
+
+    url: str
+    subject: str
+    auto_register: bool
+    user: str | None
+    password: str | None = field(repr=False)
+    password_file: str | None
+    token: str | None = field(repr=False)
+    token_file: str | None
+    logical_cluster: str | None
+    ca_file: str | None
+    cert_file: str | None
+    key_file: str | None
 
 
 @dataclass
@@ -96,6 +119,7 @@ class Pipeline:
     source: Source
     steps: list[SqlStep]
     outputs: list[Output]
+    registry: Registry | None
     run_dir: str | None
     daemon: dict[str, str] | None
     """With autostart: Kafka's settings of the daemon that each host starts for itself."""
@@ -159,6 +183,7 @@ class _FileReader:
         pipeline = self._table("pipeline", ("pipeline",), self._content.get("pipeline"))
         source = self._source()
         steps = list(self._steps())
+        registry = self._registry()
         outputs = list(self._outputs([step.name for step in steps]))
         sidecar = self._table("sidecar", ("sidecar",), self._content.get("sidecar", {}))
         daemon = self._daemon(sidecar)
@@ -174,6 +199,7 @@ class _FileReader:
             source,
             steps,
             outputs,
+            registry,
             sidecar["run_dir"],
             daemon,
             self._positions,
@@ -209,11 +235,8 @@ class _FileReader:
                     (*path, name), f"key '{name}' is not known in {path[0]}", _nearest(name, list(keys))
                 )
             elif not key.kind.fits(value):
-                self._add(
-                    (*path, name),
-                    f"{name} = {_shown(value)} must be {key.kind.wanted}",
-                    "correct the value",
-                )
+                shown = "***" if key.kind.is_secret else _shown(value)
+                self._add((*path, name), f"{name} = {shown} must be {key.kind.wanted}", "correct the value")
             else:
                 found[name] = self._with_environment((*path, name), key, value)
         for key in keys.values():
@@ -224,7 +247,7 @@ class _FileReader:
     def _with_environment(self, path: KeyPath, key: Key, value: Any) -> Any:
         """``value`` with each ``${NAME}`` replaced, which SQL never is."""
         if key.kind.is_sql:
-            if isinstance(value, str) and _VARIABLE.search(value):
+            if isinstance(value, str) and VARIABLE.search(value):
                 self._add(
                     path,
                     "the environment is not put into SQL",
@@ -244,7 +267,7 @@ class _FileReader:
                 self._add(path, f"the environment has no {found[1]}", f"set {found[1]} before the run")
             return self._environment.get(found[1], "")
 
-        return _VARIABLE.sub(replace, value)
+        return VARIABLE.sub(replace, value)
 
     # --- their contents -----------------------------------------------------------------------------
 
@@ -316,26 +339,67 @@ class _FileReader:
             )
 
     def _formats(self, path: KeyPath, found: Mapping[str, Any]) -> Iterator[tuple[str, PartFormat]]:
+        has_registry = "registry" in self._content
+        uses_registry = has_registry if found["registry"] is None else found["registry"]
+        if uses_registry and not has_registry:
+            self._add((*path, "registry"), "there is no table [registry]", "add it with its url")
         for part in ("key", "value"):
-            name, schema = found[f"{part}_format"], found[f"{part}_schema"]
-            needs_schema = name == AVRO
-            if needs_schema and schema is None:
+            name, schema, message = (found[f"{part}_{key}"] for key in ("format", "schema", "message"))
+            takes_schema = name in (AVRO, PROTOBUF)
+            has_prefix = takes_schema and uses_registry
+            if takes_schema and schema is None and not (has_prefix and self._subject() == TOPIC):
                 self._add(
                     (*path, f"{part}_format"),
                     f"{part}_format = {name} needs a schema",
                     f'add {part}_schema = "FILE"',
                 )
-            if schema is not None and not needs_schema:
+            for key, value, is_right in (
+                ("schema", schema, takes_schema),
+                ("message", message, name == PROTOBUF),
+            ):
+                if value is not None and not is_right:
+                    self._add(
+                        (*path, f"{part}_{key}"),
+                        f"{part}_{key} is not for {part}_format = {name}",
+                        f"leave it out, or correct {part}_format",
+                    )
+            if has_prefix and found["topic"] is None and self._subject() != RECORD:
                 self._add(
-                    (*path, f"{part}_schema"),
-                    f"{part}_schema is only for {AVRO}",
-                    f"leave it out, or set {part}_format",
+                    (*path, "topic_expr"),
+                    "the topic of a row, and so the subject of its schema, is not known before it is sent",
+                    f'take subject = "{RECORD}" in [registry], or topic',
                 )
             if found[part] is None:
                 if name != RAW:
                     self._add((*path, f"{part}_format"), f"there is no {part}", f"add {part} = ...")
             elif name != RAW:
-                yield part, PartFormat(name, schema and Path(self._file).parent / schema)
+                yield part, PartFormat(name, schema and Path(self._file).parent / schema, message, has_prefix)
+
+    def _subject(self) -> str:
+        table = self._content.get("registry")
+        return str(table.get("subject", TOPIC)) if isinstance(table, Mapping) else TOPIC
+
+    def _registry(self) -> Registry | None:
+        content = self._content.get("registry")
+        path: KeyPath = ("registry",)
+        found = self._table("registry", path, content)
+        if not isinstance(content, Mapping):
+            return None
+        url = found["url"] or ""
+        if url and not _URL.fullmatch(url):
+            what = "url must be http://HOST:PORT or https://HOST, without a user or password"
+            self._add(
+                (*path, "url"), what, "correct the value; user and password_file have keys of their own"
+            )
+        for name in ("password", "token"):
+            if found[name] is not None and found[f"{name}_file"] is not None:
+                self._add((*path, name), f"{name} excludes {name}_file", "leave out the one or the other")
+        has_password = found["password"] is not None or found["password_file"] is not None
+        if has_password != (found["user"] is not None):
+            self._add(path, "a login has user, and password or password_file", "give both")
+        if has_password and (found["token"] is not None or found["token_file"] is not None):
+            self._add(path, "a token excludes user and password", "leave out the one or the other")
+        return Registry(**found)
 
     def _bad_rows(self, path: KeyPath, content: Any) -> dict[str, Any]:
         found = self._table("output.bad_rows", (*path, "bad_rows"), content)

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 INTERVAL: Final = re.compile(r"[1-9]\d*(ms|s|m|h)")
-RAW, JSON, AVRO = FORMATS = ("raw", "json", "avro")
+VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+RAW, JSON, AVRO, PROTOBUF = FORMATS = ("raw", "json", "avro", "protobuf")
 """Of a value or a key."""
+TOPIC, RECORD, TOPIC_RECORD = SUBJECTS = ("topic", "record", "topic-record")
+"""Names of a schema's subject."""
 
 
 class KeyKind(NamedTuple):
@@ -19,10 +22,16 @@ class KeyKind(NamedTuple):
     fits: Callable[[Any], bool]
     is_sql: bool = False
     """SQL is taken as it is: the environment is never pasted into it."""
+    is_secret: bool = False
+    """A secret comes from the environment, never from the file, and no fault shows it."""
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, str) and VARIABLE.fullmatch(value) is not None
 
 
 def _is_trigger(value: Any) -> bool:
@@ -44,7 +53,9 @@ EXPRESSION: Final = KeyKind("SQL expression", "an SQL expression", _is_text, is_
 OPTIONS: Final = KeyKind("table", "a table of texts, numbers and flags", _is_options)
 VALUES: Final = KeyKind("table", "a table of values", lambda value: isinstance(value, Mapping))
 TRIGGER: Final = KeyKind("text", '"once", "available-now" or an interval such as "10s"', _is_trigger)
-FORMAT: Final = KeyKind("text", '"raw", "json" or "avro"', lambda value: value in FORMATS)
+FORMAT: Final = KeyKind("text", '"raw", "json", "avro" or "protobuf"', lambda value: value in FORMATS)
+SUBJECT: Final = KeyKind("text", '"topic", "record" or "topic-record"', lambda value: value in SUBJECTS)
+SECRET: Final = KeyKind("variable", 'a variable, "${NAME}"', _is_variable, is_secret=True)
 DELIVERY: Final = KeyKind("text", '"at_least_once"', lambda value: value in ("at_least_once", "exactly_once"))
 
 
@@ -116,18 +127,28 @@ KEYS: Final = (
         "output",
         "value_format",
         FORMAT,
-        "How Spark encodes the value: `raw` is a string or binary as it is, `json` a struct, map or array, `avro` what "
-        "the schema describes.",
+        "How Spark encodes the value: `raw` is a string or binary as it is, `json` a struct, map or array, `avro` and "
+        "`protobuf` what the schema describes.",
         RAW,
     ),
     Key(
         "output",
         "value_schema",
         TEXT,
-        "The schema file of `avro`, relative to the pipeline file.",
+        "The schema file, relative to the pipeline file: `.avsc`, `.proto`, or a descriptor set of protoc. Left out: "
+        "the latest one of the registry.",
     ),
+    Key("output", "value_message", TEXT, "The message of `protobuf`.", "the first one"),
     Key("output", "key_format", FORMAT, "As `value_format`.", RAW),
     Key("output", "key_schema", TEXT, "As `value_schema`."),
+    Key("output", "key_message", TEXT, "As `value_message`.", "the first one"),
+    Key(
+        "output",
+        "registry",
+        FLAG,
+        "Whether `avro` and `protobuf` have the prefix with the schema's id in `[registry]`.",
+        "if there is one",
+    ),
     Key("output", "headers", EXPRESSION, "A map<string,binary> or array<struct<key:string,value:binary>>."),
     Key("output", "partition", EXPRESSION, "The partition; else the daemon's partitioner decides."),
     Key("output", "timestamp", EXPRESSION, "The record's time, as timestamp or bigint in ms since 1970."),
@@ -152,6 +173,24 @@ KEYS: Final = (
         "The topic of bad rows, as JSON with reason and source file in headers.",
     ),
     Key("output.bad_rows", "path", TEXT, "The folder of bad rows, as files of JSON lines."),
+    Key("registry", "url", TEXT, "The registry, as Confluent's API has it.", is_required=True),
+    Key(
+        "registry",
+        "subject",
+        SUBJECT,
+        "The subject of a schema: `TOPIC-value` or `TOPIC-key`, the record's full name, or `TOPIC-RECORD`.",
+        TOPIC,
+    ),
+    Key("registry", "auto_register", FLAG, "Whether `run` registers a schema that is not there.", False),
+    Key("registry", "user", TEXT, "The user of a login by password."),
+    Key("registry", "password", SECRET, "Its password, from the environment."),
+    Key("registry", "password_file", TEXT, "The file of the password."),
+    Key("registry", "token", SECRET, "A bearer token, in place of a user."),
+    Key("registry", "token_file", TEXT, "The file of the token."),
+    Key("registry", "logical_cluster", TEXT, "Of a token for Confluent Cloud: the registry's name there."),
+    Key("registry", "ca_file", TEXT, "Certificates that are trusted, in PEM.", "those of certifi"),
+    Key("registry", "cert_file", TEXT, "The driver's certificate, in PEM."),
+    Key("registry", "key_file", TEXT, "Its key, in PEM."),
     Key("sidecar", "run_dir", TEXT, "The daemon's run directory on each host.", "as of the stub"),
     Key(
         "sidecar",
@@ -162,7 +201,14 @@ KEYS: Final = (
     ),
 )
 
-TABLES: Final = {"pipeline": False, "source": False, "step": True, "output": True, "sidecar": False}
+TABLES: Final = {
+    "pipeline": False,
+    "source": False,
+    "step": True,
+    "output": True,
+    "registry": False,
+    "sidecar": False,
+}
 """Table → whether the file may have several of it."""
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from client_stub.pipeline.file import Pipeline
-from client_stub.pipeline.keys import AVRO
+from client_stub.pipeline.keys import AVRO, PROTOBUF
 
 NEWEST: Final = "4.2.0"
 """The newest version that Maven Central has. It works in Spark 4.3, which has no later one."""
-PACKAGES: Final = {AVRO: "spark-avro_2.13"}
+PACKAGES: Final = {AVRO: "spark-avro_2.13", PROTOBUF: "spark-protobuf_2.13"}
 """Format → its package."""
 _SETTING: Final = "spark.jars.packages"
 _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.jars", _SETTING)

@@ -106,6 +106,10 @@ class Planner:
             raise PipelineFaults(self.faults)
         return next(plan for plan in plans if plan.index == index)
 
+    def register(self) -> None:
+        """Register the schemas of the outputs that the registry has not yet. Raises PipelineFaults."""
+        self._formats.register()
+
     # --- parts --------------------------------------------------------------------------------------
 
     def _source(self) -> DataFrame | None:
@@ -159,7 +163,7 @@ class Planner:
                 try:
                     plan.encodings[name] = encoding = self._formats.encoding(index, name, kind)
                 except PipelineFaults as found:
-                    self.faults += found.faults
+                    self.faults += [each for each in found.faults if each not in self.faults]
                     continue
                 kind = encoding.type
             fault = type_fault(name, kind)

@@ -102,6 +102,7 @@ class Run:
         plans = self._planner.outputs(self._planner.views())
         if self._planner.faults:
             raise PipelineFaults(self._planner.faults)
+        self._planner.register()
         register(self._spark)
         self._size_limit = self._known_size_limit()
         self.report.steps = {step.name: None for step in self._pipeline.steps}

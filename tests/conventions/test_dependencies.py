@@ -23,6 +23,8 @@ ROOMS: Final = (
     ("client_stub/records/column", "arrow"),
     ("client_stub/zmtp/curve.py", "curve"),
     ("client_stub/spark", "spark"),
+    ("client_stub/pipeline/protobuf_schema.py", "protobuf"),
+    ("client_stub/pipeline/registry.py", "registry"),
     ("client_stub/pipeline", "spark"),
     ("pyspark_kafka_sidecar", "spark"),
     # Its fixture is there for who has pytest; the rest needs nothing.
@@ -42,6 +44,8 @@ GIVES: Final = {
     BASE: (BASE,),
     "arrow": (BASE, "arrow"),
     "spark": (BASE, "spark"),
+    "protobuf": (BASE, "spark", "protobuf"),
+    "registry": (BASE, "spark", "registry"),
     "daemon": (BASE, "daemon"),
     "pkcs12": (BASE, "daemon", "pkcs12"),
     "curve": (BASE, "curve"),
@@ -50,12 +54,14 @@ GIVES: Final = {
     "demo": (BASE, "daemon", "spark", "demo"),
     "dev": (BASE, "daemon", "msk", "spark", "demo", "dev"),
 }
-RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "curve", "arrow", "spark", "demo")
+RUNTIME: Final = (BASE, "daemon", "msk", "pkcs12", "curve", "arrow", "spark", "protobuf", "registry", "demo")
 """Extras of people who run the product; "dev" has the tools of those who change it."""
 
 
 NOT_OF_QUICK: Final = {"aws_msk_iam_sasl_signer": ["aws-msk-iam-sasl-signer-python"]}
 """Distributions of another name than their module that `make quick` does not install."""
+IN_GOOGLE: Final = {"google.protobuf": "protobuf"}
+"""Modules of a package that several distributions share."""
 
 
 def _name(distribution: str) -> str:
@@ -91,7 +97,8 @@ def third_party(module: str, path: Path) -> Iterator[tuple[int, str]]:
         top = name.split(".")[0]
         if top in OURS or top in sys.stdlib_module_names or line in type_only:
             continue
-        yield line, _name(known.get(top, [top])[0])
+        shared = next((each for start, each in IN_GOOGLE.items() if name.startswith(start)), None)
+        yield line, shared or _name(known.get(top, [top])[0])
 
 
 @cache
@@ -106,8 +113,10 @@ def imported() -> dict[str, dict[str, str]]:
     return found
 
 
-OF_LIBRARIES: Final = frozenset({"pandas"})
-"""What a library imports without asking for it: PySpark for mapInArrow()."""
+OF_LIBRARIES: Final = frozenset({"pandas", "grpcio-tools", "googleapis-common-protos"})
+"""What a library imports without asking for it: PySpark for mapInArrow(), confluent-kafka for Protobuf. And protoc,
+which is started.
+"""
 
 
 @pytest.mark.slow
@@ -131,7 +140,7 @@ def test_each_development_dependency_is_used() -> None:
         used |= {_name(name) for name in re.findall(r"importorskip\(\s*\"([\w.]+)\"", path.read_text())}
     known = {_name(each) for names in distributions().values() for each in names}
     used |= {_name(each) for top in used for each in distributions().get(top, ())} & known
-    left = {each for each in declared()["dev"] if not TYPES.match(each)} - used - STARTED
+    left = {each for each in declared()["dev"] if not TYPES.match(each)} - used - STARTED - OF_LIBRARIES
     assert not left, f"asked for by dev, and neither imported nor started: {left}"
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from client_stub.pipeline.keys import TABLES, keys_of
 from sidecar.config.refused_settings import REFUSED
 from sidecar.config.settings import BY_NAME
 from tests.conventions.test_layering import ROOT
@@ -108,9 +109,12 @@ def faults(text: str) -> Iterator[str]:
             yield from _unknown_keys(tomllib.loads(block))
 
 
-def _unknown_keys(configuration: dict[str, dict[str, object]]) -> Iterator[str]:
+def _unknown_keys(configuration: dict[str, Any]) -> Iterator[str]:
     for table, keys in configuration.items():
-        if table not in NAMED_BY_USERS:
+        if table in TABLES:
+            used = {key for each in (keys if TABLES[table] else [keys]) for key in each}
+            yield from (f"[{table}] {key}: no such key of a pipeline" for key in used - keys_of(table).keys())
+        elif table not in NAMED_BY_USERS:
             for key in keys:
                 if not {key if table == "kafka" else f"{table}.{key}"} & BY_NAME.keys():
                     yield f"[{table}] {key}: no such setting"
@@ -137,6 +141,7 @@ def test_all_that_a_page_names_is_there(page: Path) -> None:
         "`python -m sidecar.tools.testing.nosuch`",
         "```sh\n.demo/venv/bin/python -m tests.nosuch\n```",
         "```toml\n[daemon]\nnosuch = 3\n```",
+        "```toml\n[[output]]\ntopic = 'a'\n[[output]]\nnosuch = 3\n```",
         '```toml\n[kafka]\n"linger.nosuch" = 3\n```',
     ],
 )

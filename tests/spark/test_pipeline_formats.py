@@ -1,4 +1,4 @@
-"""Keys and values of a pipeline as JSON and Avro, judged by decoders that are not ours."""
+"""Keys and values of a pipeline as JSON, Avro and Protobuf, judged by decoders that are not ours."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from client_stub.pipeline.check import check
+from client_stub.pipeline.protobuf_schema import read_schema
 from tests.spark.test_datasource import rows_of
 from tests.spark.test_pipeline import bad_ones, faults, pipeline, run
 from tests.stub.fake_daemon import FakeDaemon
@@ -100,12 +101,12 @@ def test_check_shows_the_schema_and_rows_before_they_are_encoded(
         ('{"type":', "value_schema: {schema} is no schema of Avro: "),
         (
             json.dumps({**FLIGHT, "fields": FLIGHT["fields"][:1]}),
-            "value: the type does not fit flight.avsc: Cannot find field 'delay' in Avro schema, "
+            "value: the type does not fit {schema}: Cannot find field 'delay' in Avro schema, "
                 "correct the expression or the schema",
         ),
         (
             json.dumps({**FLIGHT, "fields": [*FLIGHT["fields"][:1], {"name": "delay", "type": "string"}]}),
-            "value: the type does not fit flight.avsc: Cannot convert SQL field 'delay' to Avro field 'delay' because",
+            "value: the type does not fit {schema}: Cannot convert SQL field 'delay' to Avro field 'delay' because",
         ),
     ],
 )  # fmt: skip
@@ -121,8 +122,7 @@ def test_check_names_what_is_wrong_with_a_schema(
     if content is not None:
         schema.write_text(content)
     (found,) = faults(spark, pipeline(folder, daemon, AVRO))
-    wanted = text.format(schema=schema) if "{schema}" in text else text
-    assert found.partition(": ")[2].startswith(wanted)
+    assert found.partition(": ")[2].startswith(text.replace("{schema}", str(schema)))
     with pytest.raises(Exception, match=r"flight\.avsc"):
         run(spark, pipeline(folder, daemon, AVRO))
     assert daemon.received == []
@@ -138,4 +138,59 @@ def test_json_is_made_of_what_has_parts(
     assert found == (
         "late.toml:17: value_format: int cannot be made JSON, only a struct, map, array or variant, "
         "write value = 'struct(*)', or leave it raw"
+    )
+
+
+PROTO = """\
+syntax = "proto3";
+package late;
+message Other { string name = 1; }
+message Flight { string carrier = 1; optional int32 delay = 2; }
+"""
+PROTOBUF = {
+    "to_json(struct(*))": "struct(*)",
+    "timestamp =": 'value_format = "protobuf"\nvalue_schema = "flight.proto"\nvalue_message = "Flight"\ntimestamp =',
+}
+
+
+def message_class(folder: Path, name: str) -> Any:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message_factory import GetMessages
+
+    content = read_schema(folder / "flight.proto", None).descriptor_set
+    return GetMessages(FileDescriptorSet.FromString(content).file)[name]
+
+
+@needs("spark-protobuf")
+@pytest.mark.parametrize("suffix", ["proto", "desc"])
+def test_values_are_protobuf_of_the_schema_file(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, suffix: str
+) -> None:
+    (folder / "flight.proto").write_text(PROTO)
+    found = read_schema(folder / "flight.proto", "Flight")
+    (folder / "flight.desc").write_bytes(found.descriptor_set)
+    changes = {**PROTOBUF, "timestamp =": PROTOBUF["timestamp ="].replace("flight.proto", f"flight.{suffix}")}
+    assert run(spark, pipeline(folder, daemon, changes)).ok
+    flight = message_class(folder, "late.Flight")
+    sent = [flight.FromString(record[1]) for _, record in rows_of(daemon)]
+    assert sorted((each.carrier, each.delay) for each in sent) == [
+        ("", 50),
+        ("AA", 20),
+        ("BB", 30),
+        ("CC", 99),
+    ]
+
+
+@needs("spark-protobuf")
+def test_check_names_what_does_not_fit_a_message(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    (folder / "flight.proto").write_text(PROTO.replace("int32", "string"))
+    (found,) = faults(spark, pipeline(folder, daemon, PROTOBUF))
+    assert found.startswith(f"late.toml:16: value: the type does not fit {folder}/flight.proto: ")
+    assert "late.Flight.delay" in found
+    (found,) = faults(spark, pipeline(folder, daemon, {**PROTOBUF, "to_json(struct(*))": "delay"}))
+    assert found == (
+        "late.toml:17: value_format: int is no message of Protobuf, only a struct is, write value = 'struct(*)', "
+        "or leave it raw"
     )

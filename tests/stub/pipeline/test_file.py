@@ -209,7 +209,8 @@ def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
 )
 def test_the_worked_examples_are_pipelines(path: Path) -> None:
     names = ("FLIGHTS_CSV", "FLIGHTS_TOPIC", "IN_SERVERS", "CHECKPOINT")
-    assert read_pipeline(path, {}, dict.fromkeys(names, "x")).outputs
+    url = {"REGISTRY": "http://registry:8081"}
+    assert read_pipeline(path, {}, dict.fromkeys(names, "x") | url).outputs
 
 
 def test_the_page_has_the_reference() -> None:
@@ -220,20 +221,78 @@ def test_the_page_has_the_reference() -> None:
 def test_formats_of_key_and_value(tmp_path: Path) -> None:
     text = WHOLE + 'value_format = "avro"\nvalue_schema = "late.avsc"\nkey = "carrier"\nkey_format = "raw"\n'
     formats = read(tmp_path, text).outputs[0].formats
-    assert formats == {"value": ("avro", tmp_path / "late.avsc")}, (
-        "relative to the file, and raw is no format"
+    assert formats == {"value": ("avro", tmp_path / "late.avsc", None, False)}, (
+        "relative to the file; raw is none"
     )
+    text += 'key_format = "protobuf"\n[registry]\nurl = "http://registry:8081"\n'
+    with_key = text.replace('key_format = "raw"\n', "")
+    formats = read(tmp_path, with_key).outputs[0].formats
+    assert formats["key"] == ("protobuf", None, None, True), "the latest one of the registry"
+    plain = with_key.replace("[registry]", 'registry = false\nkey_schema = "k.proto"\n[registry]')
+    assert [each.has_prefix for each in read(tmp_path, plain).outputs[0].formats.values()] == [False, False]
 
 
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ('value_format = "arvo"', 'value_format = "arvo" must be "raw", "json" or "avro", correct the value'),
+        ('value_format = "arvo"', 'value_format = "arvo" must be "raw", "json", "avro" or "protobuf", correct'),
         ('value_fromat = "avro"', "key 'value_fromat' is not known in output, did you mean 'value_format'?"),
         ('value_format = "avro"', 'value_format = avro needs a schema, add value_schema = "FILE"'),
-        ('value_schema = "x"', "value_schema is only for avro, leave it out, or set value_format"),
+        ('value_schema = "x"', "value_schema is not for value_format = raw, leave it out, or correct value_format"),
+        ('value_message = "x"', "value_message is not for value_format = raw, leave it out, or correct value_format"),
         ('key_format = "json"', "there is no key, add key = ..."),
+        ("registry = true", "there is no table [registry], add it with its url"),
     ],
 )  # fmt: skip
 def test_faults_of_formats(tmp_path: Path, more: str, text: str) -> None:
-    assert faults(tmp_path, WHOLE + more) == [f"late.toml:17: {text}"]
+    (found,) = faults(tmp_path, WHOLE + more)
+    assert found.startswith(f"late.toml:17: {text}")
+
+
+def test_a_registry(tmp_path: Path) -> None:
+    text = WHOLE + '[registry]\nurl = "https://registry/apis/v7"\nuser = "me"\npassword = "${SECRET}"\n'
+    found = read(tmp_path, text, environment={**ENVIRONMENT, "SECRET": "hidden"}).registry
+    assert found is not None
+    assert (found.url, found.subject, found.auto_register) == ("https://registry/apis/v7", "topic", False)
+    assert (found.user, found.password) == ("me", "hidden")
+    assert "hidden" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ("urll = 'x'", "key 'urll' is not known in registry, did you mean 'url'?"),
+        ("subject = 'topics'", 'subject = "topics" must be "topic", "record" or "topic-record", correct the value'),
+        ("password = 'hidden'", 'password = *** must be a variable, "${NAME}", correct the value'),
+        ("password = 1234", 'password = *** must be a variable, "${NAME}", correct the value'),
+        ("user = 'me'", "a login has user, and password or password_file, give both"),
+        ("token_file = 'a'\ntoken = '${FLIGHTS}'", "token excludes token_file, leave out the one or the other"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_registry(tmp_path: Path, more: str, text: str) -> None:
+    found = faults(tmp_path, f"{WHOLE}[registry]\nurl = 'http://registry'\n{more}\n")
+    assert [each.split(": ", 1)[1] for each in found] == [text]
+
+
+@pytest.mark.parametrize(
+    "url", ["registry:8081", "http://me:hidden@registry", "http://registry?password=hidden"]
+)
+def test_the_url_of_a_registry_has_no_login(tmp_path: Path, url: str) -> None:
+    (found,) = faults(tmp_path, f"{WHOLE}[registry]\nurl = '{url}'\n")
+    assert found.startswith(
+        "late.toml:18: url must be http://HOST:PORT or https://HOST, without a user or password,"
+    )
+    assert "hidden" not in found
+
+
+def test_a_subject_of_the_topic_needs_one_topic(tmp_path: Path) -> None:
+    text = (
+        WHOLE.replace('topic = "late-flights"', "topic_expr = 'carrier'")
+        + "value_format = 'avro'\nvalue_schema = 'x'\n"
+    )
+    (found,) = faults(tmp_path, f"{text}[registry]\nurl = 'http://registry'\n")
+    assert found == (
+        "late.toml:14: the topic of a row, and so the subject of its schema, is not known before it is sent, "
+        'take subject = "record" in [registry], or topic'
+    )
+    read(tmp_path, f"{text}[registry]\nurl = 'http://registry'\nsubject = 'record'\n")
