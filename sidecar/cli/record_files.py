@@ -21,7 +21,7 @@ from sidecar.cli.plain_input import CHUNK_BYTES, opened, text_of
 Pair = tuple[bytes | None, bytes]
 FORMATS = ("lines", "jsonl", "csv", "parquet", "whole")
 COMPRESSED = (".gz", ".zst", ".zstd", ".bz2", ".xz", ".lz4")
-"""Endings after that of the format. Only gzip is opened, and the first bytes decide, but the others are refused as
+"""Releases after that of the format. Only gzip is opened, and the first bytes decide, but the others are refused as
 what they are.
 """
 BINARY_FORMS = ("text", "base64")

@@ -225,7 +225,7 @@ def _outcome(
         if each.partition == word and each.first_cursor <= cursor <= each.last_cursor:
             if each.state in (DescriptorState.SENT_UNDER, DescriptorState.PENDING, DescriptorState.SPLIT):
                 return word, NOT_SENT_CODE, Persistence.POSSIBLY_PERSISTED, _SENT
-            if each.state == DescriptorState.SETTLED and each.code:
+            if each.state == DescriptorState.STORED and each.code:
                 return word, each.code, each.persistence, ""
             return None
     return word, NOT_SENT_CODE, Persistence.NOT_PERSISTED, _NOT_SENT

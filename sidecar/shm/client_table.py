@@ -74,7 +74,7 @@ class ClientRow:
 
     @property
     def is_blank(self) -> bool:
-        """True if no record was ever accepted or completed under this row."""
+        """True if no record was ever accepted or released under this row."""
         return not self._streams and self.next_number == 1
 
     @property

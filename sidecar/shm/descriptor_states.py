@@ -13,10 +13,10 @@ class DescriptorState(IntEnum):
     FREE = 0
     SENT_UNDER = 1
     """Published: its records may be on the wire (fact 2)."""
-    SETTLED = 2
+    STORED = 2
     """Code, base offset and append time are known (fact 3)."""
-    COMPLETED = 3
-    """Every client's outcome is in its outcome ring: words may become done."""
+    RELEASED = 3
+    """Every client has its outcome: words may become done."""
     PENDING = 4
     """Half of a batch that is being split. It is valid once its parent's state is SPLIT."""
     SPLIT = 5
@@ -28,8 +28,8 @@ class DescriptorEvent(StrEnum):
     PUBLISH_HALF = "publish() pending on its parent"
     SWITCH = "switch() to its halves"
     RAISE = "its parent is split"
-    SETTLE = "settle() with the broker's answer"
-    COMPLETE = "all outcomes are written"
+    STORE = "store_outcome() with the broker's answer"
+    RELEASE = "all clients have their outcomes"
     FREE = "it is freed"
 
 
@@ -39,19 +39,19 @@ TRANSITIONS: Final[Mapping[int, Mapping[DescriptorEvent, DescriptorState]]] = {
         DescriptorEvent.PUBLISH_HALF: DescriptorState.PENDING,
     },
     DescriptorState.SENT_UNDER: {
-        DescriptorEvent.SETTLE: DescriptorState.SETTLED,
+        DescriptorEvent.STORE: DescriptorState.STORED,
         DescriptorEvent.SWITCH: DescriptorState.SPLIT,
         # Its batch gets another identity, or an adopter finds none of its records.
         DescriptorEvent.FREE: DescriptorState.FREE,
     },
-    DescriptorState.SETTLED: {
-        DescriptorEvent.COMPLETE: DescriptorState.COMPLETED,
+    DescriptorState.STORED: {
+        DescriptorEvent.RELEASE: DescriptorState.RELEASED,
         # An adopter finds none of its records.
         DescriptorEvent.FREE: DescriptorState.FREE,
     },
-    DescriptorState.COMPLETED: {
-        # An adopter completes it once more.
-        DescriptorEvent.COMPLETE: DescriptorState.COMPLETED,
+    DescriptorState.RELEASED: {
+        # An adopter releases it once more.
+        DescriptorEvent.RELEASE: DescriptorState.RELEASED,
         DescriptorEvent.FREE: DescriptorState.FREE,
     },
     DescriptorState.PENDING: {

@@ -36,7 +36,7 @@ _DEAD_COUNTED_OFFSET: Final = 112
 _WORDS: Final = layout.DESCRIPTOR_BYTES // 8
 _PUBLISH: Final = steps_of(TRANSITIONS, DescriptorEvent.PUBLISH)
 _PUBLISH_HALF: Final = steps_of(TRANSITIONS, DescriptorEvent.PUBLISH_HALF)
-_SETTLE: Final = steps_of(TRANSITIONS, DescriptorEvent.SETTLE)
+_STORE: Final = steps_of(TRANSITIONS, DescriptorEvent.STORE)
 _STEPS: Final = {event: steps_of(TRANSITIONS, event) for event in DescriptorEvent}
 _FREE: Final = DescriptorEvent.FREE
 WHOLE_IN_DOUBT: Final = 1
@@ -229,7 +229,7 @@ class DescriptorTable:
                 self.step(DescriptorEvent.RAISE if is_valid else DescriptorEvent.FREE, each.index)
         self.step(DescriptorEvent.FREE, *switched)
 
-    def settle(
+    def store_outcome(
         self,
         index: int,
         code: int,
@@ -241,11 +241,11 @@ class DescriptorTable:
         """Store fact 3: code, base offset (-1: unknown) and append time become valid together.
 
         ``counted`` is the slot's counter of delivered records with this batch included. From it an adopter knows
-        whether the owner of a settled batch had counted it. A failure is counted when it is complete.
+        whether the owner of a stored outcome had counted it. A failure is counted when it is released.
         """
         position = index * layout.DESCRIPTOR_BYTES
-        follows = _SETTLE.get(self._words[index * _WORDS])
-        assert follows is not None, self._cannot(index, DescriptorEvent.SETTLE)
+        follows = _STORE.get(self._words[index * _WORDS])
+        assert follows is not None, self._cannot(index, DescriptorEvent.STORE)
         _RESULT.pack_into(
             self._table, position + _RESULT_OFFSET, base_offset, append_time_ms, code, persistence
         )
@@ -254,21 +254,21 @@ class DescriptorTable:
         store_release_u64(self._table, position, follows)
         # kill point: done.state
 
-    def complete_failed(self, index: int, failed_counted: int, dead_counted: int) -> None:
-        """Complete a failed batch: all its outcomes are acknowledged, or its records are dead letters. Can be repeated.
+    def release_failed(self, index: int, failed_counted: int, dead_counted: int) -> None:
+        """Release a failed batch: all its outcomes are acknowledged, or its records are dead letters. Can be repeated.
 
         The arguments are the slot's counters with the batch included; they become valid with the state.
         """
-        if self._words[index * _WORDS] == DescriptorState.SETTLED:
+        if self._words[index * _WORDS] == DescriptorState.STORED:
             position = index * layout.DESCRIPTOR_BYTES
             struct.pack_into("<QQ", self._table, position + _COUNTED_OFFSET, failed_counted, dead_counted)
-        self.step(DescriptorEvent.COMPLETE, index)
+        self.step(DescriptorEvent.RELEASE, index)
 
     def step(self, event: DescriptorEvent, *indexes: int) -> None:
         """Store the next state of each descriptor. The steps with content have methods of their own.
 
-        - COMPLETE: every outcome is in its client's outcome ring, or acknowledged if it is a failure. Can be repeated.
-        - FREE: it is complete with its words done, or its batch is renumbered or was split.
+        - RELEASE: every outcome is in its client's outcome ring, or acknowledged if it is a failure. Can be repeated.
+        - FREE: it is released with its words done, or its batch is renumbered or was split.
         - SWITCH, RAISE: see :meth:`switch`.
         """
         steps, words = _STEPS[event], self._words
@@ -278,7 +278,7 @@ class DescriptorTable:
             assert follows is not None, self._cannot(index, event)
             if follows != state:
                 store_release_u64(self._table, index * layout.DESCRIPTOR_BYTES, follows)
-                # kill point: completed.state if event is DescriptorEvent.COMPLETE
+                # kill point: released.state if event is DescriptorEvent.RELEASE
                 # kill point: free.state if event is DescriptorEvent.FREE
                 # kill point: split.switched if event is DescriptorEvent.SWITCH
                 # kill point: split.raised if event is DescriptorEvent.RAISE

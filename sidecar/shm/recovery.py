@@ -36,7 +36,7 @@ def describe_undelivered(
 ) -> list[tuple[int, str, int, int]]:
     """(slot, topic, records, payload bytes of their submissions) for every chain with records without an outcome.
 
-    A record has an outcome if its word is done or its descriptor says delivered, and a failure when it is complete. A
+    A record has an outcome if its word is done or its descriptor says delivered, and a failure when it is released. A
     damaged chain is always listed, because it may hold records. Changes nothing.
     """
     pages = linked_pages(segment)
@@ -49,8 +49,8 @@ def describe_undelivered(
             descriptor
             for descriptor in DescriptorTable(segment, slot)
             # An unacknowledged failure still belongs to its client, or will be a dead letter.
-            if descriptor.state == DescriptorState.COMPLETED
-            or (descriptor.state == DescriptorState.SETTLED and not descriptor.code)
+            if descriptor.state == DescriptorState.RELEASED
+            or (descriptor.state == DescriptorState.STORED and not descriptor.code)
         ]
         for name in table.names():
             own = pages.get((slot, name.chain_id))

@@ -28,7 +28,7 @@ from sidecar.worker.explainer import Explainer
 from sidecar.worker.housekeeping import Housekeeping
 from sidecar.worker.outcomes.acker import Acker
 from sidecar.worker.outcomes.dead_letters import DeadLetters
-from sidecar.worker.outcomes.endings import Endings
+from sidecar.worker.outcomes.releases import Releases
 from sidecar.worker.outcomes.settlement import Settlement
 from sidecar.worker.page_returns import PageReturns
 from sidecar.worker.reporter import Reporter
@@ -94,7 +94,7 @@ class Rooms:
     stubs: Stubs
     acker: Acker
     settlement: Settlement
-    endings: Endings
+    releases: Releases
     dead_letters: DeadLetters
     brokers: Brokers
     reporter: Reporter
@@ -153,14 +153,14 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         turns=turns,
     )
     acker = Acker(outboxes, dead_letters)
-    endings = Endings(memory, sessions)
+    releases = Releases(memory, sessions)
     settlement = Settlement(
         config=config,
         memory=memory,
         sessions=sessions,
         outboxes=outboxes,
         dead_letters=dead_letters,
-        endings=endings,
+        releases=releases,
     )
     topics = Topics(
         config=config,
@@ -171,7 +171,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         in_work=memory.in_work,
         accumulator=core.accumulator,
         sessions=sessions,
-        endings=endings,
+        releases=releases,
         settlement=settlement,
     )
     lanes = Lanes(memory.lanes, core, topics)
@@ -213,7 +213,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         shares=stubs.shares,
         holds=stubs.holds,
         commit=stubs.commit,
-        endings=endings,
+        releases=releases,
     )
     drain = WorkerDrain(
         host=outside.host,
@@ -252,7 +252,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         stubs=stubs,
         brokers=brokers,
         settlement=settlement,
-        endings=endings,
+        releases=releases,
         dead_letters=dead_letters,
         reporter=reporter,
         pages=pages,
@@ -276,7 +276,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         stubs=stubs,
         acker=acker,
         settlement=settlement,
-        endings=endings,
+        releases=releases,
         dead_letters=dead_letters,
         brokers=brokers,
         reporter=reporter,

@@ -1,7 +1,7 @@
 """Driver: the worker's only caller of the core. It reads the clock once per turn, reports events and runs effects.
 
 A turn follows every burst of input: frames from stubs, bytes from brokers, a metadata update, a timer. It polls the
-sender, runs its effects, settles and completes decided batches, gives pages back, and sets the next timer.
+sender, runs its effects, settles decided batches, gives pages back, and sets the next timer.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Driver:
         self._pool = memory.pool
         self._pages = pages
         self._drain = drain
-        self._endings = pages.endings
+        self._releases = pages.releases
         self._accumulator = core.accumulator
         self._sender = core.sender
         self._topics = topics
@@ -214,7 +214,7 @@ class Driver:
             self._holds.timed_due(now_ms)
         if topics.missing.unrequested or waiting.queues or waiting.outdated:
             self._ask_for_topics(now_ms)
-        if self._endings.finished_chains:
+        if self._releases.released_chains:
             self._pages.give_back(now_ms)
             if self._express.changing:
                 self._express.check_changing()

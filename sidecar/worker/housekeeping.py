@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sidecar.worker.drain import WorkerDrain
     from sidecar.worker.host import Host
     from sidecar.worker.outcomes.dead_letters import DeadLetters
-    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.releases import Releases
     from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.page_returns import PageReturns
     from sidecar.worker.reporter import Reporter
@@ -47,7 +47,7 @@ class Housekeeping:
         stubs: Stubs,
         brokers: Brokers,
         settlement: Settlement,
-        endings: Endings,
+        releases: Releases,
         dead_letters: DeadLetters,
         reporter: Reporter,
         pages: PageReturns,
@@ -67,7 +67,7 @@ class Housekeeping:
         self._commit = stubs.commit
         self._transactions = brokers.transactions
         self._settlement = settlement
-        self._endings = endings
+        self._releases = releases
         self._dead_letters = dead_letters
         self._reporter = reporter
         self._pages = pages
@@ -108,7 +108,7 @@ class Housekeeping:
             self._turns.wake()  # a client that was given up held some
 
     def _check_clients(self, now_ms: float) -> None:
-        self._clients.check(now_ms, descriptors_are_scarce=self._endings.descriptors_are_scarce)
+        self._clients.check(now_ms, descriptors_are_scarce=self._releases.descriptors_are_scarce)
         for session in self._sessions:
             self._holds.reclaim_reservations(list(session.streams.values()), now_ms)
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from sidecar.producer.partition_schedule import PartitionSchedule
     from sidecar.shm.buffer_pool import BufferPool
     from sidecar.worker.host import Host
-    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.releases import Releases
     from sidecar.worker.stubs.group_commit import GroupCommit
     from sidecar.worker.stubs.holds import Holds
     from sidecar.worker.stubs.shares import Shares
@@ -31,7 +31,7 @@ class PageReturns:
         shares: Shares,
         holds: Holds,
         commit: GroupCommit | None,
-        endings: Endings,
+        releases: Releases,
     ) -> None:
         self._host = host
         self._pool = pool
@@ -40,11 +40,11 @@ class PageReturns:
         self._shares = shares
         self._holds = holds
         self._commit = commit
-        self.endings = endings
+        self.releases = releases
 
     def give_back(self, now_ms: float) -> None:
         """Give back the pages before the first live entry of each chain in which an entry has ended."""
-        for chain in self.endings.take_finished_chains():
+        for chain in self.releases.take_released_chains():
             queue = self._topics.by_chain[chain.chain_id]
             queue.last_settled_ms = now_ms
             if self._commit is not None:

@@ -281,7 +281,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "sidecar.worker.topics": (
         "sidecar.worker.topics",
         "sidecar.worker.streams",
-        "sidecar.worker.outcomes.endings",
+        "sidecar.worker.outcomes.releases",
         "sidecar.worker.outcomes.settlement",
         "sidecar.kernel",
         "sidecar.shm",

@@ -30,7 +30,7 @@ def plan() -> list[Kill]:
         kills.append(Kill(point, during="live"))
         if point.startswith(("index.", "encode.")):
             # Something must get done in between: what is in work at three deaths would count as poison.
-            kills.append(Kill("completed.state", nth=5, during="live"))
+            kills.append(Kill("released.state", nth=5, during="live"))
     kills.append(Kill("send.all", nth=3, during="live"))
     kills += [Kill(point) for point in ADOPTION_POINTS if point not in ("adopt.pages_back", *INQUIRY_POINTS)]
     # Those that need the state which a death at another point leaves.

@@ -113,7 +113,7 @@ def _segment(folder: Path) -> Iterator[tuple[str, str]]:
     sent = Sent(1, 2, None, (3, 4), (5, 6), 7, producer_id=8, epoch=9, base_sequence=10)
     assert sent.publish(table, published_ms=11) == place
     yield "segment.descriptor.published", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()
-    table.settle(place, 0, 12, 13, counted=14)
+    table.store_outcome(place, 0, 12, 13, counted=14)
     yield "segment.descriptor.settled", bytes(area[: layout.DESCRIPTOR_BYTES]).hex()
     segment.close()
 

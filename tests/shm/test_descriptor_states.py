@@ -35,15 +35,15 @@ STEPS: dict[DescriptorEvent, Callable[[DescriptorTable, int], None]] = {
     DescriptorEvent.PUBLISH_HALF: lambda table, index: _publish(table, index, PARENT),
     DescriptorEvent.SWITCH: lambda table, index: table.switch(index, []),
     DescriptorEvent.RAISE: _raise,
-    DescriptorEvent.SETTLE: lambda table, index: table.settle(index, 0, 5, -1),
-    DescriptorEvent.COMPLETE: lambda table, index: table.step(DescriptorEvent.COMPLETE, index),
+    DescriptorEvent.STORE: lambda table, index: table.store_outcome(index, 0, 5, -1),
+    DescriptorEvent.RELEASE: lambda table, index: table.step(DescriptorEvent.RELEASE, index),
     DescriptorEvent.FREE: lambda table, index: table.step(DescriptorEvent.FREE, index),
 }
 WAYS: dict[DescriptorState, tuple[DescriptorEvent, ...]] = {
     DescriptorState.FREE: (),
     DescriptorState.SENT_UNDER: (DescriptorEvent.PUBLISH,),
-    DescriptorState.SETTLED: (DescriptorEvent.PUBLISH, DescriptorEvent.SETTLE),
-    DescriptorState.COMPLETED: (DescriptorEvent.PUBLISH, DescriptorEvent.SETTLE, DescriptorEvent.COMPLETE),
+    DescriptorState.STORED: (DescriptorEvent.PUBLISH, DescriptorEvent.STORE),
+    DescriptorState.RELEASED: (DescriptorEvent.PUBLISH, DescriptorEvent.STORE, DescriptorEvent.RELEASE),
     DescriptorState.PENDING: (DescriptorEvent.PUBLISH_HALF,),
 }
 

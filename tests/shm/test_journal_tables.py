@@ -107,13 +107,13 @@ def test_a_descriptors_life(worker: Slot, segment: Segment) -> None:
     assert (seen.first_cursor, seen.last_cursor) == (batch.first_cursor, batch.last_cursor)
     assert (seen.producer_id, seen.epoch, seen.base_sequence) == (1 << 33, 2, (1 << 31) - 2)
     assert (seen.base_offset, seen.append_time_ms, seen.code) == (-1, -1, 0)
-    with pytest.raises(AssertionError, match="is SENT_UNDER, which has no COMPLETE"):
-        worker.descriptors.step(DescriptorEvent.COMPLETE, number)
-    worker.descriptors.settle(number, code=-1, base_offset=1 << 40, append_time_ms=-1)
+    with pytest.raises(AssertionError, match="is SENT_UNDER, which has no RELEASE"):
+        worker.descriptors.step(DescriptorEvent.RELEASE, number)
+    worker.descriptors.store_outcome(number, code=-1, base_offset=1 << 40, append_time_ms=-1)
     (seen,) = DescriptorTable(segment, 0)
-    assert (seen.state, seen.base_offset, seen.code) == (DescriptorState.SETTLED, 1 << 40, -1)
-    worker.descriptors.step(DescriptorEvent.COMPLETE, number)
-    worker.descriptors.step(DescriptorEvent.COMPLETE, number)
+    assert (seen.state, seen.base_offset, seen.code) == (DescriptorState.STORED, 1 << 40, -1)
+    worker.descriptors.step(DescriptorEvent.RELEASE, number)
+    worker.descriptors.step(DescriptorEvent.RELEASE, number)
     worker.descriptors.step(DescriptorEvent.FREE, number)
     assert list(worker.descriptors) == []
     with pytest.raises(AssertionError, match="is FREE, which has no FREE"):
@@ -143,7 +143,7 @@ def test_a_descriptor_becomes_true_by_one_store(worker: Slot, segment: Segment) 
     at = layout.DESCRIPTORS_OFFSET + number * layout.DESCRIPTOR_BYTES
     replay(before, bytes(area), at)
     before = bytes(area)
-    worker.descriptors.settle(number, code=0, base_offset=7, append_time_ms=9)
+    worker.descriptors.store_outcome(number, code=0, base_offset=7, append_time_ms=9)
     replay(before, bytes(area), at)
 
 
@@ -165,13 +165,13 @@ def test_undelivered_records_found_by_a_new_daemon(
     batches = worker.batches(chain, entry)
     numbers = [worker.send(chain, partition, batch) for partition, batch in batches]
     assert [row[2] for row in describe_undelivered(other)] == [30], "sent is not delivered"
-    worker.descriptors.settle(numbers[0], 0, 100, -1)
+    worker.descriptors.store_outcome(numbers[0], 0, 100, -1)
     assert [row[2] for row in describe_undelivered(other)] == [30 - batches[0][1].count]
     for number in numbers[1:]:
-        worker.descriptors.settle(number, 0, 100, -1)
+        worker.descriptors.store_outcome(number, 0, 100, -1)
     assert describe_undelivered(other) == []
     for (_, batch), number in zip(batches, numbers, strict=True):
-        worker.descriptors.step(DescriptorEvent.COMPLETE, number)
+        worker.descriptors.step(DescriptorEvent.RELEASE, number)
         batch.mark_done()
         worker.descriptors.step(DescriptorEvent.FREE, number)
     assert describe_undelivered(other, slots=[0, 9]) == []

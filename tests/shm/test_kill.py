@@ -48,13 +48,13 @@ def work(path: Path, pipe: int, seed: int) -> None:
             entry = waiting.pop()
             sent = [(worker.send(chain, p, batch), batch) for p, batch in worker.batches(chain, entry)]
             for number, batch in sent:
-                worker.descriptors.settle(number, 0, 0, -1)
+                worker.descriptors.store_outcome(number, 0, 0, -1)
                 told = Outcome(
                     OutcomeKind.DELIVERED, Persistence.PERSISTED, Shape.COUNT, row.next_number, 1, 0,
                     entry.seq, 0, batch.first_cursor[1], batch.count, 0, -1, b"", "",
                 )  # fmt: skip
                 assert row.ring_append(pack_outcome(told))
-                worker.descriptors.step(DescriptorEvent.COMPLETE, number)
+                worker.descriptors.step(DescriptorEvent.RELEASE, number)
                 batch.mark_done()
                 worker.descriptors.step(DescriptorEvent.FREE, number)
             os.write(pipe, TOLD.pack(DELIVERED, entry.seq))
@@ -107,13 +107,13 @@ def test_killed_anywhere(segment: Segment, segment_path: Path, slot: int, seed: 
     for descriptor in descriptors:
         entry = live.get(next((e.seq for e in live.values() if e.ordinal == descriptor.first_cursor[0]), 0))
         if entry is None:
-            assert descriptor.state == DescriptorState.COMPLETED, (
+            assert descriptor.state == DescriptorState.RELEASED, (
                 "a missing page under another state is corruption"
             )
     settled = sum(
         d.count
         for d in descriptors
-        if d.state in (DescriptorState.SETTLED, DescriptorState.COMPLETED) and d.chain_id == 0
+        if d.state in (DescriptorState.STORED, DescriptorState.RELEASED) and d.chain_id == 0
     )
     open_words = sum(word != 0xFFFE for entry in live.values() for word in entry_words(chain, entry))
     undelivered = sum(row[2] for row in describe_undelivered(segment))

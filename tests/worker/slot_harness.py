@@ -28,7 +28,7 @@ from sidecar.protocol.produce import PartitionResult
 from sidecar.shm.segment import Segment
 from sidecar.worker.brokers.inquiry import Verdict, take_acked, verdict_on
 from sidecar.worker.outcomes.publication import free_descriptor, split
-from sidecar.worker.streams.completion import Completion
+from sidecar.worker.streams.client_outcomes import ClientOutcomes
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
 
@@ -202,10 +202,10 @@ class SlotHarness:
     def _beat(self) -> None:
         self.beats.append(sum(batch.count for batch in self.accumulator.incomplete.oldest_first()))
 
-    def _bury(self, completions: Sequence[Completion]) -> None:
-        for each in completions:
+    def _bury(self, outcomes: Sequence[ClientOutcomes]) -> None:
+        for each in outcomes:
             self.broker.spool += each.undelivered(self.sessions.row(each.row, each.generation), self.name_of)
-            each.finish(dead=True)
+            each.release(dead=True)
 
     def acknowledge(self, session: ClientSession) -> None:
         """The client knows all that it was told."""

@@ -189,7 +189,7 @@ def test_the_broker_forgot_the_producer(segment: Segment) -> None:
     assert set(second.verdicts) == {Verdict.UNKNOWN}
 
 
-@pytest.mark.parametrize("state", [DescriptorState.SETTLED, DescriptorState.COMPLETED])
+@pytest.mark.parametrize("state", [DescriptorState.STORED, DescriptorState.RELEASED])
 @pytest.mark.parametrize("done", ["none", "half", "all"])
 def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done: str) -> None:
     """Settled: told again. Told: nothing more is told, the words become done, whatever part of them was."""
@@ -198,7 +198,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     session, _ = first.attach()
     accept(first, session, range(1))
     settled: list[ProducerBatch] = []
-    first.settlement._hand_over = lambda completions, now_ms: None  # type: ignore[method-assign]
+    first.settlement._hand_over = lambda outcomes, now_ms: None  # type: ignore[method-assign]
     settle = first.settlement.settle
 
     def settle_and_note(effect: Decided, now_ms: float) -> None:
@@ -210,8 +210,8 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
         first.turn()
     assert len(settled) == 2
     for batch in settled:
-        if state == DescriptorState.COMPLETED:
-            first.descriptors.step(DescriptorEvent.COMPLETE, batch.descriptor)
+        if state == DescriptorState.RELEASED:
+            first.descriptors.step(DescriptorEvent.RELEASE, batch.descriptor)
             if done != "none":
                 (batch.records if done == "all" else batch.records.split()[0]).mark_done()
     first.counters.set("records_delivered_total", 0)  # it died before it counted
@@ -219,7 +219,7 @@ def test_decided_and_not_finished(segment: Segment, state: DescriptorState, done
     assert list(second.descriptors) == []
     second.run()
     told = told_offsets(second)
-    assert len(told) == (4 if state == DescriptorState.SETTLED else 0)
+    assert len(told) == (4 if state == DescriptorState.STORED else 0)
     assert second.counters.get("records_delivered_total") == 4
     assert second.counters.get("records_accepted_total") == 4
     assert describe_undelivered(segment) == []

@@ -21,10 +21,10 @@ from sidecar.producer.producer_batch import ProducerBatch
 from sidecar.producer.topic_settings import TopicRules
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.submission_name import submission_name
-from sidecar.worker.outcomes.completions import batch_undelivered
+from sidecar.worker.outcomes.batched_outcomes import batch_undelivered
 from sidecar.worker.outcomes.dead_letters import IDLE_CLOSE_MS, RETRY_MS, DeadLetters
 from sidecar.worker.reporter import REPORT_MS
-from sidecar.worker.streams.completion import Completion
+from sidecar.worker.streams.client_outcomes import ClientOutcomes
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
 from tests.configs import producer_config
@@ -255,8 +255,8 @@ def test_much_is_written_in_pieces(harness: Harness, office: Office, monkeypatch
     client = harness.client()
     for seq in range(1, 11):
         accept(harness, client, seq, 20)
-    completions: list[Completion] = [each for _, each, _ in client.unacked]
-    assert len(completions) == 10
+    failures: list[ClientOutcomes] = [each for _, each, _ in client.unacked]
+    assert len(failures) == 10
     harness.sessions.detach(client, 0.0, for_good=True)
     harness.acker.abandon(client)
     waiting = harness.worker.host.work

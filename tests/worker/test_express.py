@@ -239,7 +239,7 @@ def test_names_stay_while_an_end_in_the_express_chain_is_not_noted(harness: Expr
         harness.acknowledge(harness.sessions_of[client_id])
         harness.sessions.detach(harness.sessions_of[client_id], harness.now_ms, for_good=True)
     harness.give_up()
-    harness.rooms.endings.finished_chains.add(queue.express.chain)
+    harness.rooms.releases.released_chains.add(queue.express.chain)
     harness.topics._vacate_unused()
     assert harness.topics.by_chain[queue.express.chain.chain_id] is queue.express
 

@@ -14,7 +14,7 @@ from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
 from sidecar.shm.slots import Counters
-from sidecar.worker.outcomes import endings
+from sidecar.worker.outcomes import releases
 from sidecar.worker.streams.session import ClientSession
 from tests.reading_back import row_of
 
@@ -146,7 +146,7 @@ def test_a_worker_that_dies_anywhere(
             whole(self, {row: amount})
         recorder.take()
 
-    more: list[tuple[Any, str]] = [(slots, "store_release_u64"), (endings, "mark_failed_done")]
+    more: list[tuple[Any, str]] = [(slots, "store_release_u64"), (releases, "mark_failed_done")]
     monkeypatch.setattr(store_moments, "STORES", [*STORES, *more])
     with recorder:
         first = SlotHarness(segment, broker, 1)

@@ -71,7 +71,7 @@ def test_a_client_that_does_not_read_holds_up_only_its_own_outcomes(harness: Har
     assert [outcome.base_offset for outcome in told(other.row)] == [8]
     assert len(deaf.unwritten) == 1
     assert deaf.ring_full_since_ms == 1.0
-    assert harness.descriptors.state(descriptor) == DescriptorState.SETTLED
+    assert harness.descriptors.state(descriptor) == DescriptorState.STORED
     assert entry_words(harness.chain, mine) != [0xFFFE]
 
     last = deaf.row.next_number - 1
@@ -144,7 +144,7 @@ def test_a_failure_between_deliveries_keeps_its_place(harness: Harness) -> None:
     batches[2].decide(base_offset=6)
     harness.settlement.settle(Decided(tuple(batches)), 1.0)
     assert [(each.seq, each.code) for each in told(client.row)] == [(1, 0), (2, LocalCode.EXPIRED), (3, 0)]
-    assert [each.state for each in harness.descriptors] == [DescriptorState.SETTLED], "until its client's ack"
+    assert [each.state for each in harness.descriptors] == [DescriptorState.STORED], "until its client's ack"
 
 
 @pytest.mark.rule("A6")
@@ -213,7 +213,7 @@ class _Blocked:
     def undelivered(self, row: object, name_of: object) -> list[Undelivered]:
         return []
 
-    def finish(self, *, dead: bool = False) -> None:
+    def release(self, *, dead: bool = False) -> None:
         pass
 
 
@@ -288,7 +288,7 @@ def test_pages_go_back_when_all_their_records_are_complete(harness: Harness) -> 
         batch.decide(base_offset=0)
         harness.settlement.settle(Decided((batch,)), 1.0)
         client.row.ring_ack(client.row.next_number - 1)
-    for chain in harness.rooms.endings.finished_chains:
+    for chain in harness.rooms.releases.released_chains:
         harness.pool.give(chain.release_pages())
     harness.pool.give(harness.chain.release_idle())
     assert harness.pool.taken_count == 0

@@ -55,7 +55,7 @@ def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(port_harnes
 
 
 class NoRoom:
-    """A completion for which the outcome ring has no room."""
+    """Outcomes for which the outcome ring has no room."""
 
     is_failure = False
 

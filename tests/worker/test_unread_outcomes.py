@@ -29,7 +29,7 @@ class FullSession:
     def __init__(self, name: str, full_since_ms: float | None, unwritten: int) -> None:
         self.name = name
         self.ring_full_since_ms = full_since_ms
-        # In as many completions as the others have, or fewer.
+        # In as many groups as the others have, or fewer.
         self.unwritten = [Unwritten(unwritten)]
         self.unacked: list[Any] = []
         self.outbox: list[Any] = []

@@ -143,7 +143,7 @@ class CrashSafetyWalk:
     def _settle(self) -> None:
         """Fact 3: done."""
         for number in self._taken:
-            self._descriptors.settle(number, code=0, base_offset=0, append_time_ms=-1)
+            self._descriptors.store_outcome(number, code=0, base_offset=0, append_time_ms=-1)
 
     def _pack_outcomes(self) -> None:
         """Not part of crash safety: a client needs its outcomes, wherever they are kept."""
@@ -182,7 +182,7 @@ class CrashSafetyWalk:
 
     def _free(self) -> None:
         for number in self._taken:
-            self._descriptors.step(DescriptorEvent.COMPLETE, number)
+            self._descriptors.step(DescriptorEvent.RELEASE, number)
             self._descriptors.step(DescriptorEvent.FREE, number)
 
 

@@ -1,10 +1,10 @@
 """Adoption: a worker takes over a dead worker's slot before it accepts anything new.
 
 The caller holds the slot's byte of workers.lock, so the previous owner is dead. Every decision follows from the
-journal, and no record is dropped: words, descriptors and rows are read, complete batches are ended, settled batches
-and failures are completed again. Batches that were sent are rebuilt from their ranges under their own identity, and
+journal, and no record is dropped: words, descriptors and rows are read, released batches are ended, stored outcomes
+and failures are written again. Batches that were sent are rebuilt from their ranges under their own identity, and
 all other records are indexed with the words that they have. A kill during adoption leaves a state that the next
-adoption completes.
+adoption has ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RUN_ENTRIES: Final = 65_536
 RUN_RECORDS: Final = 262_144
 """Records after which a run ends even if it has fewer submissions."""
 COMPLETED_BEAT: Final = 1_024
-"""Failures completed between two heartbeats."""
+"""Failures written between two heartbeats."""
 ACCEPTED_SECONDS: Final = 65_535
 """Period in seconds after which an entry's acceptance time wraps: 18 hours."""
 AHEAD_SECONDS: Final = 3_600
@@ -120,7 +120,7 @@ class Adoption:
         balance_counters(self._memory, self._ranges, open_records)
         # kill point: adopt.balanced
         self._complete(now_ms)
-        # kill point: adopt.completed
+        # kill point: adopt.released
         sent = self._sent(now_ms)
         # kill point: adopt.sent
         self._poison.forget_ended(chains, self._descriptors)
@@ -288,13 +288,13 @@ class Adoption:
     # --- what is decided already -------------------------------------------------------------------------------
 
     def _complete(self, now_ms: float) -> None:
-        """End batches that were complete; complete settled batches and failures again."""
+        """End batches that were released; write stored outcomes and failures again."""
         for each in list(self._ranges):
             self._memory.beat()
             descriptor, batch = each.descriptor, each.batch
             if each.is_sent:
                 continue
-            if descriptor.state == DescriptorState.COMPLETED or not batch.records.count:
+            if descriptor.state == DescriptorState.RELEASED or not batch.records.count:
                 for (row_index, generation), (records, size) in batch.records.shares().items():
                     self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()
@@ -310,7 +310,7 @@ class Adoption:
                 persistence=descriptor.persistence if descriptor.code else Persistence.PERSISTED,
                 text=_text_of(descriptor.code),
             )
-            self._settlement.complete((batch,), now_ms)
+            self._settlement.write((batch,), now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % COMPLETED_BEAT == 0:
                 self._memory.beat()

@@ -16,13 +16,13 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
     """Make accepted = delivered + failed + dead lettered + held, at whatever point the owner died.
 
     Records are held if the journal has them as not done and they are not counted. A failure is counted when it is
-    complete: with its descriptor, or after its words became done.
+    released: with its descriptor, or after its words became done.
     """
     counters = memory.counters
     counted = 0
     for each in ranges:
         descriptor = each.descriptor
-        if descriptor.state == DescriptorState.COMPLETED and descriptor.code:
+        if descriptor.state == DescriptorState.RELEASED and descriptor.code:
             _raise_to(counters, "records_failed_total", descriptor.counted)
             _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
         elif each.is_sent or descriptor.code:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, WORD_UNPARTITIONED, LocalCode, Persistence
 from sidecar.kernel import entry_words, fail_records
 from sidecar.shm.in_work import KILLS_MAX, NUMBER_BITS, batch_word, entry_word, name_of
-from sidecar.worker.outcomes.completions import batch_undelivered, records_undelivered
+from sidecar.worker.outcomes.batched_outcomes import batch_undelivered, records_undelivered
 from sidecar.worker.outcomes.failure_texts import POISON_TEXT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Acker: completes the outcomes that a client has acknowledged, or never will."""
+"""Acker: releases the outcomes that a client has acknowledged, or never will."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Acker:
         self._dead_letters = dead_letters
 
     def acked(self, session: ClientSession, now_ms: float) -> None:
-        """Handle a client's ACK: complete its failures up to there, and write completions that waited for room."""
+        """Handle a client's ACK: release its failures up to there, and write outcomes that waited for room."""
         acked_number = session.row.acked_number
         while session.unacked and session.unacked[0][0] <= acked_number:
-            session.unacked.popleft()[1].finish()
+            session.unacked.popleft()[1].release()
         while session.unwritten:
             each = session.unwritten[0]
             if not each.write(session.row):
@@ -41,7 +41,7 @@ class Acker:
             if each.is_failure and not session.has_cancelled:
                 session.unacked.append((session.row.next_number - 1, each, now_ms))
             else:
-                each.finish()
+                each.release()
         session.ring_full_since_ms = None
 
     def abandon(self, session: ClientSession) -> None:
@@ -52,13 +52,13 @@ class Acker:
         if session.unwritten:
             unread = sum(each.outcomes for each in session.unwritten)
             log.warning("Client %s is gone; it never read %s.", session.name, counted(unread, "outcome"))
-        completions = [each for _, each, _ in session.unacked] + list(session.unwritten)
+        outcomes = [each for _, each, _ in session.unacked] + list(session.unwritten)
         session.unacked.clear()
         session.unwritten.clear()
         session.ring_full_since_ms = None
-        dead = [each for each in completions if each.is_failure and not session.has_cancelled]
-        for each in completions:
+        dead = [each for each in outcomes if each.is_failure and not session.has_cancelled]
+        for each in outcomes:
             if not each.is_failure or session.has_cancelled:
-                each.finish()
+                each.release()
         if dead:
             self._dead_letters.put(dead)

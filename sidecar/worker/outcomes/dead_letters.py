@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.deadletter.spool import SpoolWriter
     from sidecar.shm.client_table import ClientRow
     from sidecar.shm.slots import Counters
-    from sidecar.worker.streams.completion import Completion, NameOf
+    from sidecar.worker.streams.client_outcomes import ClientOutcomes, NameOf
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -61,12 +61,12 @@ class DeadLetters:
         self._counters = counters
         self._now_ms = now_ms
         self._turns = turns
-        self._waiting: deque[Completion] = deque()
-        self._writing: list[tuple[Completion, int]] = []
+        self._waiting: deque[ClientOutcomes] = deque()
+        self._writing: list[tuple[ClientOutcomes, int]] = []
         """Completions that the spool is writing now, each with its number of letters."""
         self._on_disk = 0
-        """Number of letters already on disk, of the completions that are being written or come next."""
-        self._too_large: list[Completion] = []
+        """Number of letters already on disk, of the failures that are being written or come next."""
+        self._too_large: list[ClientOutcomes] = []
         """Completions with a letter larger than the whole spool: held until a daemon with a larger spool starts."""
         self._retry_ms = float("-inf")
         self._said_ms = float("-inf")
@@ -75,9 +75,9 @@ class DeadLetters:
         """Why the last write failed, and why the spool can never take the letters of ``_too_large``."""
         self.refused_since_ms = 0.0
 
-    def put(self, completions: Sequence[Completion]) -> None:
-        """Take over failures whose client is gone. Each is finished once it is on disk."""
-        self._waiting += completions
+    def put(self, failures: Sequence[ClientOutcomes]) -> None:
+        """Take over failures whose client is gone. Each is released once it is on disk."""
+        self._waiting += failures
         self.step(self._now_ms())
 
     @property
@@ -94,7 +94,7 @@ class DeadLetters:
     def held_count(self) -> int:
         return len(self._waiting) + len(self._writing) + len(self._too_large)
 
-    def held(self) -> Iterator[Completion]:
+    def held(self) -> Iterator[ClientOutcomes]:
         """Failures that the spool has not taken."""
         yield from self._waiting
         yield from (each for each, _ in self._writing)
@@ -152,7 +152,7 @@ class DeadLetters:
         while writing and self._on_disk >= writing[0][1]:
             each, letters = writing.popleft()
             self._on_disk -= letters
-            each.finish(dead=True)
+            each.release(dead=True)
             self._turns.wake()
         if isinstance(error, LetterTooLarge):
             self._too_large.append(writing.popleft()[0])

@@ -1,11 +1,11 @@
 """Settlement: stores a decided batch's facts in the journal, in the one order that survives a crash.
 
-Order: descriptor settled (code, base offset, append time) → outcomes in the clients' outcome rings →
-descriptor completed → words done → descriptor free → pages back to the pool. Batches that were decided together take
+Order: stored in the descriptor (code, base offset, append time) → written to the clients' outcome rings → released:
+descriptor released → words done → descriptor free → pages back to the pool. Batches that were decided together take
 each step together. After a crash between any two stores the next reader continues from there. At worst a client gets
-an outcome twice, and completes it once.
+an outcome twice, and uses it once.
 
-A delivery is complete when its outcome is in the client's outcome ring. A failure is complete when the client has
+A delivery is released when its outcome is in the client's outcome ring. A failure is released when the client has
 acknowledged it. Until then its records keep their pages, so that they can become dead letters if the ack never comes.
 """
 
@@ -19,7 +19,7 @@ from client_stub.contract.wire import NO_PARTITION, WORD_DONE, WORD_FAILED_MIN, 
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
-from sidecar.worker.outcomes.completions import BatchCompletion, RecordsCompletion, SharedBatch
+from sidecar.worker.outcomes.batched_outcomes import BatchedOutcomes, EarlyFailures, SharedBatch
 from sidecar.worker.outcomes.failure_tally import FailureTally
 from sidecar.worker.outcomes.failure_texts import invalid_partition_text, local_failure_text
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from sidecar.producer.effects import Decided
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.worker.outcomes.dead_letters import DeadLetters
-    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.releases import Releases
     from sidecar.worker.slot_memory import SlotMemory
-    from sidecar.worker.streams.completion import Completion
+    from sidecar.worker.streams.client_outcomes import ClientOutcomes
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.refusal import Refusal
     from sidecar.worker.streams.sessions import Sessions
@@ -41,7 +41,7 @@ _BY_CLUSTER: Final = frozenset({LocalCode.METADATA_TIMEOUT, LocalCode.UNAUTHENTI
 """Failures whose text gets the sentence about the cluster appended."""
 
 SLICES_MAX: Final = 256
-"""Limit of slices in one completion. Its batches and their pages are held until its last outcome is in the outcome
+"""Limit of slices in one BatchedOutcomes. Its batches and their pages are held until its last outcome is in the outcome
 ring.
 """
 BEAT_BATCHES: Final = 64
@@ -59,13 +59,13 @@ class Settlement:
         sessions: Sessions,
         outboxes: Outboxes,
         dead_letters: DeadLetters,
-        endings: Endings,
+        releases: Releases,
     ) -> None:
         self._config = config
         self._memory = memory
         self._outboxes = outboxes
         self._dead_letters = dead_letters
-        self._endings = endings
+        self._releases = releases
         self._descriptors = memory.descriptors
         self._counters = memory.counters
         self._delivery_times = memory.histograms.delivery_times
@@ -97,7 +97,7 @@ class Settlement:
                 delivered = before = counters.get("records_delivered_total")
                 for batch in alike:
                     delivered += batch.records.count
-                    self._descriptors.settle(
+                    self._descriptors.store_outcome(
                         batch.descriptor,
                         code=0,
                         base_offset=batch.base_offset,
@@ -110,7 +110,7 @@ class Settlement:
                     {"records_delivered_total": delivered - before, "records_held": before - delivered}
                 )
             # kill point: done.counted
-            self.complete(alike, now_ms)
+            self.write(alike, now_ms)
             start = stop
             if start < len(batches):
                 self._memory.beat()
@@ -119,7 +119,7 @@ class Settlement:
         code = batches[0].code
         for batch in batches:
             if batch.descriptor != NO_DESCRIPTOR:
-                self._descriptors.settle(
+                self._descriptors.store_outcome(
                     batch.descriptor,
                     code=code,
                     base_offset=batch.base_offset,
@@ -137,15 +137,15 @@ class Settlement:
             client = self._sessions.name_of(row, generation)
             self.failures.note(batch.topic, code, batch.text, batch.persistence, count, client, batch.cause)
 
-    def complete(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
-        """Write the outcomes of settled batches to their clients. Also used again after a worker's death."""
-        completions: list[BatchCompletion] = []
-        latest: dict[tuple[int, int], BatchCompletion] = {}
+    def write(self, batches: Sequence[ProducerBatch], now_ms: float) -> None:
+        """Write the stored outcomes of batches to their clients. Also used again after a worker's death."""
+        found: list[BatchedOutcomes] = []
+        latest: dict[tuple[int, int], BatchedOutcomes] = {}
         is_failure = batches[0].code != 0
         most = 1 if is_failure else SLICES_MAX
         for batch in batches:
             if batch.descriptor != NO_DESCRIPTOR:
-                self._endings.incomplete += 1
+                self._releases.unreleased += 1
             records = batch.records
             count = records.slice_count
             shared = SharedBatch(count) if count > 1 else None
@@ -154,28 +154,28 @@ class Settlement:
                 client = row, generation
                 each = latest.get(client)
                 if each is None or len(each.slices) == most:
-                    each = latest[client] = BatchCompletion(self._endings, row, generation, is_failure)
-                    completions.append(each)
+                    each = latest[client] = BatchedOutcomes(self._releases, row, generation, is_failure)
+                    found.append(each)
                 each.slices.append((batch, index, its_records, share, shared))
-        self._hand_over(completions, now_ms)
+        self._hand_over(found, now_ms)
 
-    def _hand_over(self, completions: Sequence[Completion], now_ms: float) -> None:
-        """Write the outcomes to each client's outcome ring, or queue them after its earlier ones. A completion waits
+    def _hand_over(self, outcomes: Sequence[ClientOutcomes], now_ms: float) -> None:
+        """Write the outcomes to each client's outcome ring, or queue them after its earlier ones. They wait
         only for others of its own client: a client that does not read its outcomes delays no other.
         """
-        gone: list[Completion] = []
-        for each in completions:
+        gone: list[ClientOutcomes] = []
+        for each in outcomes:
             session = self._by_row.get(each.row)
             if (
                 session is None
                 or session.row.generation != each.generation
                 or (session.is_gone and each.is_failure)
             ):
-                # The client is gone or its row has a new owner: a delivery counts as complete.
+                # The client is gone or its row has a new owner: a delivery is released.
                 if each.is_failure and not (session is not None and session.has_cancelled):
                     gone.append(each)
                 else:
-                    each.finish()
+                    each.release()
             elif session.unwritten:
                 session.unwritten.append(each)
             elif each.write(session.row):
@@ -183,7 +183,7 @@ class Settlement:
                 if each.is_failure and not session.has_cancelled:
                     session.unacked.append((session.row.next_number - 1, each, now_ms))
                 else:
-                    each.finish()
+                    each.release()
             else:
                 session.unwritten.append(each)
                 self._outboxes.pending.add(session)  # some of its outcomes may have been written
@@ -216,8 +216,8 @@ class Settlement:
                 self.failures.note(queue.topic, code, text, persistence_of(code), records, client)
         if queue.transaction is not None and failures[0][1] != LocalCode.TXN_ABORTED:
             queue.transaction.batch_failed(queue.topic, NO_PARTITION, failures[0][1], text)
-        completion = RecordsCompletion(self._endings, queue.chain, entry, failures, text, queue.topic)
-        self._hand_over((completion,), now_ms)
+        early = EarlyFailures(self._releases, queue.chain, entry, failures, text, queue.topic)
+        self._hand_over((early,), now_ms)
 
     def _text_of(self, queue: TopicQueue, entry: Entry, failures: list[tuple[int, int]]) -> str:
         code = failures[0][1]

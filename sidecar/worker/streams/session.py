@@ -10,7 +10,7 @@ from sidecar.config.client_rules import ANY_TOKEN, Caller
 
 if TYPE_CHECKING:
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.streams.completion import Completion
+    from sidecar.worker.streams.client_outcomes import ClientOutcomes
     from sidecar.worker.streams.lane import Lane
     from sidecar.worker.streams.rate_limit import RateLimit
     from sidecar.worker.streams.refusal import Refusal
@@ -151,15 +151,15 @@ class ClientSession:
         self.sent_number = row.acked_number
         """Number of the last outcome written to this session's socket."""
         self.unsettled_records = 0
-        """Records accepted and not yet completed. The client's row must outlive them."""
+        """Records accepted and not released yet. The client's row must outlive them."""
         self.unsettled_bytes = 0
         """Bytes of these records in the client's share, spread evenly over the records of each submission."""
         self.share_waiters = 0
         """Number of its streams that wait for this client's share of the pool."""
-        self.unwritten: deque[Completion] = deque()
+        self.unwritten: deque[ClientOutcomes] = deque()
         """Completions that found the outcome ring full, in order. Written when the stub ACKs."""
-        self.unacked: deque[tuple[int, Completion, float]] = deque()
-        """Failures in the outcome ring without an ACK: (outcome number, completion, monotonic ms when written)."""
+        self.unacked: deque[tuple[int, ClientOutcomes, float]] = deque()
+        """Failures in the outcome ring without an ACK: (outcome number, its outcomes, monotonic ms when written)."""
         self.is_gone = False
         """The client will not come back for outcomes: it said goodbye, was cut off, or its grace period is over."""
         self.has_cancelled = False
@@ -167,7 +167,7 @@ class ClientSession:
         self.ring_full_since_ms: float | None = None
 
     def take_over(self, before: ClientSession) -> None:
-        """Move streams and unwritten completions of the client's earlier connection to this one."""
+        """Move streams and unwritten outcomes of the client's earlier connection to this one."""
         self.earlier_routing_id = before.routing_id
         self.streams, self.unwritten = before.streams, before.unwritten
         self.unacked = before.unacked

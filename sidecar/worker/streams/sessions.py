@@ -87,7 +87,7 @@ class Sessions:
         return found
 
     def records_settled(self, row: int, generation: int, count: int, share_bytes: int) -> None:
-        """Subtract completed records from the client's unsettled ones. ``share_bytes``: as counted for its share."""
+        """Subtract released records from the client's unsettled ones. ``share_bytes``: as counted for its share."""
         session = self.by_row.get(row)
         if session is not None and session.row.generation == generation:
             session.unsettled_records -= count
@@ -243,7 +243,7 @@ class Sessions:
     def reclaim(self, now_ms: float) -> list[ClientSession]:
         """Release rows whose client has been gone for longer than the grace period and whose records are all done.
 
-        Returns the sessions whose grace period is over (their outcomes count as complete). A row is released by a
+        Returns the sessions whose grace period is over (their outcomes are released). A row is released by a
         later call, once no entry in the journal names it.
         """
         over: list[ClientSession] = []

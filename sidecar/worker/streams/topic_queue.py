@@ -137,7 +137,7 @@ class TopicQueue:
         create it.
         """
         self.last_settled_ms = 0.0
-        """When a record of the topic was last completed and done, monotonic ms."""
+        """When a record of the topic was last released, monotonic ms."""
         self.looked_up_ms = inf
         """When the entry was accepted that began the present look-up of the topic, monotonic ms; inf if none waits."""
         self.has_failed_first = False

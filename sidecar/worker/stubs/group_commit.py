@@ -83,7 +83,7 @@ class GroupCommit:
         self._thread = thread
         self._pending: list[_Item] = []
         self._pending_bytes = 0
-        self._endings: list[tuple[int, int]] = []
+        self._releases: list[tuple[int, int]] = []
         self._running: tuple[list[_Item], list[tuple[int, int]]] | None = None
         self._files: dict[int, _FileUse] = {}
         self._head = accept_log.head
@@ -113,13 +113,13 @@ class GroupCommit:
                 yield queue, entry
 
     def close(self) -> None:
-        """Wait for the running group and write the last endings. Stubs are no longer informed."""
+        """Wait for the running group and write the last releases. Stubs are no longer informed."""
         self._thread.shutdown(wait=True)
-        if self._endings and not self.refusal:
+        if self._releases and not self.refusal:
             try:
-                self._log.commit([], self._endings)
+                self._log.commit([], self._releases)
             except OSError as error:
-                log.warning("The last endings could not be noted in the accept log: %s.", error)
+                log.warning("The last releases could not be noted in the accept log: %s.", error)
         self._log.close()
 
     # ---- what the worker says ------------------------------------------------------------------------------
@@ -145,13 +145,13 @@ class GroupCommit:
         self._pending_bytes += packed_bytes(queue.topic, entry.payload_bytes)
 
     def entries_ended(self, chain: Chain, topic: str) -> None:
-        """Queue endings for the chain's entries that have ended."""
+        """Queue releases for the chain's entries that have ended."""
         for ordinal, number, payload_bytes in chain.take_finished():
             use = self._files.get(number)
             if use is not None:
                 use.live_entries -= 1
                 use.live_bytes -= packed_bytes(topic, payload_bytes)
-                self._endings.append((chain.chain_id, ordinal))
+                self._releases.append((chain.chain_id, ordinal))
 
     def step(self) -> None:
         """Write the gathered group, unless one is being written. Called once per turn."""
@@ -159,20 +159,20 @@ class GroupCommit:
             self._start()
 
     def note_endings(self) -> None:
-        """Write endings that no group has carried, so that a crash duplicates few records. Called periodically."""
+        """Write releases that no group has carried, so that a crash duplicates few records. Called periodically."""
         if self._failure or self._running is not None:
             return
-        if self._is_full or self._endings or self._pending:
+        if self._is_full or self._releases or self._pending:
             self._start()
 
     # ---- inside --------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         items, self._pending, self._pending_bytes = self._pending, [], 0
-        endings, self._endings = self._endings, []
-        self._running = items, endings
+        releases, self._releases = self._releases, []
+        self._running = items, releases
         packed = [item.packed for item in items]
-        future = self._thread.submit(self._log.commit, packed, endings, self._advance_head())
+        future = self._thread.submit(self._log.commit, packed, releases, self._advance_head())
         future.add_done_callback(self._written)
 
     def _prepare(self) -> None:
@@ -191,11 +191,11 @@ class GroupCommit:
 
     def _committed(self, future: Future[list[int]]) -> None:
         assert self._running is not None
-        items, endings = self._running
+        items, releases = self._running
         self._running = None
         error = future.exception()
         if error is not None:
-            self._not_written(items, endings, error)
+            self._not_written(items, releases, error)
             return
         if self._is_full:
             self._is_full = False
@@ -208,7 +208,7 @@ class GroupCommit:
             if entry.remaining:
                 self._keep(entry, item.topic, number)
             else:
-                self._endings.append((entry.chain_id, entry.ordinal))
+                self._releases.append((entry.chain_id, entry.ordinal))
             if item.stream is not None:
                 item.stream.accepted = max(item.stream.accepted, item.seq)
                 streams.add(item.stream)
@@ -219,13 +219,13 @@ class GroupCommit:
         self._turns.wake()
         self.step()
 
-    def _not_written(self, items: list[_Item], endings: list[tuple[int, int]], error: BaseException) -> None:
+    def _not_written(self, items: list[_Item], releases: list[tuple[int, int]], error: BaseException) -> None:
         code = error.errno if isinstance(error, OSError) and error.errno else -1
         self._counters.set("accept_log_errno", max(code, 1))
         if isinstance(error, DiskFull):
             self._pending = items + self._pending
             self._pending_bytes += sum(packed_bytes(item.topic, item.entry.payload_bytes) for item in items)
-            self._endings = endings + self._endings
+            self._releases = releases + self._releases
             if not self._is_full:
                 log.error("The disk of pool.path is full: no record is accepted until it has room again.")
             self._is_full = True

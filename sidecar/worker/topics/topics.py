@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.chain_table import ChainName, ChainTable
     from sidecar.shm.in_work import InWork
-    from sidecar.worker.outcomes.endings import Endings
+    from sidecar.worker.outcomes.releases import Releases
     from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.streams.rate_limit import RateLimits
     from sidecar.worker.streams.sessions import Sessions
@@ -63,7 +63,7 @@ class Topics:
         rates: RateLimits,
         sessions: Sessions,
         settlement: Settlement,
-        endings: Endings,
+        releases: Releases,
         in_work: InWork,
     ) -> None:
         self._config = config
@@ -73,7 +73,7 @@ class Topics:
         self._chain_table = chain_table
         self._accumulator = accumulator
         self._sessions = sessions
-        self._endings = endings
+        self._releases = releases
         self._vacated_ms = self._checked_ms = float("-inf")
         self._in_work = in_work.loop_word
         self._queues: dict[str, TopicQueue] = {}
@@ -222,7 +222,7 @@ class Topics:
             self._vacate(lane, topic)
 
     def _chains_in_use(self) -> set[int]:
-        return self._sessions.chains_in_use() | {chain.chain_id for chain in self._endings.finished_chains}
+        return self._sessions.chains_in_use() | {chain.chain_id for chain in self._releases.released_chains}
 
     def _unused(self, in_use: set[int]) -> list[tuple[float, int, str]]:
         """(last used ms, lane, topic) of the chains that are empty and in no client's stream, unused longest first."""

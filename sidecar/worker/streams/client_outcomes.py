@@ -1,4 +1,4 @@
-"""Completion: a decided outcome that a session keeps until its client has the outcomes."""
+"""ClientOutcomes: a decided outcome that a session keeps until its client has the outcomes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NameOf: TypeAlias = Callable[["Entry"], bytes]
 """Gives the name of an entry's submission (sidecar/shm/submission_name.py)."""
 
 
-class Completion(Protocol):
-    """Outcomes for one client that are complete together. Writing them can be resumed."""
+class ClientOutcomes(Protocol):
+    """Outcomes for one client that are released together. Writing them can be resumed."""
 
     row: int
     generation: int
@@ -42,5 +42,5 @@ class Completion(Protocol):
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         """The records as dead letters. ``row`` is None if the client no longer has a row."""
 
-    def finish(self, *, dead: bool = False) -> None:
+    def release(self, *, dead: bool = False) -> None:
         """Mark the records' words as done: the client has the outcomes, or the records are ``dead`` letters."""

@@ -1,4 +1,4 @@
-"""Completions: the outcomes of batches, and of records that failed before sending, and both as dead letters."""
+"""BatchedOutcomes and EarlyFailures: outcomes of one client, of batches and of records that failed before sending."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.shm.client_table import ClientRow
-    from sidecar.worker.outcomes.endings import Endings
-    from sidecar.worker.streams.completion import NameOf
+    from sidecar.worker.outcomes.releases import Releases
+    from sidecar.worker.streams.client_outcomes import NameOf
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _FAILED: Final = OutcomeKind.FAILED
 
 
 class SharedBatch:
-    """Counts the slices of a batch that has several. The batch is complete when all of them are."""
+    """Counts the slices of a batch that has several. The batch is released when all of them are."""
 
     __slots__ = ("dead", "remaining")
 
@@ -42,21 +42,21 @@ the batch's SharedBatch or None).
 """
 
 
-class BatchCompletion:
+class BatchedOutcomes:
     """Slices of batches that were decided together, all of one client, and all delivered or all failed.
 
     A failure has one slice, because it waits for the ack of its own outcome.
     """
 
-    __slots__ = ("_endings", "_written", "generation", "is_failure", "row", "slices")
+    __slots__ = ("_releases", "_written", "generation", "is_failure", "row", "slices")
 
-    def __init__(self, endings: Endings, row: int, generation: int, is_failure: bool) -> None:
-        self._endings = endings
+    def __init__(self, releases: Releases, row: int, generation: int, is_failure: bool) -> None:
+        self._releases = releases
         self.row = row
         self.generation = generation
         self.is_failure = is_failure
         self.slices: list[Slice] = []
-        """Filled by the caller that makes the completion."""
+        """Filled by the caller."""
         self._written = 0
         """Number of slices whose outcomes are in the outcome ring."""
 
@@ -102,7 +102,7 @@ class BatchCompletion:
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self.slices]
 
-    def finish(self, *, dead: bool = False) -> None:
+    def release(self, *, dead: bool = False) -> None:
         records = share = 0
         ended: list[ProducerBatch] = []
         for batch, _, its_records, its_share, shared in self.slices:
@@ -115,21 +115,23 @@ class BatchCompletion:
                 if shared.remaining:
                     continue
             ended.append(batch)
-        self._endings.sessions.records_settled(self.row, self.generation, records, share)
+        self._releases.sessions.records_settled(self.row, self.generation, records, share)
         if not ended:
             return
         if self.is_failure:
-            self._endings.failed(batch, shared.dead if shared is not None else records if dead else 0)
+            self._releases.release_failed(
+                batch, shared.dead if shared is not None else records if dead else 0
+            )
         else:
-            self._endings.delivered(ended)
+            self._releases.release_delivered(ended)
 
 
-class RecordsCompletion:
+class EarlyFailures:
     """Records of one entry that failed before sending. Their words already hold the code."""
 
     __slots__ = (
         "_done_to",
-        "_endings",
+        "_releases",
         "chain",
         "entry",
         "failures",
@@ -142,7 +144,7 @@ class RecordsCompletion:
 
     def __init__(
         self,
-        endings: Endings,
+        releases: Releases,
         chain: Chain,
         entry: Entry,
         failures: list[tuple[int, int]],
@@ -150,7 +152,7 @@ class RecordsCompletion:
         topic: str,
     ) -> None:
         """``failures``: (record index, code), sorted by index."""
-        self._endings = endings
+        self._releases = releases
         self.chain = chain
         self.entry = entry
         self.row = entry.client_row
@@ -206,8 +208,8 @@ class RecordsCompletion:
             self.chain, self.entry, self.failures, row, name_of, topic=self.topic, text=self.text
         )
 
-    def finish(self, *, dead: bool = False) -> None:
-        self._endings.failed_before_sending(
+    def release(self, *, dead: bool = False) -> None:
+        self._releases.release_unsent(
             self.chain, self.entry, [index for index, _ in self.failures], dead=dead
         )
 

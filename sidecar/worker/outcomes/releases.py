@@ -1,6 +1,6 @@
-"""Endings: the last stores of a record in the journal, once its clients have the outcome or it is a dead letter.
+"""Releases: the last stores of a record in the journal, once its clients have the outcome or it is a dead letter.
 
-Order for a batch: descriptor completed → words done → descriptor free. settlement.py has the steps before these.
+Order for a batch: descriptor released → words done → descriptor free. settlement.py has the steps before these.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.sessions import Sessions
 
-_COMPLETE: Final = DescriptorEvent.COMPLETE
+_RELEASE: Final = DescriptorEvent.RELEASE
 _FREE: Final = DescriptorEvent.FREE
 """Cached: reading an enum member through its class costs as much as a call, and these are used for each batch."""
 
 
-class Endings:
-    """Ends batches, and records that failed before sending. Belongs to the worker's loop."""
+class Releases:
+    """Releases batches, and records that failed before sending. Belongs to the worker's loop."""
 
-    __slots__ = ("_counters", "_descriptors", "_slot", "finished_chains", "incomplete", "sessions")
+    __slots__ = ("_counters", "_descriptors", "_slot", "released_chains", "sessions", "unreleased")
 
     def __init__(self, memory: SlotMemory, sessions: Sessions) -> None:
         self._descriptors = memory.descriptors
         self._slot = memory.slot
         self._counters = memory.counters
         self.sessions = sessions
-        self.incomplete = 0
-        """Number of descriptors whose batch is settled and not yet complete."""
-        self.finished_chains: set[Chain] = set()
+        self.unreleased = 0
+        """Number of descriptors whose outcome is stored and not released yet."""
+        self.released_chains: set[Chain] = set()
         """Chains in which an entry became done: they may have pages to give back."""
 
-    def take_finished_chains(self) -> set[Chain]:
+    def take_released_chains(self) -> set[Chain]:
         """Remove and return the chains in which an entry became done."""
-        chains, self.finished_chains = self.finished_chains, set()
+        chains, self.released_chains = self.released_chains, set()
         return chains
 
     @property
@@ -50,48 +50,48 @@ class Endings:
         """True if batches whose clients do not read their outcomes hold more than half of the descriptor table. They
         must not take the rest. Batches on their way to a broker do not count: they may use the whole table.
         """
-        return self.incomplete > self._descriptors.capacity // 2
+        return self.unreleased > self._descriptors.capacity // 2
 
-    def delivered(self, batches: Sequence[ProducerBatch]) -> None:
-        """End delivered batches all of whose clients have their outcomes. They take each step together."""
+    def release_delivered(self, batches: Sequence[ProducerBatch]) -> None:
+        """Release delivered batches all of whose clients have their outcomes. They take each step together."""
         indexes: list[int] = []
         for batch in batches:
             indexes.append(batch.descriptor)
-        self._descriptors.step(_COMPLETE, *indexes)
+        self._descriptors.step(_RELEASE, *indexes)
         for batch in batches:
-            finished = batch.records.mark_done()
+            is_entry_done = batch.records.mark_done()
             # kill point: words.done
-            if finished:
+            if is_entry_done:
                 assert batch.chain is not None
-                self.finished_chains.add(batch.chain)
+                self.released_chains.add(batch.chain)
             batch.descriptor = NO_DESCRIPTOR
         self._descriptors.step(_FREE, *indexes)
-        self.incomplete -= len(indexes)
+        self.unreleased -= len(indexes)
 
-    def failed(self, batch: ProducerBatch, dead: int) -> None:
+    def release_failed(self, batch: ProducerBatch, dead: int) -> None:
         """Mark a failed batch as done: every client has acknowledged it, or its records are letters. ``dead``: its
         records that became dead letters.
         """
         index = batch.descriptor
         if index == NO_DESCRIPTOR:
             with WordsThenCounted(self._slot, batch.records.count, dead):
-                finished = batch.records.mark_done()
+                is_entry_done = batch.records.mark_done()
                 # kill point: words.done
         else:
-            self._complete_failed(index, batch.records.count - dead, dead)
-            finished = batch.records.mark_done()
+            self._release_descriptor(index, batch.records.count - dead, dead)
+            is_entry_done = batch.records.mark_done()
             # kill point: words.done
             self._descriptors.step(_FREE, index)
             batch.descriptor = NO_DESCRIPTOR
-            self.incomplete -= 1
-        if finished:
+            self.unreleased -= 1
+        if is_entry_done:
             assert batch.chain is not None
-            self.finished_chains.add(batch.chain)
+            self.released_chains.add(batch.chain)
 
-    def _complete_failed(self, index: int, failed: int, dead: int) -> None:
-        """Complete the descriptor and count it in one store: the descriptor holds the counters' new values."""
+    def _release_descriptor(self, index: int, failed: int, dead: int) -> None:
+        """Release the descriptor and count it in one store: the descriptor holds the counters' new values."""
         counters = self._counters
-        self._descriptors.complete_failed(
+        self._descriptors.release_failed(
             index,
             failed_counted=counters.get("records_failed_total") + failed,
             dead_counted=counters.get("records_dead_lettered_total") + dead,
@@ -104,8 +104,8 @@ class Endings:
             }
         )
 
-    def failed_before_sending(self, chain: Chain, entry: Entry, indexes: list[int], *, dead: bool) -> None:
-        """End records of one entry that failed before sending: the client has acknowledged it, or they are dead
+    def release_unsent(self, chain: Chain, entry: Entry, indexes: list[int], *, dead: bool) -> None:
+        """Release records of one entry that failed before sending: the client has acknowledged it, or they are dead
         letters.
         """
         count = len(indexes)
@@ -113,7 +113,7 @@ class Endings:
         self.sessions.records_settled(entry.client_row, entry.client_generation, count, share)
         with WordsThenCounted(self._slot, count, count if dead else 0):
             mark_failed_done(chain, entry, indexes)
-        self.finished_chains.add(chain)
+        self.released_chains.add(chain)
 
 
 class WordsThenCounted:
