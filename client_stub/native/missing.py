@@ -20,6 +20,13 @@ def why_not(error: ImportError) -> str:
     found = find_spec(COMPILED)
     where = f"{platform.python_implementation()} {platform.python_version()} on {sys.platform} {platform.machine()}"
     again = "install kafka-sidecar again with this Python, from a wheel or with a C compiler and the Python headers."
+    mine = find_spec(__name__)
+    archive = getattr(mine and mine.loader, "archive", None)
+    if archive is not None:
+        return (
+            f"client_stub is in the archive {archive}, and compiled parts cannot be loaded from one: install "
+            "kafka-sidecar in the environment. A job of Spark brings one by --archives, and no wheel by --py-files."
+        )
     if found is None:
         return f"client_stub has no compiled part for {where}: {again}"
     return f"The compiled part of client_stub, {found.origin}, cannot be loaded by {where} ({error}): {again}"

@@ -1,8 +1,8 @@
 """Starts a daemon on this host for those who have none: one for each configuration, shared by all processes of a user.
 
 Any number of tasks may ask at once. They take turns by a lock on a file, and the first one starts the daemon. It is a
-session of its own and holds no descriptor of the process that started it, so whatever ends that process leaves it
-alone. It ends by itself when it has had no client for a while (``daemon.idle_timeout_s``).
+session of its own, no child of the process that started it, and holds no descriptor of it, so whatever ends that
+process leaves it alone. It ends by itself when it has had no client for a while (``daemon.idle_timeout_s``).
 
     HOME                              mode 0700, of this user: nobody else sees a name or a secret in it
         NAME                          of the configuration: the same settings and version, the same daemon
@@ -20,21 +20,21 @@ import fcntl
 import hashlib
 import json
 import os
-import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from client_stub.contract.run_dir import CONTROL_SOCKET, LOCK_FILE
+from client_stub.spark.detached_process import DetachedProcess
 from client_stub.system.log import log
 
 HOME_VARIABLE: Final = "KAFKA_SIDECAR_AUTOSTART_DIR"
@@ -72,15 +72,19 @@ def ensure_daemon(settings: Mapping[str, str], home: Path | None = None) -> str:
         )
     wanted = {**DEFAULTS, **settings}
     place = _own_folder(_own_folder(home if home is not None else _usual_home()) / _name_of(wanted))
+    try:
+        return _ensure_in(place, wanted)
+    except OSError as error:
+        raise DaemonNotStarted(_unusable(error.filename or place, error)) from None
+
+
+def _ensure_in(place: Path, wanted: Mapping[str, str]) -> str:
+    """Raises DaemonNotStarted, and OSError for a disk that is full and the like."""
     run_dir = place / "run"
     if not _takes_clients(run_dir):
-        with _locked(place / "lock"):
-            if not _listens(run_dir):
-                _start(place, run_dir, wanted)
-            elif not _wait_until(lambda: _takes_clients(run_dir)):
-                raise DaemonNotStarted(
-                    f"The daemon at {run_dir} had no worker for {START_S:g} s (its log: {place / 'daemon.log'})"
-                )
+        with _locked(place / "lock") as lock:
+            if not _is_there(run_dir, place / "daemon.log"):
+                _start(place, run_dir, wanted, lock)
     return str(run_dir)
 
 
@@ -91,6 +95,19 @@ def check_settings(settings: tuple[tuple[str, str], ...]) -> None:
     """
     if find_spec("sidecar") is None:
         return
+    try:
+        done = _config_check(settings)
+    except OSError as error:
+        where = error.filename or tempfile.gettempdir()
+        raise ValueError(
+            f"kafka_sidecar: the settings cannot be checked: {where}: {error.strerror}."
+        ) from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        raise ValueError(f"kafka_sidecar: {said}")
+
+
+def _config_check(settings: Iterable[tuple[str, str]]) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "daemon.properties"
         _write_private(config, _properties({**DEFAULTS, **dict(settings)}))
@@ -104,15 +121,21 @@ def check_settings(settings: tuple[tuple[str, str], ...]) -> None:
             env=_environment(),
             check=False,
         )
-    if done.returncode:
-        said = " ".join(done.stderr.replace(f" ({config})", "").split())
-        raise ValueError(f"kafka_sidecar: {said}")
+    done.stderr = done.stderr.replace(f" ({config})", "")
+    return done
 
 
 def _usual_home() -> Path:
     """Not the job's own temporary folder: a YARN container's is gone with it, and no other container sees it."""
     named = os.environ.get(HOME_VARIABLE)
     return Path(named) if named else Path("/tmp") / f"kafka-sidecar-{os.geteuid()}"
+
+
+def _unusable(path: object, error: OSError) -> str:
+    return (
+        f"No daemon can be started: {path} cannot be used ({error.strerror}); make room for it, or name another folder "
+        f"by {HOME_VARIABLE}."
+    )
 
 
 def _own_folder(path: Path) -> Path:
@@ -122,9 +145,7 @@ def _own_folder(path: Path) -> Path:
             path.mkdir(mode=0o700, parents=False)
         found = os.lstat(path)
     except OSError as error:
-        raise DaemonNotStarted(
-            f"No daemon can be started: {path} cannot be made ({error.strerror}); {HOME_VARIABLE} names another folder."
-        ) from None
+        raise DaemonNotStarted(_unusable(path, error)) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise DaemonNotStarted(
             f"No daemon can be started: {path} is not a folder of this user's alone (uid {found.st_uid}, mode "
@@ -167,6 +188,22 @@ def _takes_clients(run_dir: Path) -> bool:
     return any(each["state"] == "ready" for each in found["workers"]) and _listens(run_dir)
 
 
+def _is_there(run_dir: Path, log_path: Path) -> bool:
+    """Whether a daemon takes clients. Waits for one that is ending, which delivers what it holds, and for one whose
+    starter was killed before it was ready. Raises DaemonNotStarted. The lock is held.
+    """
+    deadline_s = time.monotonic() + START_S
+    while not _takes_clients(run_dir):
+        if not _has_holder(run_dir / LOCK_FILE):
+            return False
+        if time.monotonic() > deadline_s:
+            raise DaemonNotStarted(
+                f"The daemon at {run_dir} has neither taken clients nor ended for {START_S:g} s (its log: {log_path})"
+            )
+        time.sleep(POLL_S)
+    return True
+
+
 def _wait_until(is_so: Callable[[], bool]) -> bool:
     deadline_s = time.monotonic() + START_S
     while not is_so():
@@ -177,33 +214,34 @@ def _wait_until(is_so: Callable[[], bool]) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[int]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
+        yield fd
     finally:
         os.close(fd)
 
 
-def _start(place: Path, run_dir: Path, settings: Mapping[str, str]) -> None:
-    """Start the daemon and wait until it listens. The lock is held."""
+def _start(place: Path, run_dir: Path, settings: Mapping[str, str], lock: int) -> None:
+    """Start the daemon and wait until it takes clients. ``lock`` is held."""
     _raise_if_just_failed(place / "failed")
-    # An idle daemon that is ending delivers what it holds first.
-    _wait_until(lambda: not _has_holder(run_dir / LOCK_FILE))
+    published = run_dir / "daemon.json"
     # Or the worker of one that was killed would count as ready.
-    (run_dir / "daemon.json").unlink(missing_ok=True)
+    published.unlink(missing_ok=True)
     config = place / "daemon.properties"
     _write_private(config, _properties(_with_pool(settings, place / "pool")))
     with (place / "daemon.log").open("wb") as log_file:
-        process = _spawn(config, run_dir, log_file)
-    if not _wait_until(lambda: process.poll() is not None or _takes_clients(run_dir)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process = DetachedProcess(
+            _command(config, run_dir), log_file, _environment(), lock=lock, published=published
+        )
+    if not _wait_until(lambda: process.exit_status() is not None or _takes_clients(run_dir)):
+        process.kill()
         _fail(place, f"it took no clients within {START_S:g} s")
-    if process.poll() is not None:
-        _fail(place, f"it ended with {_meaning_of(process.poll())}")
+    status = process.exit_status()
+    process.let_go()
+    if status is not None:
+        _fail(place, f"it ended with status {status}")
     (place / "failed").unlink(missing_ok=True)
     log.info("Started a daemon at %s; its log is %s.", run_dir, place / "daemon.log")
 
@@ -223,18 +261,9 @@ def _has_holder(path: Path) -> bool:
     return False
 
 
-def _spawn(config: Path, run_dir: Path, log_file: IO[bytes]) -> subprocess.Popen[bytes]:
+def _command(config: Path, run_dir: Path) -> list[str]:
     """``-P``: the working folder of a Spark task is the job's, and a file in it must not be taken for a module."""
-    command = [sys.executable, "-P", "-m", "sidecar", "run", "-c", str(config), "--run-dir", str(run_dir)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log_file,
-        stderr=log_file,
-        start_new_session=True,
-        cwd="/",
-        env=_environment(),
-    )
+    return [sys.executable, "-P", "-m", "sidecar", "run", "-c", str(config), "--run-dir", str(run_dir)]
 
 
 def _environment() -> dict[str, str]:
@@ -283,11 +312,6 @@ def _escaped(value: str) -> str:
     return f"\\{escaped}" if escaped[:1] in {" ", "\f"} else escaped
 
 
-def _meaning_of(status: int | None) -> str:
-    assert status is not None
-    return f"signal {-status}" if status < 0 else f"status {status}"
-
-
 def _raise_if_just_failed(path: Path) -> None:
     try:
         found = json.loads(path.read_text())
@@ -302,5 +326,6 @@ def _fail(place: Path, what: str) -> None:
     lines = (place / "daemon.log").read_bytes()[-65_536:].decode(errors="replace").strip().splitlines()
     last = f": {lines[-1][-LOG_QUOTED_MAX_BYTES:]}" if lines else ""
     sentence = f"The daemon for this host did not start, {what}{last} (its log: {place / 'daemon.log'})"
-    _write_private(place / "failed", json.dumps({"at_s": time.time(), "sentence": sentence}))
+    with contextlib.suppress(OSError):  # a full disk may be why it failed
+        _write_private(place / "failed", json.dumps({"at_s": time.time(), "sentence": sentence}))
     raise DaemonNotStarted(sentence)

@@ -116,7 +116,8 @@ def _complete(found: dict[str, int | None], names: list[str], topic_option: str 
     if found["topic"] is None and topic_option is None:
         raise ValueError(
             "kafka_sidecar: topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
+            "Use the topic option for setting a topic; in SQL INSERT INTO name WITH ('topic' = '...'), as Spark does "
+            "not hand on the OPTIONS of a table."
         )
     value = found["value"]
     if value is None:

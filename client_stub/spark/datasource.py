@@ -7,7 +7,7 @@ writer's pickled attributes carry the data for write(), and the messages carry t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Never
 
 from pyspark.sql import datasource as api
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
@@ -33,6 +33,8 @@ else:
     # PySpark 4.0 has no Arrow writer for streams, and hands over rows.
     DataSourceStreamArrowWriter = getattr(api, "DataSourceStreamArrowWriter", None)
 
+ONLY_WRITES: Final = "kafka_sidecar: the format only writes; read with format('kafka')."
+
 
 class KafkaSidecarDataSource(DataSource):
     """Use: ``df.write.format("kafka_sidecar").option("topic", ...).mode("append").save()``.
@@ -43,6 +45,19 @@ class KafkaSidecarDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "kafka_sidecar"
+
+    def schema(self) -> str:
+        """Asked for by a table or view without columns, and by a read."""
+        raise ValueError(
+            f"{ONLY_WRITES} A table or view to INSERT INTO names its columns: CREATE TABLE name (topic STRING, value "
+            "STRING) USING kafka_sidecar."
+        )
+
+    def reader(self, schema: StructType) -> Never:
+        raise ValueError(ONLY_WRITES)
+
+    def streamReader(self, schema: StructType) -> Never:
+        raise ValueError(ONLY_WRITES)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The batch writer. Raises ValueError for a mode, an option or a column that is not supported."""

@@ -15,8 +15,20 @@ NO_DAEMON: Final = "Each executor host needs a daemon"
 _OWN: Final = ("topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms")
 REPORT: Final = "sidecar.report"
 """Internal: the folder in which a write leaves its counts for the pipeline."""
-_KNOWN: Final = frozenset({*_OWN, REPORT, "checkpointlocation", "queryname"})
-"""Our options, and those of Spark's streams that Spark passes to every sink: queryName() sets one, too."""
+_KNOWN: Final = frozenset({*_OWN, REPORT, "checkpointlocation", "queryname", "includeheaders"})
+"""Our options, those of Spark's streams that Spark passes to every sink (queryName() sets one, too), and one of Spark's
+Kafka format that its sink does not need either: a column headers is always sent.
+"""
+OF_KAFKA_SOURCE: Final = frozenset(
+    {
+        *("subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "failondataloss"),
+        *("startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingtimestamp", "endingtimestamp"),
+        *("startingoffsetsbytimestampstrategy", "minpartitions", "maxrecordsperpartition", "groupidprefix"),
+        *("minoffsetspertrigger", "maxoffsetspertrigger", "maxtriggerdelay", "kafkaconsumer.polltimeoutms"),
+        *("fetchoffset.numretries", "fetchoffset.retryintervalms", "kafka.group.id"),
+    }
+)
+"""Of Spark's Kafka source; its sink ignores them."""
 SERVERS: Final = "kafka.bootstrap.servers"
 _TABLES: Final = ("daemon.", "pool.", "dead_letters.", "http.", "log.")
 """Tables of the daemon's settings: with sidecar.autostart they are options by the names ``sidecar.pool.path`` …"""
@@ -66,6 +78,10 @@ def read_options(options: Mapping[str, str]) -> Options:
     if delivery != "at_least_once":
         raise ValueError(f"kafka_sidecar: delivery={delivery} is not known; use at_least_once.")
     for name in options:
+        if name in OF_KAFKA_SOURCE:
+            raise ValueError(
+                f"kafka_sidecar: option '{name}' is of Spark's Kafka source, and this format only writes: leave it out."
+            )
         if name.startswith("kafka."):
             _check_kafka_option(name, autostart=autostart)
         elif name not in _KNOWN and not (autostart and _is_of_daemon(name)):

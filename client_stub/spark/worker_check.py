@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_SIGNS: Final = ("No module named", "VERSION_MISMATCH", "ImportError: ")
+"""What the line of the reason has, among those of the JVM."""
 
 
 def check_workers(spark: SparkSession) -> None:
@@ -22,9 +26,7 @@ def check_workers(spark: SparkSession) -> None:
         context.parallelize([0], 1).map(_what_is_there).collect()
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines()]
-        why = next(
-            (line for line in lines if "No module named" in line or "VERSION_MISMATCH" in line), lines[0]
-        )
+        why = next((line for line in lines if any(sign in line for sign in _SIGNS)), lines[0])
         raise RuntimeError(
             f"kafka_sidecar: the Python of Spark's workers ({context.pythonExec}) cannot write: {why.rstrip('.')}. Set "
             f"PYSPARK_PYTHON={sys.executable} before the session starts, or install 'kafka-sidecar[spark]' there."

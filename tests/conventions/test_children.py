@@ -14,6 +14,7 @@ NAMED_ONLY = {
     "client_stub/pipeline/main.py": "the variable by which Spark starts its workers",
     "client_stub/pipeline/protobuf_schema.py": "the stub knows no room of the daemon; it starts protoc with -P",
     "client_stub/spark/worker_check.py": "the text of an error",
+    "pyspark_kafka_sidecar/__init__.py": "the text of an error",
     "client_stub/spark/autostart.py": "the stub knows no room of the daemon; it starts one with -P, from /",
 }
 

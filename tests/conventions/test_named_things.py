@@ -93,8 +93,9 @@ def faults(text: str) -> Iterator[str]:
         found = re.match(r"([A-Z]\w+)\.\w+", span)
         if found and found[1] in _classes() and found[0] not in ELSEWHERE and not places(found[0]):
             yield f"{span}: {found[1]} has no such member"
-        is_setting = re.fullmatch(r"[a-z]+(?:\.[a-z]+)+\.(?:ms|bytes|size|memory)", span) is not None
-        if is_setting and span not in BY_NAME.keys() | REFUSED.keys() | BROKERS_SETTINGS:
+        setting = span.removeprefix("kafka.")  # an option of Spark's sink
+        is_setting = re.fullmatch(r"[a-z]+(?:\.[a-z]+)+\.(?:ms|bytes|size|memory)", setting) is not None
+        if is_setting and setting not in BY_NAME.keys() | REFUSED.keys() | BROKERS_SETTINGS:
             yield f"{span}: no such setting"
         if (found := re.fullmatch(r"(?:\w+\.)*(\w+)\(.*\)", span)) and found[1] not in _words():
             yield f"{span}: nothing is called so"

@@ -15,6 +15,7 @@ KEPT: Final = {
     "LazyGroup.format_commands": "click",
     "NumberRange.convert": "click",
     "RenamedOption.get_help_record": "click",
+    "KafkaSidecarDataSource.streamReader": "Spark",
     "KafkaSidecarDataSource.streamWriter": "Spark",
     "LogLines.formatMessage": "logging",
     "TopicHandler.emit": "logging",

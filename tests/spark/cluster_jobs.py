@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from client_stub.spark import register
+
+CONNECT: Final = "connect"
+"""In place of a master: a server of Spark Connect, which the session starts, and which is a local Spark."""
 
 
 def main() -> None:
     told = json.loads(sys.argv[1])
-    builder = SparkSession.builder.master(told["master"]).appName(told["job"])
+    builder = SparkSession.builder.appName(told["job"])
+    builder = builder.remote("local[2]") if told["master"] == CONNECT else builder.master(told["master"])
     for name, value in told["conf"].items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -32,16 +41,8 @@ def write(spark: SparkSession, rows: int, tasks: int, options: Mapping[str, str]
     _numbers(spark, rows, tasks).write.format("kafka_sidecar").mode("append").options(**options).save()
 
 
-def write_and_stream(
-    spark: SparkSession,
-    rows: int,
-    folder: str,
-    files: int,
-    options: Mapping[str, str],
-    streamed: Mapping[str, str],
-) -> dict[str, Any]:
-    """The numbers as a batch, and then as a stream with a file for each micro-batch."""
-    write(spark, rows, 8, options)
+def stream(spark: SparkSession, rows: int, folder: str, files: int, options: Mapping[str, str]) -> int:
+    """The numbers by a stream with a file for each micro-batch; how many micro-batches had rows."""
     _numbers(spark, rows, files).write.mode("overwrite").parquet(f"{folder}/rows")
     source = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
     query = (
@@ -50,12 +51,86 @@ def write_and_stream(
         .writeStream.format("kafka_sidecar")
         .trigger(availableNow=True)
         .option("checkpointLocation", f"{folder}/checkpoint")
-        .options(**streamed)
+        .options(**options)
         .start()
     )
     query.awaitTermination()
-    written = sum(each["numInputRows"] > 0 for each in query.recentProgress)
-    return {"hosts": _hosts(spark), "batches": written}
+    progress = [json.loads(each.json) for each in query.recentProgress]
+    return sum(each["sources"][0]["numInputRows"] > 0 for each in progress)
+
+
+def write_and_stream(
+    spark: SparkSession,
+    rows: int,
+    folder: str,
+    files: int,
+    options: Mapping[str, str],
+    streamed: Mapping[str, str],
+) -> dict[str, Any]:
+    """The numbers as a batch and as a stream."""
+    write(spark, rows, 8, options)
+    return {"batches": stream(spark, rows, folder, files, streamed), "hosts": _hosts(spark)}
+
+
+def write_by_connect(
+    spark: SparkSession, rows: int, folder: str, options: Mapping[str, str], streamed: Mapping[str, str]
+) -> dict[str, Any]:
+    """The numbers as a batch, found by Spark and registered, and as a stream; and what an error says to the client."""
+    write(spark, rows, 2, options)
+    register(spark)
+    write(spark, rows, 2, options)
+    batches = stream(spark, rows, folder, 3, streamed)
+    try:
+        write(spark, 1, 1, {**options, "windw": "1"})
+    except Exception as error:
+        return {"session": type(spark).__module__, "batches": batches, "refused": str(error)}
+    raise AssertionError("a misspelt option was taken")
+
+
+PACED: Final = "value || replace(reflect('java.lang.Thread', 'sleep', 1L), 'null', '') AS value"
+"""The value, a millisecond later: so that a kill meets rows on their way."""
+
+
+def paced_stream(spark: SparkSession, folder: str, source: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """The files of ``source``, each a micro-batch of two tasks, from where the checkpoint is to the end."""
+    files = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1)
+    query = (
+        files.parquet(source)
+        .repartition(2)
+        .selectExpr("key", PACED)
+        .writeStream.format("kafka_sidecar")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .options(**options)
+        .start()
+    )
+    query.awaitTermination()
+    return {}
+
+
+def write_with_straggler(spark: SparkSession, rows: int, tasks: int, options: Mapping[str, str]) -> None:
+    """The first try of task 0 stops in its middle, for longer than the job may take."""
+    stalls_at = rows // tasks // 2
+
+    @f.udf("string")
+    def straggle(value: str) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if int(value) == stalls_at and context.attemptNumber() == 0:
+            time.sleep(600)
+        return value
+
+    frame = _numbers(spark, rows, tasks).withColumn("value", straggle("value"))
+    frame.write.format("kafka_sidecar").mode("append").options(**options).save()
+
+
+def write_twice(spark: SparkSession, rows: int, tasks: int, options: Mapping[str, str]) -> dict[str, Any]:
+    """The numbers, and once more after all executors have gone."""
+    write(spark, rows, tasks, options)
+    while _hosts(spark):
+        time.sleep(0.1)
+    write(spark, rows, tasks, options)
+    return {"hosts": _hosts(spark)}
 
 
 def _hosts(spark: SparkSession) -> list[str]:
@@ -64,7 +139,10 @@ def _hosts(spark: SparkSession) -> list[str]:
     return sorted({each.rpartition(":")[0] for each in found} - {"127.0.0.1"})
 
 
-JOBS: Final[Mapping[str, Callable[..., Any]]] = {"write": write, "write_and_stream": write_and_stream}
+JOBS: Final[Mapping[str, Callable[..., Any]]] = {
+    each.__name__: each
+    for each in (write, write_and_stream, write_by_connect, paced_stream, write_with_straggler, write_twice)
+}
 
 if __name__ == "__main__":
     main()

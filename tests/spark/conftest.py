@@ -40,7 +40,9 @@ def spark() -> Iterator[object]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.log.level", "OFF")
+        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.extraClassPath", os.pathsep.join(f"{format_jars(name)}/*" for name in PACKAGES))
+        .config("spark.sql.warehouse.dir", f"{home}/warehouse")
         .getOrCreate()
     )
     yield session

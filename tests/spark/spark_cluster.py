@@ -22,7 +22,7 @@ import psutil
 import pyspark
 
 from client_stub.contract.run_dir import RUN_DIR_VARIABLE
-from sidecar.common.python_child import python_command
+from sidecar.common.python_child import python_command, safe_environment
 from sidecar.tools.testing.child_processes import dying_with_parent
 from sidecar.tools.testing.kafka_cluster import free_ports
 from sidecar.tools.testing.waiting import wait_until
@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MASTER_ADDRESS: Final = "127.0.0.1"
 ADDRESSES: Final = ("127.0.0.2", "127.0.0.3")
 START_S: Final = 120.0
-JOB_S: Final = 280.0
+JOB_S: Final = 600.0
 MEMORY: Final = "512m"
 """Of an executor: the least that Spark takes is 471 MB."""
 QUICK_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -154,7 +154,7 @@ class SparkCluster:
 
 
 class JobFailed(AssertionError):
-    """The last line of the driver's error; ``output`` has all of it."""
+    """The last line of the driver's error that is not of a stack; ``output`` has all."""
 
     def __init__(self, sentence: str, output: str) -> None:
         super().__init__(sentence)
@@ -165,8 +165,15 @@ class SparkJob:
     """A driver in a process of its own."""
 
     def __init__(
-        self, master: str, job: str, conf: Mapping[str, str], arguments: Mapping[str, object]
+        self,
+        master: str,
+        job: str,
+        conf: Mapping[str, str],
+        arguments: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
+        folder: Path = ROOT,
     ) -> None:
+        """``environment`` is over this process's own, and ``folder`` the current one of the driver."""
         told = json.dumps({"master": master, "job": job, "conf": dict(conf), "arguments": dict(arguments)})
         self.process = subprocess.Popen(
             dying_with_parent(python_command("tests.spark.cluster_jobs", told)),
@@ -174,25 +181,47 @@ class SparkJob:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(),
-            cwd=ROOT,
+            env={**_environment(), **(environment or {})},
+            cwd=folder,
         )
+
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def kill(self) -> None:
+        """SIGKILL the program and its JVM, which is the driver; and wait for their end."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            mine = [
+                psutil.Process(self.process.pid),
+                *psutil.Process(self.process.pid).children(recursive=True),
+            ]
+            for each in mine:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            psutil.wait_procs(mine, timeout=30)
+        self.process.communicate()
 
     def result(self) -> Any:
         try:
             out, errors = self.process.communicate(timeout=JOB_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            errors = self.process.communicate()[1]
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise JobFailed(f"the job had not ended after {JOB_S:g} s", str(error.stderr)) from None
         if self.process.returncode:
-            raise JobFailed((errors.strip().splitlines() or ["(no output)"])[-1], errors)
+            *_, last = [
+                "(no output)",
+                *(line for line in errors.splitlines() if line.strip() and line[0] not in "\t "),
+            ]
+            raise JobFailed(last, errors)
         return json.loads(out.splitlines()[-1])
 
 
 def _environment() -> dict[str, str]:
     """Workers find the packages also where they are not installed; what the caller's own daemon has set stays here."""
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("KAFKA_SIDECAR_", "SPARK_"))
+        name: value
+        for name, value in safe_environment().items()
+        if not name.startswith(("KAFKA_SIDECAR_", "SPARK_"))
     }
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return kept | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}

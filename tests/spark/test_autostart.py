@@ -24,6 +24,7 @@ from sidecar.common.python_child import python_command
 from sidecar.tools.testing.mock_broker import MockBroker
 from sidecar.tools.testing.reading import end_offsets
 from sidecar.tools.testing.waiting import wait_until
+from tests.tools import ROOT_USER, needs
 
 pytestmark = pytest.mark.spark
 
@@ -64,9 +65,9 @@ def settings(broker: MockBroker, **more: str) -> dict[str, str]:
     return {"bootstrap.servers": broker.bootstrap_servers, "buffer.memory": "33554432", **more}
 
 
-def ask(home: Path, wanted: dict[str, str]) -> subprocess.Popen[str]:
+def ask(home: Path, wanted: dict[str, str], *prefix: str) -> subprocess.Popen[str]:
     words = [f"{name}={value}" for name, value in wanted.items()]
-    command = [*python_command("-c", ASK)[:1], "-P", "-c", ASK, str(home), *words]
+    command = [*prefix, *python_command("-c", ASK)[:1], "-P", "-c", ASK, str(home), *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -102,6 +103,25 @@ def test_the_end_of_the_executor_leaves_it_alone(home: Path, mock_broker: MockBr
     executor.communicate()
     deliver(run_dir)
     assert ensure_daemon(settings(mock_broker), home) == run_dir
+    assert len(daemons(home)) == 1
+
+
+def test_it_is_no_process_of_the_executor(home: Path, mock_broker: MockBroker) -> None:
+    """YARN walks from a container's process to its children, and ends the container for the memory of all."""
+    before = len(psutil.Process().children(recursive=True))
+    ensure_daemon(settings(mock_broker), home)
+    (daemon,) = daemons(home)
+    assert len(psutil.Process().children(recursive=True)) == before
+    assert os.getsid(daemon.pid) == daemon.pid
+
+
+def test_a_starter_that_is_killed_meanwhile_leaves_a_daemon(home: Path, mock_broker: MockBroker) -> None:
+    """The next one who asks for it finds it, and it was started once."""
+    executor = ask(home, settings(mock_broker))
+    wait_until(lambda: daemons(home), "the controller to start")
+    os.killpg(executor.pid, signal.SIGKILL)
+    executor.communicate()
+    deliver(ensure_daemon(settings(mock_broker), home))
     assert len(daemons(home)) == 1
 
 
@@ -154,16 +174,54 @@ def test_a_start_that_fails_says_why_and_is_not_tried_by_each_task(
     assert log.stat().st_mtime_ns != before
 
 
+def test_a_file_that_cannot_be_written_is_one_sentence(home: Path, mock_broker: MockBroker) -> None:
+    """As on a full disk: the limit on the size of a file lets no byte through."""
+    limited = ask(home, settings(mock_broker), "prlimit", "--fsize=0")
+    errors = limited.communicate(timeout=60)[1].splitlines()
+    assert re.fullmatch(
+        rf".*DaemonNotStarted: No daemon can be started: {home}\S* cannot be used \(File too large\); make room for "
+        r"it, or name another folder by KAFKA_SIDECAR_AUTOSTART_DIR\.",
+        errors[-1],
+    )
+
+
+@needs(ROOT_USER, "unshare")
+def test_the_pool_is_a_file_where_shared_memory_is_small(home: Path, mock_broker: MockBroker) -> None:
+    """As in a container, which has 64 MiB of it by default."""
+    small = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=16m none /dev/shm && exec "$@"', "sh")
+    asked = [ask(home, settings(mock_broker), *small) for _ in range(2)]
+    said = [each.communicate(timeout=120) for each in asked]
+    (run_dir,) = {out.strip() for out, _ in said}
+    deliver(run_dir)
+    warnings = [
+        line for _, errors in said for line in errors.splitlines() if "does not fit into /dev/shm" in line
+    ]
+    assert len(warnings) == 1
+    (pool,) = home.glob("*/pool")
+    assert (
+        f"pool of 32 MiB does not fit into /dev/shm, which has 16 MiB free: it is the file {pool}"
+        in warnings[0]
+    )
+
+
 def test_no_secret_is_seen_by_others(home: Path, mock_broker: MockBroker) -> None:
     secret = r" tea = 5\pot"
     wanted = settings(
         mock_broker, **{"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": secret}
     )
     ensure_daemon(wanted, home)
-    for each in psutil.process_iter(["cmdline"]):
+    for each in psutil.process_iter(["cmdline", "environ"]):
         assert not any(secret in word for word in each.info["cmdline"] or ())
+        assert secret not in (each.info["environ"] or {}).values()
     (config,) = home.glob("*/daemon.properties")
     assert config.stat().st_mode & 0o777 == 0o600
+    escaped = secret.replace("\\", "\\\\")
+    holders = [
+        path
+        for path in home.rglob("*")
+        if path.is_file() and any(each.encode() in path.read_bytes() for each in (secret, escaped))
+    ]
+    assert holders == [config]
     shown = subprocess.run(
         python_command("sidecar", "config", "check", "-c", str(config)),
         capture_output=True,
@@ -202,6 +260,29 @@ def test_a_job_needs_no_service(spark: SparkSession, mock_broker: MockBroker) ->
     frame.write.format("kafka_sidecar").mode("append").options(**options).save()
     assert sum(end_offsets(mock_broker.bootstrap_servers, "smoke").values()) - before == 20_000
     assert len(daemons(Path(os.environ[autostart.HOME_VARIABLE]))) == 1
+
+
+def test_no_secret_is_in_a_plan(spark: SparkSession, mock_broker: MockBroker) -> None:
+    """Plans are in the UI, in event logs and in the history server."""
+    secret = "s3cr3t-of-plans"
+    jaas = (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="{secret}";'
+    )
+    options = {
+        "topic": "smoke",
+        "sidecar.autostart": "true",
+        "kafka.bootstrap.servers": mock_broker.bootstrap_servers,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": jaas,
+    }
+    # Without a row no task asks for a daemon, and the plan is the same.
+    frame = spark.range(0).select(f.lit("v").alias("value"))
+    frame.write.format("kafka_sidecar").mode("append").options(**options).save()
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    newest = executions.apply(executions.size() - 1)
+    assert "kafka_sidecar" in newest.physicalPlanDescription()
+    assert secret not in newest.physicalPlanDescription() + newest.details()
 
 
 def test_the_program_of_the_page_runs(spark: SparkSession, mock_broker: MockBroker) -> None:

@@ -5,6 +5,7 @@ The calls are Spark's own; a session is not needed for them, and in one they run
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +30,10 @@ from pyspark.sql.types import (
 from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
 from client_stub.spark import columns as columns_module
 from client_stub.spark import writer
+from client_stub.spark.autostart import check_settings
 from client_stub.spark.columns import Columns, find_columns
 from client_stub.spark.datasource import KafkaSidecarDataSource, RowStreamWriter
-from client_stub.spark.options import WINDOW_BATCHES, Options, read_options
+from client_stub.spark.options import OF_KAFKA_SOURCE, WINDOW_BATCHES, Options, read_options
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.row_parts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, chunks_of_rows
 from client_stub.spark.topic_check import check_topic
@@ -106,6 +108,46 @@ def test_an_option_that_cannot_be_honoured_is_one_sentence(
     with pytest.raises(ValueError, match=r"^kafka_sidecar: [^\n]+$") as raised:
         read_options({"sidecar.run_dir": str(tmp_path), name: value})
     assert sentence in str(raised.value)
+
+
+def options_from_kafka() -> dict[str, str]:
+    """Option → what becomes of it, by the table of the page."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
+    table = page.partition("## From `format")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    return {name: outcome.strip() for names, outcome in rows for name in re.findall(r"`([^`]+)`", names)}
+
+
+@pytest.mark.parametrize(("name", "outcome"), options_from_kafka().items())
+def test_an_option_of_sparks_own_sink_does_as_the_page_says(name: str, outcome: str) -> None:
+    options = {"topic": "t", "sidecar.autostart": "true", "kafka.bootstrap.servers": "one:9092"}
+    values = {
+        "kafka.ssl.truststore.location": "/etc/t.pem",
+        "kafka.compression.type": "zstd",
+        "kafka.acks": "all",
+    }
+    values |= {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+    options[name.lower()] = value = values.get(name, options.get(name, "1000000"))
+    if outcome == "refused":
+        with pytest.raises(
+            ValueError, match=rf"^kafka_sidecar: .*{re.escape(name.removeprefix('kafka.').lower())}"
+        ):
+            taken = read_options(options).settings
+            assert taken is not None
+            check_settings(taken)
+        return
+    taken = read_options(options).settings
+    assert taken is not None
+    if name.startswith("kafka."):
+        assert (name.removeprefix("kafka."), value) in taken
+    else:
+        assert [each for each, _ in taken] == ["bootstrap.servers"]
+
+
+def test_the_page_has_each_option_that_is_known_of_sparks_source() -> None:
+    table = options_from_kafka()
+    assert {name.lower() for name in table if table[name] == "refused"} >= OF_KAFKA_SOURCE
+    assert {"topic", "includeHeaders", "checkpointLocation", "queryName"} <= table.keys()
 
 
 def test_servers_are_for_the_daemon_to_compare(tmp_path: Path) -> None:

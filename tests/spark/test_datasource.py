@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,3 +280,45 @@ def test_the_programs_of_the_pages_run(
         exec(compile(block, page, "exec"), {"spark": spark, "df": frame_on_page})
     assert {topic for topic, _ in rows_of(daemon)} == {"orders"}
     assert len(rows_of(daemon)) >= 2 * 3 + 10 + 100
+
+
+def test_sql_inserts_into_a_table_and_a_view(spark: SparkSession, daemon: FakeDaemon, tmp_path: Path) -> None:
+    """Spark hands the OPTIONS of a temporary view to the format, and of a table only its columns."""
+    options = f"'sidecar.run_dir' '{daemon.run_dir}', topic 't'"
+    spark.sql(f"CREATE TEMPORARY VIEW to_kafka (value STRING) USING kafka_sidecar OPTIONS ({options})")
+    spark.sql(f"CREATE TABLE in_kafka (value STRING) USING kafka_sidecar OPTIONS ({options})")
+    try:
+        spark.sql("INSERT INTO to_kafka VALUES ('a')")
+        spark.sql(
+            f"INSERT INTO in_kafka WITH ('topic' = 'u', 'sidecar.run_dir' = '{daemon.run_dir}') VALUES ('b')"
+        )
+        with pytest.raises(
+            Exception, match=r"INSERT INTO name WITH \('topic' = '\.\.\.'\), as Spark does not"
+        ):
+            spark.sql("INSERT INTO in_kafka VALUES ('c')")
+        with pytest.raises(Exception, match=r"the format only writes; read with format\('kafka'\)"):
+            spark.table("to_kafka").collect()
+        with pytest.raises(Exception, match="save mode Overwrite not allowed"):
+            spark.sql("INSERT OVERWRITE to_kafka VALUES ('d')")
+    finally:
+        spark.sql("DROP VIEW to_kafka")
+        spark.sql("DROP TABLE in_kafka")
+    assert sorted((topic, record[1]) for topic, record in rows_of(daemon)) == [("t", b"a"), ("u", b"b")]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda spark: spark.sql("CREATE TABLE columnless USING kafka_sidecar"),
+        lambda spark: spark.read.format("kafka_sidecar").load(),
+        lambda spark: spark.readStream.format("kafka_sidecar").load(),
+    ],
+    ids=["table", "read", "stream"],
+)
+def test_a_read_and_a_table_without_columns_are_one_sentence(
+    spark: SparkSession, ask: Callable[[SparkSession], object]
+) -> None:
+    with pytest.raises(
+        Exception, match=r"the format only writes; read with format\('kafka'\)\. A table .* names its"
+    ):
+        ask(spark)
