@@ -22,6 +22,7 @@ LEDGER = (
     "records_delivered_total",
     "records_failed_total",
     "records_dead_lettered_total",
+    "records_aborted_total",
     "records_held",
 )
 """The first is the sum of all others."""
@@ -263,10 +264,10 @@ def describe(info: dict[str, Any]) -> str:
     if not counters and not os.access(info["segment"], os.R_OK):
         lines.append("  records   shown to the daemon's user and to root, who may read the segment")
     if counters:
-        accepted, delivered, failed, dead, held = (counters.get(name, 0) for name in LEDGER)
+        accepted, delivered, failed, dead, aborted, held = (counters.get(name, 0) for name in LEDGER)
         lines.append(
             f"  records   {accepted:,} accepted = {delivered:,} delivered + {failed:,} failed "
-            f"+ {dead:,} dead lettered + {held:,} held"
+            f"+ {dead:,} dead lettered + {f'{aborted:,} aborted + ' if aborted else ''}{held:,} held"
         )
         if dead:
             lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")

@@ -16,6 +16,7 @@ RATES: Final = (
     ("records_delivered_total", "records delivered"),
     ("records_failed_total", "records failed"),
     ("records_dead_lettered_total", "records dead lettered"),
+    ("records_aborted_total", "records aborted"),
     ("bytes_accepted_total", "bytes accepted"),
     ("bytes_sent_total", "bytes sent"),
     ("batches_sent_total", "batches sent"),

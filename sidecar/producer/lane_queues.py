@@ -17,7 +17,7 @@ from sidecar.producer.producer_id import ProducerIds
 from sidecar.producer.transactional_ids import TransactionalIds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from sidecar.kernel import StickyPartitioner
     from sidecar.metadata.snapshot import MetadataSnapshot
@@ -36,7 +36,9 @@ class LaneQueues:
     """
 
     __slots__ = (
+        "_ask",
         "_by_topic",
+        "_continued",
         "_forgotten",
         "_partitioners",
         "_resting",
@@ -61,6 +63,9 @@ class LaneQueues:
         """The identity of the resting sequences."""
         self._forgotten: dict[PartitionQueue, None] = {}
         """Queues of forgotten topics that cannot rest yet: something is under way, or in doubt."""
+        self._continued: ProducerIdAndEpoch = NO_PRODUCER_ID
+        """The identity under which a dead worker may have sent batches that have left no trace here."""
+        self._ask: Callable[[PartitionQueue], None] = lambda queue: None
         self.opened: dict[str, dict[PartitionQueue, None]] = {}
         """By topic, the partitions in which a lingering batch was opened since the topic's last flush."""
 
@@ -83,7 +88,16 @@ class LaneQueues:
             )
             queue.partitioner = self._partitioners.get(topic)
             queues[partition] = queue
+            if sequences is not None and sequences.awaits_number:
+                self._ask(queue)
         return queue
+
+    def continue_transaction(self, ask: Callable[[PartitionQueue], None]) -> None:
+        """Continue under the identity of a dead worker, whose sequences are not known here. ``ask`` is called for each
+        partition that is used: its broker must say which sequence is next.
+        """
+        assert self.ids is not None
+        self._continued, self._ask = self.ids.identity, ask
 
     def follow_loads(self, topic: str, partitioner: StickyPartitioner) -> None:
         """Report each change of a partition's load to the topic's partitioner from now on.
@@ -154,7 +168,10 @@ class LaneQueues:
         """The sequences of a partition that gets a queue."""
         number = self._resting.pop((topic, partition), None)
         if number is None or self.ids is None or self._resting_identity != self.ids.identity:
-            return PartitionSequences()
+            sequences = PartitionSequences()
+            if self.ids is not None and self._continued == self.ids.identity != NO_PRODUCER_ID:
+                sequences.identity, sequences.awaits_number = self._continued, True
+            return sequences
         return PartitionSequences.from_number(self._resting_identity, number)
 
     def forget_recreated(self, before: MetadataSnapshot, after: MetadataSnapshot) -> None:

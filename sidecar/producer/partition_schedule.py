@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sidecar.metadata.snapshot import MetadataSnapshot
     from sidecar.producer.lane_queues import LaneQueues
     from sidecar.producer.partition_sequences import PartitionSequences
+    from sidecar.producer.transaction_manager import TransactionManager
 
 QUICK: Final = len(TURNS_FROM)
 """Added to a turn, this gives the index of its quick list: partitions that need not wait for a backlog."""
@@ -169,7 +170,7 @@ class PartitionSchedule:
         if sequences.identity != ids.identity and (in_flight or queue.wire_count):
             return None
         transaction = queue.transaction
-        return head if transaction is None or transaction.may_send(queue.topic, queue.partition) else None
+        return head if transaction is None or _may_send(queue, sequences, transaction) else None
 
     def _enlist(self, queue: PartitionQueue, *, lingers: bool) -> None:
         """Put the partition into its leader's list of ready partitions, or of lingering ones, which may fill up a
@@ -348,6 +349,13 @@ class PartitionSchedule:
     def topics_waiting_for(self, node_id: int) -> set[str]:
         """Topics with a batch ready for the broker."""
         return {queue.topic for wait_list in self.ready.get(node_id, ()) for queue in wait_list}
+
+
+def _may_send(queue: PartitionQueue, sequences: PartitionSequences, transaction: TransactionManager) -> bool:
+    """Whether a new batch of a transaction may leave. A question may make the manager ask its coordinator."""
+    if sequences.awaits_number and sequences.identity == transaction.identity:
+        return False
+    return transaction.may_send(queue.topic, queue.partition)
 
 
 def _doubtful(sequences: PartitionSequences) -> ProducerBatch | None:

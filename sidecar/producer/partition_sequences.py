@@ -28,6 +28,7 @@ class PartitionSequences:
     __slots__ = (
         "acked_next",
         "acked_order",
+        "awaits_number",
         "gap_order",
         "identity",
         "in_flight",
@@ -54,6 +55,10 @@ class PartitionSequences:
         """
         self.acked_next = 0
         self.acked_order = -1
+        self.awaits_number = False
+        """A dead worker may have sent batches in the open transaction. New ones wait until the broker has said which
+        sequence is next.
+        """
         self.lost_order = -1
         """Order of the latest numbered batch that was given up in doubt: it may be in the log."""
         self.refuses_next = False
@@ -96,6 +101,11 @@ class PartitionSequences:
         of order although nothing is missing before that.
         """
         return max(self.acked_order, self.lost_order) if self.refuses_next else self.acked_order
+
+    def continue_at(self, sequence: int) -> None:
+        """Give new batches the numbers from here on: the broker has all before it, or none."""
+        self.next_sequence = self.acked_next = sequence
+        self.awaits_number = False
 
     def give_up(self, batch: ProducerBatch) -> None:
         """Await nothing more of a batch."""
@@ -145,6 +155,7 @@ class PartitionSequences:
         self.next_sequence = 0
         self.acked_next = 0
         self.acked_order = -1
+        self.awaits_number = False
         self.lost_order = -1
         self.refuses_next = False
         self.known_until_ms = 0.0

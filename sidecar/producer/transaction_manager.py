@@ -86,7 +86,11 @@ class _Offsets(NamedTuple):
 
 
 class TransactionManager:
-    """The transactions of one client, under its transactional id. Belongs to the worker's loop."""
+    """The transactions of one client, under its transactional id. Belongs to the worker's loop.
+
+    ``client`` is the row and generation of the client that has the id. ``store`` is called when a transaction has
+    begun, and before its first batch leaves: from then on a successor must end it.
+    """
 
     def __init__(
         self,
@@ -95,8 +99,6 @@ class TransactionManager:
         *,
         transaction_version: Callable[[], int],
         backoff: ExponentialBackoff,
-        client_row: int = 0,
-        client_generation: int = 0,
         wall_ms: Callable[[], int] = lambda: 0,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
@@ -120,7 +122,8 @@ class TransactionManager:
         """Its client is gone: nothing begins any more."""
         self._transaction_version = transaction_version
         self._backoff = backoff
-        self._client = (client_row, client_generation)
+        self.client = (0, 0)
+        self.store: Callable[[], None] = lambda: None
         self._wall_ms = wall_ms
         self._on_work = on_work
         self._timeout_ms = 0
@@ -132,8 +135,7 @@ class TransactionManager:
         self._coordinator: Node | None = None
         self._group_coordinators: dict[str, Node] = {}
         self._in_flight: CoordinatorRequest | None = None
-        self._failures = 0
-        self._retry_at_ms = 0.0
+        self._failures, self._retry_at_ms = 0, 0.0
         self._has_produced = False
         """The coordinator knows, or may know, of this transaction: it must be ended there."""
         self._added: set[TopicPartition] = set()
@@ -172,11 +174,27 @@ class TransactionManager:
                 self._tell(TxnPart.STATE, self.number, *self.cause, TxnEffect.ABORTABLE)
         self._on_work()
 
+    def adopt(self, record: TransactionRecord) -> None:
+        """Continue as a worker that has died left it. What it had asked for is asked for again: a coordinator
+        recognises the same request.
+        """
+        self.state = record.state
+        self.version, self.identity, self.number = record.version, record.identity, record.number
+        self.aborted_up_to, self._has_produced = record.aborted_up_to, record.has_produced
+        self._deadline_ms, self._timeout_ms = record.deadline_ms, record.timeout_ms
+        self._has_asked_commit = record.state is _State.COMMITTING
+        self.last_committed = record.last_committed
+        if record.last_ended:
+            self._last_end = TransactionResult(TxnPart.END, record.last_ended, 0, TxnEffect.NONE, "")
+        if record.state in (_State.ABORTABLE, _State.FATAL):
+            self.cause = LocalCode.TXN_ABORTED, "What went wrong was lost with the worker that knew it."
+        self._on_work()
+
     def restart(self, timeout_ms: int, client_row: int, client_generation: int) -> None:
         """Another client of the id initializes. Nothing of the earlier one is sent any more, and what it still waits
         for is told by the caller. Its answers are awaited, then the coordinator ends what it left open.
         """
-        self._client = (client_row, client_generation)
+        self.client = (client_row, client_generation)
         self._timeout_ms = timeout_ms
         self._is_restarted = self._in_flight is not None
         self._drop_waiting(0, TxnEffect.NONE, "")
@@ -284,7 +302,9 @@ class TransactionManager:
 
     def produced(self) -> None:
         """A batch leaves: from now on the coordinator may know of the transaction."""
-        self._has_produced = True
+        if not self._has_produced:
+            self._has_produced = True
+            self.store()
 
     def batch_failed(self, topic: str, partition: int, code: int, text: str) -> None:
         """A batch failed for good, so the transaction can only be aborted. Of several the first is its cause."""
@@ -350,13 +370,14 @@ class TransactionManager:
             self.state,
             self.version,
             self.last_committed,
+            self._has_produced,
             self.identity,
             self.number,
             0 if last is None else last.number,
             self.aborted_up_to,
             self._deadline_ms,
             self._timeout_ms,
-            *self._client,
+            *self.client,
         ).pack()
 
     # --- inside: steps of the table --------------------------------------------------------------------------
@@ -374,6 +395,7 @@ class TransactionManager:
         self._added.clear()
         self._added_groups.clear()
         self.cause = (0, "")
+        self.store()
 
     def _start_abort(self) -> None:
         self.aborted_up_to = self.number

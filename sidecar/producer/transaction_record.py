@@ -3,8 +3,9 @@
 Little-endian. It is stored whole before each request that changes it at the coordinator::
 
       0  u8 state (1 + index in TransactionState)   1 u8 transaction.version   2 u8 the last end was a commit
-      4  i16 epoch   8 i64 producer id   16 u64 transaction number   24 u64 last ended number   32 u64 aborted up to
-     40  u64 deadline, wall clock ms   48 u32 timeout_ms   52 u32 client row   56 u32 row's generation
+      3  u8 the coordinator may know of the open transaction   4 i16 epoch   8 i64 producer id
+     16  u64 transaction number   24 u64 last ended number   32 u64 aborted up to   40 u64 deadline, wall clock ms
+     48  u32 timeout_ms   52 u32 client row   56 u32 row's generation
 
 It has no list of partitions: an adopter adds those of the batches that it finds.
 """
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 from sidecar.common.model import ProducerIdAndEpoch
 from sidecar.producer.transaction_states import TransactionState
 
-_RECORD: Final = struct.Struct("<BBBxhxxqQQQQIII")
+_RECORD: Final = struct.Struct("<BBBBhxxqQQQQIII")
 TRANSACTION_RECORD_BYTES: Final = _RECORD.size
 _STATES: Final = tuple(TransactionState)
 
@@ -27,6 +28,8 @@ class TransactionRecord(NamedTuple):
     version: int
     last_committed: bool
     """Whether the last ended transaction was committed."""
+    has_produced: bool
+    """Whether the coordinator may know of the open transaction."""
     identity: ProducerIdAndEpoch
     number: int
     """Of the open or last transaction; counts from 1 for each client."""
@@ -40,17 +43,24 @@ class TransactionRecord(NamedTuple):
     client_generation: int
 
     def pack(self) -> bytes:
-        state, version, last_committed, (producer_id, epoch), *numbers = self
-        return _RECORD.pack(_STATES.index(state) + 1, version, last_committed, epoch, producer_id, *numbers)
+        state, version, last_committed, has_produced, (producer_id, epoch), *numbers = self
+        return _RECORD.pack(
+            _STATES.index(state) + 1, version, last_committed, has_produced, epoch, producer_id, *numbers
+        )
 
 
 def unpack_transaction_record(data: bytes | memoryview) -> TransactionRecord | None:
     """Read one record. None: another version wrote it."""
     if len(data) != TRANSACTION_RECORD_BYTES:
         return None
-    state, version, last_committed, epoch, producer_id, *numbers = _RECORD.unpack(data)
+    state, version, last_committed, has_produced, epoch, producer_id, *numbers = _RECORD.unpack(data)
     if not 1 <= state <= len(_STATES):
         return None
     return TransactionRecord(
-        _STATES[state - 1], version, bool(last_committed), ProducerIdAndEpoch(producer_id, epoch), *numbers
+        _STATES[state - 1],
+        version,
+        bool(last_committed),
+        bool(has_produced),
+        ProducerIdAndEpoch(producer_id, epoch),
+        *numbers,
     )

@@ -32,6 +32,11 @@ class ChainName(NamedTuple):
     def is_express(self) -> bool:
         return self.lane & EXPRESS != 0 and self.lane != _NO_LANE
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether its lane belongs to a transactional id; such a chain has no express one."""
+        return FIRST_TRANSACTIONAL_LANE <= self.lane < EXPRESS
+
 
 class FreeRows:
     """The number of rows of a slot's table that can get a name, for readers. Counted again only after a change."""
@@ -53,6 +58,7 @@ class FreeRows:
 
 _NEVER_USED, _USED, _VACANT = 0, 1, 2
 _NO_LANE = 0xFFFF
+FIRST_TRANSACTIONAL_LANE: Final = 2
 EXPRESS: Final = 0x8000
 """Bit added to a lane to name the topic's express chain, whose records pass those of its bulk chain."""
 

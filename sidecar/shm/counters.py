@@ -1,7 +1,7 @@
 """The only table of counter rows. The position of a row here is its position in every slot's block.
 
-A reader always sees ``accepted = delivered + failed + dead lettered + held``: all rows that one event changes are
-changed in one write (``Counters.add``).
+A reader always sees ``accepted = delivered + failed + dead lettered + aborted + held``: all rows that one event changes
+are changed in one write (``Counters.add``).
 
 Rows are only appended, so a reader of another version can read those it knows. A dropped row leaves None.
 docs/metrics.md is printed from this table.
@@ -252,7 +252,7 @@ _ORDER: Final[tuple[CounterRow | None, ...]] = (
         "records_held",
         "gauge",
         "records",
-        "Accepted records without an outcome: accepted = delivered + failed + dead lettered + held.",
+        "Accepted records without an outcome: accepted = delivered + failed + dead lettered + aborted + held.",
         "It grows for minutes: records come in faster than brokers take them, or not at all.",
     ),
     CounterRow(
@@ -345,6 +345,14 @@ _ORDER: Final[tuple[CounterRow | None, ...]] = (
         "requests",
         "Additional Produce requests, at least, that one Kafka client in each process would have sent: for each "
         "request the clients with records in it, less one.",
+    ),
+    CounterRow(
+        "records_aborted_total",
+        "counter",
+        "records",
+        "Records of transactions that ended without being delivered: unsent when their transaction was aborted, or the "
+        "failures that made it abort.",
+        "Steady growth: transactions fail. The clients' errors and the worker's log name the first cause of each.",
     ),
 )
 """All rows in the order of the slot's block."""

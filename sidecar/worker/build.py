@@ -264,6 +264,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         memory=memory,
         accumulator=core.accumulator,
         topics=topics,
+        lanes=lanes,
         sessions=sessions,
         settlement=settlement,
     )
@@ -443,6 +444,7 @@ def _build_brokers(
         host=outside.host,
         turns=turns,
     )
+    lanes.ask_for_sequence = inquiry.ask_for_sequence
     transactions = TransactionPort(
         loop=loop,
         clock=clock,

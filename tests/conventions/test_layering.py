@@ -306,6 +306,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.worker.outcomes",
         "sidecar.worker.streams",
         "sidecar.worker.topics",
+        "sidecar.worker.transactions",
         "sidecar.worker.slot_memory",
         "sidecar.common",
         "sidecar.kernel",

@@ -19,7 +19,7 @@ from sidecar.tools.testing.waiting import wait_until
 pytestmark = pytest.mark.process
 
 COUNT = 50
-LEDGER = ("delivered_total", "failed_total", "dead_lettered_total")
+LEDGER = ("delivered_total", "failed_total", "dead_lettered_total", "aborted_total")
 
 
 @pytest.fixture

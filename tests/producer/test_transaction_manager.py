@@ -47,10 +47,9 @@ class Life:
             5,
             transaction_version=lambda: self.version,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
-            client_row=3,
-            client_generation=9,
             wall_ms=lambda: 1_700_000_000_000,
         )
+        self.manager.client = 3, 9
 
     def next(self, kind: type[Request], *, is_quiet: bool = True) -> Request:
         """The next request, which must be of that kind."""
@@ -559,6 +558,7 @@ def test_record_has_what_a_successor_needs(version: int) -> None:
     assert record == (
         TransactionState.ABORTING,
         version,
+        True,
         True,
         life.manager.identity,
         2,

@@ -40,7 +40,10 @@ TOTAL = sum(len(values) for values, _ in SUBMISSIONS)
 
 
 def balance(counters: Mapping[str, int]) -> tuple[int, int]:
-    ended = sum(counters[f"records_{outcome}_total"] for outcome in ("delivered", "failed", "dead_lettered"))
+    ended = sum(
+        counters[f"records_{outcome}_total"]
+        for outcome in ("delivered", "failed", "dead_lettered", "aborted")
+    )
     return counters["records_accepted_total"], ended + counters["records_held"]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARACTERS: Final = 120
 """The greatest number of characters shown of one value."""
-_OUTCOMES: Final = ("delivered", "failed", "dead_lettered")
+_OUTCOMES: Final = ("delivered", "failed", "dead_lettered", "aborted")
 
 
 def start_line(config: SidecarConfig, run_dir: Path) -> str:

@@ -25,13 +25,14 @@ class Books:
     delivered: int = 0
     failed: int = 0
     dead_lettered: int = 0
+    aborted: int = 0
     adopted: int = 0
     resent_unknown: int = 0
 
     @property
     def held(self) -> int:
         """Accepted records without an outcome: 0 at the end."""
-        return self.accepted - self.delivered - self.failed - self.dead_lettered
+        return self.accepted - self.delivered - self.failed - self.dead_lettered - self.aborted
 
 
 def balanced_books(daemon: SidecarDaemon) -> Books:
@@ -41,7 +42,7 @@ def balanced_books(daemon: SidecarDaemon) -> Books:
         def count(name: str) -> int:
             return int(metric(daemon, f"kafka_sidecar_records_{name}_total"))
 
-        names = ("accepted", "delivered", "failed", "dead_lettered", "adopted", "resent_unknown")
+        names = ("accepted", "delivered", "failed", "dead_lettered", "aborted", "adopted", "resent_unknown")
         return Books(**{name: count(name) for name in names})
 
     with contextlib.suppress(ConditionTimeout):

@@ -19,7 +19,7 @@ the address). Names begin with `kafka_sidecar_`, except those of processes. Time
   read 0, except `records_held`: its records wait in the segment.
 - The counters of the ledger change in one step: at every scrape
   `records_accepted_total` = `records_delivered_total` + `records_failed_total` + `records_dead_lettered_total` +
-  `records_held`.
+  `records_aborted_total` + `records_held`.
 - Counts of requests, batches and bytes sent, and all gauges but `records_held` and `clients_connected`, are published
   twice a second.
 - **The daemon's metrics** come from the controller. Those of one worker have the label `worker`, its index.

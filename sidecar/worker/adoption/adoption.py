@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from client_stub.contract.wire import WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from client_stub.contract.wire import NO_PARTITION, WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
 from sidecar.common.errors import classify
 from sidecar.common.wording import counted
 from sidecar.kernel import StickyPartitioner, index_run
@@ -34,12 +34,14 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
+    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.chain_table import ChainName
     from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
+    from sidecar.worker.transactions.lanes import Lanes
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Adoption:
         memory: SlotMemory,
         accumulator: RecordAccumulator,
         topics: Topics,
+        lanes: Lanes,
         sessions: Sessions,
         settlement: Settlement,
     ) -> None:
@@ -82,6 +85,7 @@ class Adoption:
         self._in_work = memory.in_work
         self._accumulator = accumulator
         self._topics = topics
+        self._lanes = lanes
         self._sessions = sessions
         self._settlement = settlement
         self.poisonous: list[ProducerBatch] = []
@@ -104,6 +108,7 @@ class Adoption:
         pages = self._memory.left_pages
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
+        self._lanes.adopt()
         # A topic's bulk chain is adopted before its express chain, which belongs to it.
         found = sorted(pages, key=lambda chain_id: (names[chain_id].is_express, chain_id))
         chains = [self._adopt_chain(names[chain_id], pages[chain_id], now_ms) for chain_id in found]
@@ -161,10 +166,14 @@ class Adoption:
             log.error(
                 "ALARM: the journal of topic %s in slot %d is damaged: %s.", name.topic, self._slot, damage
             )
-        self._topics.keep_chain(name.topic, name.lane & ~EXPRESS)
-        queue = self._topics.get(name.topic)
-        if name.is_express and queue is not None:
-            queue = self._topics.express_of(queue)
+        queue: TopicQueue | None
+        if name.is_transactional:
+            queue = self._topics.get(name.topic, self._lanes.manager_of(name.lane))
+        else:
+            self._topics.keep_chain(name.topic, name.lane & ~EXPRESS)
+            queue = self._topics.get(name.topic)
+            if name.is_express and queue is not None:
+                queue = self._topics.express_of(queue)
         assert queue is not None and queue.chain is chain, "a chain of this segment has its row in the table"
         queue.last_settled_ms = queue.last_used_ms = now_ms
         return chain
@@ -187,8 +196,19 @@ class Adoption:
             session = self._sessions.adopt(row, now_ms)
             client = (row.index, row.generation)
             session.unsettled_records, session.unsettled_bytes = unsettled.get(client, (0, 0))
+            session.lane = self._lanes.of_client(client)
+            if session.lane is not None:
+                session.lane.session = session
             for stream_id, chain_id, stored in list(row.streams()):
-                queue = self._topics.of_stream(names[chain_id])
+                name = names[chain_id]
+                if name.is_transactional:
+                    # Of its own lane, or of one from which another client has fenced it.
+                    transaction = self._lanes.manager_of(name.lane)
+                    session.lane = session.lane or self._lanes.of_number(name.lane)
+                    queue = self._topics.get(name.topic, transaction)
+                    assert queue is not None, "the topic has a name in the table"
+                else:
+                    queue = self._topics.of_stream(name)
                 position = max(stored, accepted.get((*client, stream_id), 0))
                 if position > stored:
                     row.store_position(stream_id, position)
@@ -310,11 +330,29 @@ class Adoption:
                 persistence=descriptor.persistence if descriptor.code else Persistence.PERSISTED,
                 text=_text_of(descriptor.code),
             )
+            transaction = batch.queue.transaction
+            if transaction is not None and descriptor.code:
+                entry = batch.records.slice_entry(0)
+                self._note_failure(transaction, entry, batch.topic, descriptor.code, batch.text)
             self._settlement.write((batch,), now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % COMPLETED_BEAT == 0:
                 self._memory.beat()
+            if queue.transaction is not None:
+                text = "A record failed before its worker died."
+                self._note_failure(queue.transaction, entry, queue.topic, failures[0][1], text)
             self._settlement.fail_records(queue, entry, failures, now_ms, is_repeat=True)
+
+    @staticmethod
+    def _note_failure(
+        transaction: TransactionManager, entry: Entry, topic: str, code: int, text: str
+    ) -> None:
+        """Note that a record of the open transaction failed, if the dead worker had no time to store that."""
+        is_of_open = entry.txn_number == transaction.number and (
+            (entry.client_row, entry.client_generation) == transaction.client
+        )
+        if is_of_open and code != LocalCode.TXN_ABORTED:
+            transaction.batch_failed(topic, NO_PARTITION, code, text)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
         sent: list[tuple[ProducerBatch, int]] = []

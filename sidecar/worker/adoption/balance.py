@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> None:
-    """Make accepted = delivered + failed + dead lettered + held, at whatever point the owner died.
+    """Make accepted = delivered + failed + dead lettered + aborted + held, at whatever point the owner died.
 
     Records are held if the journal has them as not done and they are not counted. A failure is counted when it is
     released: with its descriptor, or after its words became done.
@@ -23,7 +23,9 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
     for each in ranges:
         descriptor = each.descriptor
         if descriptor.state == DescriptorState.RELEASED and descriptor.code:
-            _raise_to(counters, "records_failed_total", descriptor.counted)
+            is_of_transaction = each.batch.queue.transaction is not None
+            row = "records_aborted_total" if is_of_transaction else "records_failed_total"
+            _raise_to(counters, row, descriptor.counted)
             _raise_to(counters, "records_dead_lettered_total", descriptor.dead_counted)
         elif each.is_sent or descriptor.code:
             continue
@@ -33,7 +35,8 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
     held = open_records - counted
     view = memory.segment.slot(memory.index)
     values = counters.read()
-    ended = sum(values[f"records_{outcome}_total"] for outcome in ("delivered", "failed", "dead_lettered"))
+    outcomes = ("delivered", "failed", "dead_lettered", "aborted")
+    ended = sum(values[f"records_{outcome}_total"] for outcome in outcomes)
     missing = values["records_accepted_total"] - ended - held
     corrections = {"records_held": held - values["records_held"]}
     if missing < 0:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from sidecar.common.condition import WaitCause
 from sidecar.kernel import BatchRecords
 from sidecar.producer.batch_states import BatchState
-from sidecar.producer.lanes import IDEMPOTENT_LANE
 from sidecar.producer.partition_queue import give_orders
 from sidecar.producer.producer_batch import NO_DESCRIPTOR, ProducerBatch
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
@@ -86,7 +85,7 @@ class Ranges:
                 state=BatchState.BETWEEN,
             )
             batch.descriptor = descriptor.index
-            if descriptor.lane == IDEMPOTENT_LANE and descriptor.base_sequence >= 0:
+            if queue.sequences is not None and descriptor.base_sequence >= 0:
                 batch.identify(descriptor.producer_id, descriptor.epoch, descriptor.base_sequence)
             of_chain = self._by_chain.setdefault(descriptor.chain_id, {})
             of_chain.setdefault(descriptor.partition, []).append(Range(descriptor, batch))
@@ -97,7 +96,7 @@ class Ranges:
         for each in self:
             if each.is_sent:
                 sent.setdefault(each.batch.queue, []).append(each.batch)
-                if not each.batch.is_express:
+                if not each.batch.is_express and each.batch.queue.transaction is None:
                     self._bulk_lanes[each.batch.topic, each.batch.partition] = each.batch.lane
         for batches in sent.values():
             give_orders(batches)
@@ -186,7 +185,8 @@ class Ranges:
             if each.descriptor.persistence & WHOLE_IN_DOUBT:
                 batch.doubt_whole()
             self._accumulator.adopt(batch, each.descriptor.count)
-            topic_queue = self._topics.get(queue.topic)
-            assert topic_queue is not None
-            self.goes_first(queue, topic_queue.lane)
+            if queue.transaction is None:
+                topic_queue = self._topics.get(queue.topic)
+                assert topic_queue is not None
+                self.goes_first(queue, topic_queue.lane)
         batch.records.try_append(block, start, stop, _UNBOUNDED, accepted_ms(start))

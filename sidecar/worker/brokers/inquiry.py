@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
+    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.slots import Counters
     from sidecar.worker.host import Host
     from sidecar.worker.turns import Turns
@@ -116,6 +117,32 @@ def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | No
         sequences.acked_next = (state.last_sequence + 1) & SEQUENCE_MASK
 
 
+def _continue(
+    queue: PartitionQueue, transaction: TransactionManager, producers: Mapping[int, ProducerState] | None
+) -> None:
+    """Continue a dead worker's transaction in a partition whose batches it had all acknowledged. ``producers`` None:
+    the broker refuses the question.
+    """
+    sequences = queue.sequences
+    assert sequences is not None
+    if not sequences.awaits_number:
+        return
+    producer_id, epoch = sequences.identity
+    state = None if producers is None else producers.get(producer_id)
+    if producers is None:
+        text = "the broker may not be asked which records it has of the worker that died in this transaction."
+        transaction.batch_failed(queue.topic, queue.partition, Code.UNKNOWN_PRODUCER_ID, text)
+    elif state is not None and state.epoch > epoch:
+        text = (
+            "the transaction was ended, by its timeout or by another producer, while its worker was replaced."
+        )
+        transaction.batch_failed(queue.topic, queue.partition, Code.INVALID_PRODUCER_EPOCH, text)
+    elif state is None or state.epoch < epoch:
+        sequences.continue_at(0)
+    else:
+        sequences.continue_at((state.last_sequence + 1) & SEQUENCE_MASK)
+
+
 class Inquiry:
     """Asks each partition's leader about its batches, with retries, then resumes the batches. Belongs to the worker's
     loop.
@@ -165,6 +192,11 @@ class Inquiry:
             else:
                 self._accumulator.resume(batch, now_ms)  # acks 0 or 1: sent again, at least once
 
+    def ask_for_sequence(self, queue: PartitionQueue) -> None:
+        """Ask which sequence is next in a transaction that a dead worker began. New batches wait for the answer."""
+        self.unanswered.setdefault(queue, [])
+        self._turns.wake()
+
     def ask_later(self, effect: AskBroker, now_ms: float) -> None:
         """Ask about a batch of this worker when its backoff is over. It is in doubt, and its producer id may be
         forgotten.
@@ -182,7 +214,9 @@ class Inquiry:
         if now_ms < self._retry_at_ms:
             return
         for queue in [
-            q for q, batches in self.unanswered.items() if all(batch.is_decided for batch, _ in batches)
+            q
+            for q, batches in self.unanswered.items()
+            if batches and all(batch.is_decided for batch, _ in batches)
         ]:
             del self.unanswered[queue]  # all of its batches have expired
         by_node: dict[int, list[PartitionQueue]] = {}
@@ -270,6 +304,11 @@ class Inquiry:
     def _answered(self, queue: PartitionQueue, producers: Mapping[int, ProducerState] | None) -> None:
         now_ms = self._clock.now_ms()
         self._retry_ms = self._first_retry_ms
+        if queue.transaction is not None:
+            del self.unanswered[queue]
+            _continue(queue, queue.transaction, producers)
+            self._sender.lane_changed(queue.lane, now_ms)
+            return
         batches = [each for each in self.unanswered.pop(queue, ()) if not each[0].is_decided]
         while batches:
             identity = (batches[0][0].producer_id, batches[0][0].epoch)

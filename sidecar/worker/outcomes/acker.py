@@ -9,6 +9,7 @@ from sidecar.common.wording import counted
 
 if TYPE_CHECKING:
     from sidecar.worker.outcomes.dead_letters import DeadLetters
+    from sidecar.worker.streams.client_outcomes import ClientOutcomes
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.session import ClientSession
 
@@ -56,9 +57,11 @@ class Acker:
         session.unacked.clear()
         session.unwritten.clear()
         session.ring_full_since_ms = None
-        dead = [each for each in outcomes if each.is_failure and not session.has_cancelled]
+        dead: list[ClientOutcomes] = []
         for each in outcomes:
-            if not each.is_failure or session.has_cancelled:
+            if each.is_failure and each.may_be_letter and not session.has_cancelled:
+                dead.append(each)
+            else:
                 each.release()
         if dead:
             self._dead_letters.put(dead)

@@ -65,6 +65,10 @@ class BatchedOutcomes:
         return len(self.slices)
 
     @property
+    def may_be_letter(self) -> bool:
+        return self.slices[0][0].queue.transaction is None
+
+    @property
     def topic(self) -> str:
         return self.slices[0][0].topic
 
@@ -166,6 +170,10 @@ class EarlyFailures:
     @property
     def is_failure(self) -> bool:
         return True
+
+    @property
+    def may_be_letter(self) -> bool:
+        return not self.entry.txn_number
 
     @property
     def record_count(self) -> int:

@@ -72,13 +72,14 @@ class Releases:
         """Mark a failed batch as done: every client has acknowledged it, or its records are letters. ``dead``: its
         records that became dead letters.
         """
-        index = batch.descriptor
+        index, failed = batch.descriptor, batch.records.count - dead
+        is_of_transaction = batch.queue.transaction is not None
         if index == NO_DESCRIPTOR:
-            with WordsThenCounted(self._slot, batch.records.count, dead):
+            with WordsThenCounted(self._slot, failed, dead, is_of_transaction):
                 is_entry_done = batch.records.mark_done()
                 # kill point: words.done
         else:
-            self._release_descriptor(index, batch.records.count - dead, dead)
+            self._release_descriptor(index, failed, dead, is_of_transaction)
             is_entry_done = batch.records.mark_done()
             # kill point: words.done
             self._descriptors.step(_FREE, index)
@@ -88,21 +89,16 @@ class Releases:
             assert batch.chain is not None
             self.released_chains.add(batch.chain)
 
-    def _release_descriptor(self, index: int, failed: int, dead: int) -> None:
-        """Release the descriptor and count it in one store: the descriptor holds the counters' new values."""
+    def _release_descriptor(self, index: int, failed: int, dead: int, is_of_transaction: bool) -> None:
+        """Complete the descriptor and count it in one store: the descriptor holds the counters' new values."""
         counters = self._counters
+        row = "records_aborted_total" if is_of_transaction else "records_failed_total"
         self._descriptors.release_failed(
             index,
-            failed_counted=counters.get("records_failed_total") + failed,
+            failed_counted=counters.get(row) + failed,
             dead_counted=counters.get("records_dead_lettered_total") + dead,
         )
-        counters.add(
-            {
-                "records_failed_total": failed,
-                "records_dead_lettered_total": dead,
-                "records_held": -failed - dead,
-            }
-        )
+        counters.add(_ended(failed, dead, is_of_transaction))
 
     def release_unsent(self, chain: Chain, entry: Entry, indexes: list[int], *, dead: bool) -> None:
         """Release records of one entry that failed before sending: the client has acknowledged it, or they are dead
@@ -111,9 +107,20 @@ class Releases:
         count = len(indexes)
         share = held_bytes(entry.count, entry.payload_bytes) * count // entry.count
         self.sessions.records_settled(entry.client_row, entry.client_generation, count, share)
-        with WordsThenCounted(self._slot, count, count if dead else 0):
+        failed, letters = (0, count) if dead else (count, 0)
+        with WordsThenCounted(self._slot, failed, letters, entry.txn_number != 0):
             mark_failed_done(chain, entry, indexes)
         self.released_chains.add(chain)
+
+
+def _ended(failed: int, dead: int, is_of_transaction: bool) -> dict[str, int]:
+    """How the counters change when failed records end. A transaction that has some is aborted."""
+    return {
+        "records_failed_total": 0 if is_of_transaction else failed,
+        "records_aborted_total": failed if is_of_transaction else 0,
+        "records_dead_lettered_total": dead,
+        "records_held": -failed - dead,
+    }
 
 
 class WordsThenCounted:
@@ -123,24 +130,18 @@ class WordsThenCounted:
     dead letters, and the adoption counts them.
     """
 
-    __slots__ = ("_count", "_dead", "_slot")
+    __slots__ = ("_dead", "_ended", "_slot")
 
-    def __init__(self, slot: SlotView, count: int, dead: int) -> None:
+    def __init__(self, slot: SlotView, failed: int, dead: int, is_of_transaction: bool) -> None:
         self._slot = slot
-        self._count = count
         self._dead = dead
+        self._ended = _ended(failed, dead, is_of_transaction)
 
     def __enter__(self) -> None:
         if self._dead:
             self._slot.dead_lettering = self._dead
 
     def __exit__(self, *error: object) -> None:
-        self._slot.counters.add(
-            {
-                "records_failed_total": self._count - self._dead,
-                "records_dead_lettered_total": self._dead,
-                "records_held": -self._count,
-            }
-        )
+        self._slot.counters.add(self._ended)
         if self._dead:
             self._slot.dead_lettering = 0

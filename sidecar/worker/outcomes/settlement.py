@@ -172,7 +172,8 @@ class Settlement:
                 or (session.is_gone and each.is_failure)
             ):
                 # The client is gone or its row has a new owner: a delivery is released.
-                if each.is_failure and not (session is not None and session.has_cancelled):
+                is_waited_for = not (session is not None and session.has_cancelled)
+                if each.is_failure and is_waited_for and each.may_be_letter:
                     gone.append(each)
                 else:
                     each.release()

@@ -28,6 +28,10 @@ class ClientOutcomes(Protocol):
     def is_failure(self) -> bool: ...
 
     @property
+    def may_be_letter(self) -> bool:
+        """Whether its records become dead letters if their client is gone: those of a transaction end with it."""
+
+    @property
     def topic(self) -> str:
         """Topic of the first record."""
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.contract.wire import LocalCode
 from sidecar.producer.lanes import TRANSACTIONAL
+from sidecar.producer.transaction_manager import SELF_ADDING_VERSION
+from sidecar.producer.transaction_record import unpack_transaction_record
+from sidecar.producer.transaction_states import TransactionState
 from sidecar.shm.layout import LANES_MAX
 from sidecar.worker.streams.lane import Lane
 
@@ -13,10 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sidecar.producer.core import Core
+    from sidecar.producer.partition_queue import PartitionQueue
     from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.lane_records import LaneRecords
     from sidecar.worker.streams.session import ClientSession
     from sidecar.worker.topics.topics import Topics
+
+log = logging.getLogger(__name__)
 
 
 class Lanes:
@@ -31,6 +39,10 @@ class Lanes:
         self._by_number: dict[int, Lane] = {}
         self._stored: dict[int, bytes] = {}
         """By lane: the content of its record."""
+        self.make: Callable[[str, int], TransactionManager]
+        """Makes the manager of an id and lane. Set by the port."""
+        self.ask_for_sequence: Callable[[PartitionQueue], None]
+        """Asks which sequence is next in a partition of a dead worker's transaction. Set where the worker is built."""
         self._free = list(range(TRANSACTIONAL + LANES_MAX - 1, TRANSACTIONAL - 1, -1))
 
     def __iter__(self) -> Iterator[Lane]:
@@ -46,17 +58,23 @@ class Lanes:
     def of_number(self, number: int) -> Lane | None:
         return self._by_number.get(number)
 
-    def open(
-        self, transactional_id: str, session: ClientSession, make: Callable[[int], TransactionManager]
-    ) -> Lane | None:
-        """Open a lane for an id that has none. ``make`` gets its number. None if all are in use."""
+    def open(self, transactional_id: str, session: ClientSession) -> Lane | None:
+        """Open a lane for an id that has none. None if all are in use."""
         if not self._free:
             return None
-        lane = Lane(make(self._free.pop()), session)
-        self._by_id[transactional_id] = self._by_number[lane.number] = lane
-        self._accumulator.open_lane(lane.manager)
-        content = self._stored[lane.number] = lane.manager.record
-        self._records.open(lane.number - TRANSACTIONAL, transactional_id, content)
+        manager = self.make(transactional_id, self._free.pop())
+        manager.client = session.row.index, session.row.generation
+        lane = self._add(manager, manager.record)
+        lane.session = session
+        self._records.open(lane.number - TRANSACTIONAL, transactional_id, self._stored[lane.number])
+        return lane
+
+    def _add(self, manager: TransactionManager, content: bytes) -> Lane:
+        lane = Lane(manager, None)
+        self._by_id[manager.transactional_id] = self._by_number[lane.number] = lane
+        self._accumulator.open_lane(manager)
+        self._stored[lane.number] = content
+        manager.store = partial(self.store, lane)
         return lane
 
     def store(self, lane: Lane) -> None:
@@ -90,6 +108,54 @@ class Lanes:
                 lane.manager.abandon()
             if lane.session is None and lane.manager.is_over:
                 self.close(lane)
+
+    # --- after the death of a worker ------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Take over the lanes of a dead worker, each as its record has it. They have no client yet."""
+        for row in self._records:
+            number = row.row + TRANSACTIONAL
+            self._free.remove(number)
+            manager = self.make(row.transactional_id, number)
+            record = unpack_transaction_record(row.content)
+            if record is None:
+                log.error("ALARM: the record of transactional id %r cannot be read.", row.transactional_id)
+            else:
+                manager.client = record.client_row, record.client_generation
+                manager.adopt(record)
+            self._add(manager, row.content)
+            if manager.state is not TransactionState.READY or manager.version < SELF_ADDING_VERSION:
+                self._accumulator.lanes[number].continue_transaction(self.ask_for_sequence)
+
+    def of_client(self, client: tuple[int, int]) -> Lane | None:
+        """The lane of a client's row and generation."""
+        return next((lane for lane in self._by_id.values() if lane.manager.client == client), None)
+
+    def manager_of(self, number: int) -> TransactionManager:
+        """The manager of a lane in which the journal has records."""
+        lane = self._by_number.get(number)
+        if lane is None:
+            log.error("ALARM: records of transactional lane %d have no id. They end as aborted.", number)
+            self._free.remove(number)
+            lane = self._add(self.make(f"(lane {number})", number), b"")
+        return lane.manager
+
+    def adopted(self, now_ms: float) -> None:
+        """End what the dead worker left of transactions that are over, and those whose client is gone. Call after its
+        records were read.
+        """
+        for lane in self:
+            manager = lane.manager
+            if lane.session is None:
+                manager.abandon()
+            if manager.state not in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
+                self.abort(lane, now_ms)
+                continue
+            text = "Another producer with its transactional id fenced the one that sent it."
+            for queue in self._accumulator.lanes[lane.number]:
+                for batch in list(queue.batches):
+                    if batch.has_sequence and (batch.producer_id, batch.epoch) != manager.identity:
+                        self._sender.give_up(batch, LocalCode.TXN_ABORTED, text, now_ms)
 
     # --- the records of a lane ------------------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class TransactionPort:
         self._cache = cache
         self._links = links
         self._lanes = lanes
+        lanes.make = self.make_manager
         self._outboxes = outboxes
         self._turns = turns
         self._random = random
@@ -161,7 +162,7 @@ class TransactionPort:
         """Give the client the lane of its id. False if all lanes are in use."""
         lane = self._lanes.of_id(asked.transactional_id)
         if lane is None:
-            lane = self._lanes.open(asked.transactional_id, session, partial(self._manager, session, asked))
+            lane = self._lanes.open(asked.transactional_id, session)
             if lane is None:
                 return False
             session.lane = lane
@@ -182,17 +183,16 @@ class TransactionPort:
             self._tell_fenced(cast("ClientSession", earlier), lane, TxnPart.STATE, 0)
         return True
 
-    def _manager(self, session: ClientSession, asked: _WaitingInit, number: int) -> TransactionManager:
+    def make_manager(self, transactional_id: str, number: int) -> TransactionManager:
+        """The manager of a lane. Its client is not known yet."""
         config = self._config
         return TransactionManager(
-            asked.transactional_id,
+            transactional_id,
             number,
             transaction_version=lambda: self._links.transaction_version,
             backoff=ExponentialBackoff(
                 config.retry_backoff_ms, config.retry_backoff_max_ms, self._random.random
             ),
-            client_row=session.row.index,
-            client_generation=session.row.generation,
             wall_ms=self._clock.timestamp_ms,
             on_work=partial(self._work, number),
         )
