@@ -7,7 +7,7 @@
 The same as there: produce() does not wait for Kafka, and callbacks run in poll() and flush() in the caller's thread. A
 full buffer raises BufferError, len() counts the records under way, and a ``with`` block ends with close().
 
-Different: configuration and statistics are the daemon's, and there are no transactions and no ``list_topics``.
+Different: configuration and statistics are the daemon's, and there is no ``list_topics``.
 ``Message`` objects have headers, and messages of produce_batch() may have headers and timestamps.
 """
 
@@ -23,6 +23,7 @@ from typing import Any, Final, Self, TypeAlias
 from client_stub.compat.kafka_error import KafkaError, KafkaException, error_of
 from client_stub.compat.message import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 from client_stub.compat.settings import asked_cluster, producer_settings
+from client_stub.compat.transactions import ConfluentTransactions
 from client_stub.contract.wire import PARTITIONERS
 from client_stub.engine.engine import ERROR_CLOSE_S, Engine
 from client_stub.errors import BufferExhausted, DaemonUnreachable, SidecarError
@@ -55,12 +56,11 @@ _TRUE: Final = frozenset({"true", "t", "1"})
 OnDelivery: TypeAlias = "Callable[[KafkaError | None, Message], object]"
 
 
-class Producer(TwinCore):
+class Producer(ConfluentTransactions, TwinCore):
     """The producer; see the module. ``sidecar.run_dir`` and ``sidecar.token`` name the daemon, ``client.id`` names the
     client, and ``on_delivery`` is the callback of records without their own. With ``delivery.report.only.error``
-    callbacks hear of failures only. Thread-safe and fork-safe.
-
-    Raises ValueError for ``transactional.id``.
+    callbacks hear of failures only. ``transactional.id`` and ``transaction.timeout.ms`` are this producer's.
+    Thread-safe and fork-safe.
     """
 
     def __init__(

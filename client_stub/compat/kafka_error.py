@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_stub.compat.librdkafka_errors import NAMES
 from client_stub.contract.wire import LocalCode, Persistence
-from client_stub.errors import SidecarError
+from client_stub.errors import ProducerFenced, SidecarError, TransactionTimeout
 
 
 class KafkaError:
@@ -29,6 +29,8 @@ class KafkaError:
         _PURGE_QUEUE: Final = -152
         _QUEUE_FULL: Final = -184
         _STATE: Final = -172
+        _TIMED_OUT: Final = -185
+        _FENCED: Final = -144
         _UNKNOWN_PARTITION: Final = -190
         _UNKNOWN_TOPIC: Final = -188
         MSG_SIZE_TOO_LARGE: Final = 10
@@ -115,18 +117,33 @@ _LOCAL: Final[Mapping[int, int]] = {
     LocalCode.UNAUTHENTICATED: KafkaError._AUTHENTICATION,
     LocalCode.NOT_ADMITTED: KafkaError._AUTHENTICATION,
     LocalCode.TOPIC_REFUSED: KafkaError.POLICY_VIOLATION,
+    LocalCode.TXN_ABORTED: KafkaError._PURGE_QUEUE,
 }
 
 
 def error_of(error: SidecarError) -> KafkaError:
     """The same error with librdkafka's code. An error without an equivalent there is _STATE, with our name."""
+    if isinstance(error, TransactionTimeout):
+        return _made(KafkaError._TIMED_OUT, error, None)
+    if isinstance(error, ProducerFenced):
+        return _made(KafkaError._FENCED, error, None)
     code = _LOCAL.get(error.code)
     if code == KafkaError._PURGE_QUEUE and error.persistence != Persistence.NOT_PERSISTED:
         code = KafkaError._PURGE_INFLIGHT  # the daemon may have it, and deliver it
     if code is None and (error.code == KafkaError.UNKNOWN or 0 < error.code < min(LocalCode)):
         code = error.code
     if code is None:
-        return KafkaError(KafkaError._STATE, str(error), retriable=error.retriable, name=error.name)
+        return _made(KafkaError._STATE, error, error.name)
     # Use Kafka's name for a code that librdkafka does not know.
-    name = NAMES.get(code, error.name)
-    return KafkaError(code, str(error), retriable=error.retriable, name=name)
+    return _made(code, error, NAMES.get(code, error.name))
+
+
+def _made(code: int, error: SidecarError, name: str | None) -> KafkaError:
+    return KafkaError(
+        code,
+        str(error),
+        fatal=error.fatal,
+        retriable=error.retriable,
+        txn_requires_abort=error.abortable,
+        name=name,
+    )

@@ -7,13 +7,13 @@ A program calls it, in any of its threads.
     from client_stub.compat.kafka_python import KafkaProducer, KafkaTimeoutError
 
 The same as there: send() returns a future with get(), add_callback() and add_errback(); the serializers; the fields of
-the metadata. Different: configuration and metrics are the daemon's, and there are no transactions. Errors are those of
+the metadata; the calls of transactions. Different: configuration and metrics are the daemon's. Errors are those of
 ``client_stub.errors``; KafkaTimeoutError is this module's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from client_stub.inner_producer import InnerProducer
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.delivery import Delivery
 from client_stub.records.arguments import check_callable, milliseconds
+from client_stub.records.offsets import GroupMetadata, OffsetToCommit
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers
 
@@ -129,7 +130,8 @@ class KafkaProducer:
     client. Of the other settings only ``key_serializer``, ``value_serializer``, ``max_block_ms`` and ``partitioner``
     have an effect. Without ``partitioner`` keys are partitioned by murmur2, as there. Thread-safe and fork-safe.
 
-    Raises ValueError for ``transactional_id``, and for a misspelt name of a setting that has an effect.
+    ``transactional_id`` and ``transaction_timeout_ms`` are this producer's. Raises ValueError for a misspelt name of a
+    setting that has an effect.
     """
 
     def __init__(self, **configs: Any) -> None:
@@ -184,6 +186,45 @@ class KafkaProducer:
     def close(self, timeout: float | None = None) -> None:
         """Flush and close. Records that are undecided after ``timeout`` seconds fail."""
         self._producer.close(timeout)
+
+    def init_transactions(self) -> None:
+        """Get the transactional id, once, before the first transaction."""
+        self._producer.init_transactions()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction."""
+        self._producer.begin_transaction()
+
+    def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group_metadata: Any) -> None:
+        """Commit ``{TopicPartition: OffsetAndMetadata}`` with the transaction, for ``consumer.group_metadata()`` or a
+        group's id.
+        """
+        entries = [
+            OffsetToCommit(
+                each.topic,
+                each.partition,
+                *(
+                    (found, -1, "")
+                    if isinstance(found, int)
+                    else (found.offset, getattr(found, "leader_epoch", -1), found.metadata or "")
+                ),
+            )
+            for each, found in offsets.items()
+        ]
+        group = group_metadata
+        if not isinstance(group, str):
+            group = GroupMetadata(
+                group.group_id, group.generation_id, group.member_id or "", group.group_instance_id
+            )
+        self._producer.send_offsets_to_transaction(entries, group)
+
+    def commit_transaction(self) -> None:
+        """Send all, wait for all, and commit."""
+        self._producer.commit_transaction()
+
+    def abort_transaction(self) -> None:
+        """End the transaction so that nobody with read_committed sees it."""
+        self._producer.abort_transaction()
 
     def partitions_for(self, topic: str) -> set[int]:
         """Ids of the topic's partitions. Raises KafkaTimeoutError for a topic that Kafka does not have."""

@@ -17,6 +17,8 @@ log = logging.getLogger("client_stub")
 
 RUN_DIR: Final = "sidecar.run_dir"
 TOKEN: Final = "sidecar.token"
+TRANSACTIONAL_ID: Final = "transactional.id"
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 _SILENT: Final = frozenset(
     {"bootstrap.servers", "metadata.broker.list", "client.id", "acks", "request.required.acks"}
 )
@@ -30,17 +32,14 @@ def producer_settings(settings: Mapping[str, Any], taken: Iterable[str] = ()) ->
     """Arguments of ``client_stub.Producer``, from names with dots. Logs once which settings have no effect. ``taken``:
     names of settings that the caller itself has used.
 
-    Raises ValueError for a setting that would change the meaning of a program and is not supported: transactions. Also
-    for a name that is nearly one of those with an effect.
+    Raises ValueError for a name that is nearly one of those with an effect.
     """
-    if settings.get("transactional.id") is not None:
-        raise ValueError("transactional.id is not taken: transactions are not built yet.")
-    with_effect = (RUN_DIR, TOKEN, "client.id", *taken)
+    with_effect = (RUN_DIR, TOKEN, "client.id", TRANSACTIONAL_ID, TRANSACTION_TIMEOUT, *taken)
     for name in settings:
         near = get_close_matches(name, with_effect, 1, _NEARLY)
         if near and name not in with_effect:
             raise ValueError(f"There is no setting {name}: did you mean {near[0]}?")
-    used = {RUN_DIR, TOKEN, *_SILENT}
+    used = {RUN_DIR, TOKEN, TRANSACTIONAL_ID, TRANSACTION_TIMEOUT, *_SILENT}
     left = sorted(name for name, value in settings.items() if name not in used and value is not None)
     if left:
         log.warning(
@@ -48,7 +47,10 @@ def producer_settings(settings: Mapping[str, Any], taken: Iterable[str] = ()) ->
             ", ".join(left),
         )
     client_id = settings.get("client.id")
+    timeout_ms = settings.get(TRANSACTION_TIMEOUT)
     return {
+        "transactional_id": settings.get(TRANSACTIONAL_ID),
+        **({} if timeout_ms is None else {"transaction_timeout_ms": float(timeout_ms)}),
         "run_dir": settings.get(RUN_DIR),
         "client_name": None if client_id is None else _name_of(str(client_id)),
         "token": settings.get(TOKEN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from client_stub.engine.consumers import consumer_of
 from client_stub.engine.engine import Engine
 from client_stub.engine.transactions import Transactions
 from client_stub.errors import SidecarError
@@ -52,16 +53,23 @@ class TransactionCalls:
         self._engine.run(Transactions.abort, timeout)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, consumer: object = None) -> Iterator[None]:
         """A transaction around a ``with`` block: commits at its end, aborts on an exception. Calls init_transactions()
         unless that was done.
+
+        With a ``consumer`` (of confluent-kafka or kafka-python, which must not commit by itself) its positions at the
+        end of the block are committed with the transaction; after an abort it is back at its committed offsets, to read
+        again what was read.
         """
         transactions = self._engine.transactions
+        reader = None if consumer is None else consumer_of(consumer)
         if transactions.is_uninitialized:
             self.init_transactions()
         self.begin_transaction()
         try:
             yield
+            if reader is not None:
+                self.send_offsets_to_transaction(reader.positions(), reader.group())
             self.commit_transaction()
         except BaseException as error:
             if transactions.is_open:
@@ -69,4 +77,6 @@ class TransactionCalls:
                     self.abort_transaction()
                 except SidecarError as failed:
                     error.add_note(f"The transaction could not be aborted: {failed}")
+                if reader is not None:
+                    reader.seek_back()
             raise

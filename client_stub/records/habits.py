@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_TRANSACTIONS: Final = "transactions are not built yet"
 _SERVER: Final = r"(?:\w+://)?(?:[\w.-]+|\[[\w:.]+\]):\d+"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:\s*,\s*{_SERVER})*")
 _CONFIGURATION_TEXT: Final = (
@@ -21,7 +20,6 @@ _ARGUMENTS: Final = {
     "client_id": "client_name is its name here.",
     "timeout": "times are max_block_ms, connect_timeout_ms and delivery_timeout_ms.",
     "on_delivery": "send() takes a callback for its record.",
-    "transactional_id": f"{_TRANSACTIONS}.",
 }
 """An argument that Producer does not take → the hint. Most other arguments of other clients are settings of the
 daemon.
@@ -40,6 +38,8 @@ _NEAR: Final = (
     "key_serializer",
     "value_serializer",
     "curve_key_file",
+    "transactional_id",
+    "transaction_timeout_ms",
 )
 
 

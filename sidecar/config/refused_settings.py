@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 _SERIALIZER = "records arrive as bytes; serialize in the application before send()"
-_TRANSACTIONS = "transactions are begun by clients, and this version has none; leave it out"
+_TRANSACTIONS = (
+    "transactions are begun by clients: give it to Producer(transactional_id=...); leave it out here"
+)
 _KERBEROS = "this version has no Kerberos (GSSAPI); leave it out"
 _HANDLER = (
     "no Java class can be loaded here, and none is needed for the mechanisms of sasl.mechanism; leave it out"
@@ -32,7 +34,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "config.providers": "values come from the file, KAFKA_SIDECAR__ variables and -X; leave it out",
     "transactional.id": _TRANSACTIONS,
     "transaction.timeout.ms": _TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _TRANSACTIONS,
+    "transaction.two.phase.commit.enable": "no broker offers it yet (KIP-939); leave it out",
     "security.providers": _TLS,
     "sasl.login.class": _HANDLER,
     "sasl.login.callback.handler.class": _HANDLER,

@@ -16,12 +16,24 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub.contract.wire import RELATIVE_ENDPOINTS, Kind, LocalCode, Outcome, pack_outcome
+from client_stub.contract.wire import (
+    RELATIVE_ENDPOINTS,
+    Kind,
+    LocalCode,
+    Outcome,
+    TxnEffect,
+    TxnPart,
+    pack_outcome,
+)
 from client_stub.io import topic_lookup
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.native.hot import RecordPacker
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
+from client_stub.outbox.transaction import Transaction
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
+from client_stub.outbox.txn_call import TxnCall
+from client_stub.records.offsets import GroupMetadata, OffsetToCommit, offset_frames
 from client_stub.records.record_fields import full_record
 from client_stub.session import attachment
 from client_stub.session.client_identity import ClientIdentity
@@ -82,6 +94,30 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     )
     yield "END_STREAM", other.next_frames() or []
     yield "BYE", it.bye() or []
+    yield from transaction_frames(identity)
+
+
+def transaction_frames(identity: ClientIdentity) -> Iterator[tuple[str, Frames]]:
+    it = Session(identity, delivery_timeout_ms=120_000, transactional=("copy-1", 60_000))
+    it.wake(0.0)
+    it.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
+    limits = {"transactions": 1}
+    it.receive_worker([msgpack.packb([Kind.WELCOME, 3, SECRET, True, 1 << 20, limits, []])], 0.0)
+    outbox = TransactionalOutbox(max_block_ms=0, connect_timeout_ms=0, path="/x", on_error=None)
+    it.add_calls([TxnCall(TxnPart.INIT)])
+    yield "TXN_INIT", it.next_frames() or []
+    it.receive_worker([msgpack.packb([Kind.TXN, TxnPart.INIT, 0, 0, 0, ""])], 0.0)
+    outbox.begin(Transaction(7, outbox.refuse_sends))
+    submission = Submission(outbox.waiters, "orders", None, 0, 1 << 40)
+    submission.count = 1
+    submission.seal(b"x")
+    it.add([submission], 0.0)
+    assert msgpack.unpackb((it.next_frames() or [b""])[0])[10] == 7
+    fields, payload = offset_frames([OffsetToCommit("in", 3, 17)], GroupMetadata("workers"))
+    it.add_calls([TxnCall(TxnPart.OFFSETS, outbox.transaction, fields=(5, *fields), payload=payload)])
+    yield "TXN_OFFSETS", it.next_frames() or []
+    it.add_calls([TxnCall(TxnPart.END, outbox.transaction, commits=True)])
+    yield "TXN_END", it.next_frames() or []
 
 
 def lookup_frames() -> Iterator[tuple[str, Frames]]:
@@ -153,6 +189,11 @@ def worker_frames(harness: Harness) -> Iterator[tuple[str, Frames]]:
     yield "RESUME", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.RESUME]))
     peer.submit(1, stream=2, topic="")
     yield "REFUSED", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.REFUSED]))
+    port_harness.harness.outboxes.send_after_outcomes(
+        client, [Kind.TXN, TxnPart.END, 7, 120, TxnEffect.ABORTABLE, "expired"]
+    )
+    port_harness.port.end_turn(0.0)
+    yield "TXN", next(each for each in endpoint.raw if each[0][1:2] == bytes([Kind.TXN]))
     port_harness.port.start_draining()
     port_harness.port.end_turn(0.0)
     port_harness.port.end_draining()

@@ -457,9 +457,7 @@ def test_a_forked_child_hears_nothing_of_its_parents_records(daemon: FakeDaemon)
     assert producer.poll(0) == len(told) == 1
 
 
-def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
-    daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_settings_of_the_daemon_are_named_once(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:
     confluent.Producer(
         {
             **{"bootstrap.servers": "a:1", "acks": "all", "linger.ms": 5, "error_cb": print},
@@ -469,8 +467,6 @@ def test_settings_of_the_daemon_are_named_once_and_transactions_are_refused(
     kafka_python.KafkaProducer(sidecar_run_dir=str(daemon.run_dir), linger_ms=5, client_id="x")
     said = [record.getMessage() for record in caplog.records]
     assert [line.rpartition(": ")[2] for line in said] == ["error_cb, linger.ms.", "linger.ms."]
-    with pytest.raises(ValueError, match=r"transactional\.id is not taken"):
-        kafka_python.KafkaProducer(transactional_id="t")
     with pytest.raises(NotImplementedError, match="the daemon has the records"):
         confluent.Producer({"sidecar.run_dir": str(daemon.run_dir)}).purge()
 
