@@ -72,6 +72,7 @@ class Engine(EngineCore):
     """
 
     _outbox_kind: type[Outbox] = Outbox
+    _transactional_outbox_kind: type[TransactionalOutbox] = TransactionalOutbox
 
     def __init__(
         self,
@@ -424,7 +425,7 @@ class Engine(EngineCore):
         return IoThread(outbox, session, self._curve_keys)
 
     def _new_outbox(self) -> Outbox:
-        make_outbox = self._outbox_kind if self._transactional is None else TransactionalOutbox
+        make_outbox = self._outbox_kind if self._transactional is None else self._transactional_outbox_kind
         outbox = make_outbox(
             max_block_ms=self.max_block_ms,
             connect_timeout_ms=self._connect_timeout_ms,

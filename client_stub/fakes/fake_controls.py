@@ -28,6 +28,16 @@ class FakeControls:
         return self._engine.daemon.records
 
     @property
+    def committed(self) -> list[FakeRecord]:
+        """The records that a reader with read_committed sees: without a transactional id all that were delivered."""
+        return self._engine.daemon.committed
+
+    @property
+    def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:
+        """The offsets that transactions have committed: group → (topic, partition) → offset."""
+        return self._engine.daemon.committed_offsets
+
+    @property
     def fail_with(self) -> FailWith | None:
         return self._engine.daemon.fail_with
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from client_stub.engine.engine import Engine
 from client_stub.fakes.memory_daemon import MemoryDaemon
+from client_stub.fakes.transactional_memory_daemon import TransactionalMemoryDaemon
 from client_stub.io import process_end
 from client_stub.io.io_thread import IoThread
 from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
@@ -13,6 +14,8 @@ from client_stub.native.hot import Delivery, OnDelivery
 from client_stub.outbox.capacity_wait import Full
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import BulkPart
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
+from client_stub.outbox.txn_call import TxnCall
 from client_stub.records.arguments import checked_wait
 from client_stub.records.packer import Headers
 
@@ -27,10 +30,13 @@ class FakeOutbox(Outbox):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.daemon = MemoryDaemon(self)
+        self.daemon = self._new_daemon()
         self.attached_once = True
         self.connection_count = 1
         self.size_limits.request_bytes_max = REQUEST_BYTES_MAX
+
+    def _new_daemon(self) -> MemoryDaemon:
+        return MemoryDaemon(self)
 
     def add(self, *record: Any) -> Delivery | Full:
         delivery = super().add(*record)
@@ -44,6 +50,17 @@ class FakeOutbox(Outbox):
         part = super().add_rows(*rows, waits=waits)
         self.daemon.work()
         return part
+
+
+class FakeTransactionalOutbox(FakeOutbox, TransactionalOutbox):
+    """The same of a producer with a transactional id."""
+
+    def _new_daemon(self) -> MemoryDaemon:
+        return TransactionalMemoryDaemon(self)
+
+    def post(self, call: TxnCall) -> None:
+        super().post(call)
+        self.daemon.work()
 
 
 class KnownTopic(TopicLookup):
@@ -65,6 +82,7 @@ class FakeEngine(Engine):
 
     outbox: FakeOutbox
     _outbox_kind = FakeOutbox
+    _transactional_outbox_kind = FakeTransactionalOutbox
 
     def __init__(self, run_dir: Any = None, *arguments: Any, **settings: Any) -> None:
         super().__init__("/nobody" if run_dir is None else run_dir, *arguments, **settings)

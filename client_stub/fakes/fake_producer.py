@@ -21,6 +21,7 @@ class FakeProducer(FakeControls, Producer):
     without a callback; the names of daemon and client, and the times, have no effect.
 
     - ``records``: all records that were sent, in order
+    - ``committed``, ``committed_offsets``: what transactions have committed
     - ``fail_with(record)``: returns the error of a record that should fail, or None; it can be set at any time
     - ``hold()`` keeps outcomes back, and ``release()`` lets them go
     - ``partitions``: the number per topic; records with a key go by its hash, others in turns

@@ -48,6 +48,10 @@ class MemoryDaemon:
     def __init__(self, outbox: Outbox) -> None:
         self.records: list[FakeRecord] = []
         """All records that were sent, in order."""
+        self.committed: list[FakeRecord] = []
+        """Those that a reader with read_committed sees, in the order in which it sees them."""
+        self.committed_offsets: dict[str, dict[tuple[str, int], int]] = {}
+        """Group → partition → the offset that a transaction has committed."""
         self.fail_with: FailWith | None = None
         self.partitions = 1
         self.is_held = False
@@ -106,9 +110,14 @@ class MemoryDaemon:
     def _decide(self, submission: Submission, records: list[FakeRecord]) -> None:
         for index, record in enumerate(records):
             error = self._error_of(record)
+            if error is None:
+                self._written(submission, record)
             # ``apply`` takes any error: only its type says that it is one of the daemon's.
             submission.apply(self._outcome(index, record, error), cast("DeliveryFailed | None", error))
         self._finish([submission])
+
+    def _written(self, submission: Submission, record: FakeRecord) -> None:
+        self.committed.append(record)
 
     def _outcome(self, index: int, record: FakeRecord, error: SidecarError | None) -> Outcome:
         partition, offset = -1, -1

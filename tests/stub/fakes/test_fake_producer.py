@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from client_stub import Producer, errors
+from client_stub.errors import RecordTooLarge, TransactionError, TransactionStateError, TransactionTimeout
 from client_stub.testing import FakeProducer, FakeRecord, fake_producer  # noqa: F401 (a fixture)
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -286,3 +287,37 @@ def test_flush_raises_an_unwatched_bulk_failure() -> None:
     producer.send_many("orders", [(None, b"x")])
     with pytest.raises(errors.TopicAuthorizationFailed):
         producer.close()
+
+
+def test_records_of_a_transaction_are_committed_or_not() -> None:
+    producer = FakeProducer(transactional_id="t")
+    with producer.transaction():
+        producer.send("orders", b"a")
+        producer.send_offsets_to_transaction({("in", 0): 7}, "group")
+        assert not producer.committed
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        producer.send("orders", b"b")
+        raise ZeroDivisionError
+    producer.fail_with = lambda record: RecordTooLarge("Too large.")
+    with pytest.raises(TransactionError, match="Too large") as caught, producer.transaction():
+        producer.send("orders", b"c")
+    assert caught.value.abortable
+    assert [each.value for each in producer.records] == [b"a", b"b", b"c"]
+    assert [each.value for each in producer.committed] == [b"a"]
+    assert producer.committed_offsets == {"group": {("in", 0): 7}}
+    with pytest.raises(TransactionStateError):
+        producer.send("orders", b"d")
+    producer.close()
+
+
+def test_commit_waits_for_held_outcomes() -> None:
+    producer = FakeProducer(transactional_id="t")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.hold()
+    producer.send("orders", b"a")
+    with pytest.raises(TransactionTimeout):
+        producer.commit_transaction(0)
+    producer.release()
+    producer.commit_transaction()
+    assert len(producer.committed) == 1
