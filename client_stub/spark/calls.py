@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import Row
 
-_TASKS: Final = "rows bigint, attempt int"
+_TASKS: Final = "rows bigint, bytes bigint, attempt int"
 
 
 class Written(NamedTuple):
     """What write() has put into Kafka. Each earlier attempt of a retried task may have sent rows of it, too."""
 
     rows: int
+    bytes: int
+    """Of the rows as Spark handed them over: keys, values, headers, and the ends of each."""
     tasks: int
     retried_tasks: int
 
@@ -45,10 +47,14 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
     of_chosen = Columns(**{name: position for position, name in enumerate(used)})
     tasks = chosen.mapInArrow(partial(_write_task, of_chosen, read), _TASKS).collect()
     written = Written(
-        sum(task.rows for task in tasks), len(tasks), sum(1 for task in tasks if task.attempt > 0)
+        sum(task.rows for task in tasks),
+        sum(task.bytes for task in tasks),
+        len(tasks),
+        sum(1 for task in tasks if task.attempt > 0),
     )
     log.info(
-        "kafka_sidecar: %d rows of %d tasks are in Kafka; %d tasks were tried again and may have written rows twice.",
+        "kafka_sidecar: %d rows (%d bytes) of %d tasks are in Kafka; %d tasks were tried again and may have written "
+        "rows twice.",
         *written,
     )
     return written
@@ -68,7 +74,11 @@ def _write_task(
 
     written = write_batches(batches, columns, options)
     yield pa.record_batch(
-        {"rows": pa.array([written.rows], pa.int64()), "attempt": pa.array([written.attempt], pa.int32())}
+        {
+            "rows": pa.array([written.rows], pa.int64()),
+            "bytes": pa.array([written.bytes], pa.int64()),
+            "attempt": pa.array([written.attempt], pa.int32()),
+        }
     )
 
 

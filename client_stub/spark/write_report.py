@@ -32,6 +32,8 @@ class TaskWritten(WriterCommitMessage):
     rows: int
     task: int = 0
     attempt: int = 0
+    bytes: int = 0
+    """Of its rows as Spark handed them over."""
     offsets: dict[str, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     """Topic → partition → (first offset, last offset, rows); an offset is -1 where the broker gave none. Only with a
     report.

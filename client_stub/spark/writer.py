@@ -68,6 +68,7 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
                 producer = _cache.producer_for(options)
             waiting.append([(part.topic, _send(producer, part)) for part in chunk.parts])
             written.rows += chunk.rows
+            written.bytes += chunk.bytes
             progress.handed_over(chunk.bytes)
             while len(waiting) > options.window_batches:
                 settle()

@@ -76,7 +76,10 @@ def test_rows_keep_topic_time_partition_and_headers(
 
 def test_rows_of_all_tasks_are_counted(spark: SparkSession, daemon: FakeDaemon) -> None:
     frame = spark.range(0, 25_000, 1, 3).selectExpr("string(id) value", "id other")
-    assert write(frame, **at(daemon, topic="t")) == Written(25_000, 3, 0)
+    written = write(frame, **at(daemon, topic="t"))
+    contents = sum(len(str(number)) for number in range(25_000))
+    assert written == Written(25_000, written.bytes, 3, 0)
+    assert contents < written.bytes < contents + 5 * 25_000, "with the end of each, and no other column"
     assert len(rows_of(daemon)) == 25_000
     assert write(frame.limit(0), **at(daemon, topic="t")).rows == 0
 

@@ -159,6 +159,9 @@ def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_pa
     )
     query.awaitTermination(60)
     assert query.exception() is None
+    progress = query.lastProgress
+    assert progress is not None
+    assert (progress["name"], progress["sink"]["numOutputRows"]) == ("orders", 5)
     assert sorted(record[1] for _, record in rows_of(daemon)) == [b"1", b"2", b"3", b"4", b"5"]
 
 
