@@ -22,6 +22,7 @@ from client_stub.native.hot import clear_wakes
 from client_stub.outbox.waker import Waker
 from client_stub.system.originals import monotonic, poll
 from client_stub.zmtp.buffers import Buffers
+from client_stub.zmtp.frames import Pieces
 from client_stub.zmtp.keys import KeyFile, WatchedKeyFile
 
 BYE_LINGER_MS: Final = 500
@@ -106,7 +107,10 @@ class Transport:
             return True  # as if the connection had just been lost
         if link.unsent:
             return False
-        link.write(link.encode(frames))
+        buffers: list[Any] = link.encode(frames)
+        if buffers[-1].__class__ is Pieces:
+            buffers[-1:] = buffers[-1].buffers
+        link.write(buffers)
         if link.unsent or link.lost_reason or link.watched != _POLLIN:
             self._watch(link)
         return True

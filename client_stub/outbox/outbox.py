@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 
 from client_stub.contract.wire import SUBMISSION_BYTES_MAX
@@ -158,7 +158,7 @@ class Outbox(OutboxCore):
             if not self.roll(stream, size if fits else packed_size(rows[start]), waits=waits):
                 return FULL
 
-    def add_block(self, stream: OpenStream, payload: bytes, count: int, format_: int) -> BulkPart:
+    def add_block(self, stream: OpenStream, payload: Sized, count: int, format_: int) -> BulkPart:
         """Queue a submission with a finished payload, after the caller has waited for room. Raises ProducerClosed."""
         submission = Submission(self.waiters, stream.topic, None, 0, time.time_ns() // 1_000_000)
         submission.count = count

@@ -6,7 +6,7 @@ an outcome creates no object per record unless callbacks wait for it. The callba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -144,8 +144,8 @@ class Submission(SubmissionCore):
         self.why_slow = ""
         """The reason that a warning has given for its wait."""
         self.outcomes = []
-        self.payload: bytes | memoryview | None = None
-        """The bytes to send, of a sealed submission that the daemon has not accepted yet. A view keeps its packer from
+        self.payload: Sized | None = None
+        """The frame to send, of a sealed submission that the daemon has not accepted yet. A view keeps its packer from
         being used again.
         """
         self._done_mask = 0
@@ -158,7 +158,7 @@ class Submission(SubmissionCore):
         self.listeners: dict[int, list[list[Callable[[], object]]]] = {}
         """Index (or WHOLE) → lists of one call each. The thread that makes the call removes it from its list."""
 
-    def seal(self, payload: bytes | memoryview) -> None:
+    def seal(self, payload: Sized) -> None:
         """Close it: it takes no more records, and its payload has its final size."""
         self.is_closed = True
         self.remaining = self.count

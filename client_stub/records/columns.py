@@ -1,4 +1,4 @@
-"""Turns Arrow tables into submissions: joins the columns' buffers as wire.Format.ARROW says, and touches no row in
+"""Turns Arrow tables into submissions: orders the columns' buffers as wire.Format.ARROW says, and touches no row in
 Python.
 
 TableCall calls it, in the caller's thread.
@@ -32,6 +32,7 @@ from client_stub.records.column_sizes import rows_above
 from client_stub.records.column_types import compute
 from client_stub.records.packer import LARGE_BYTES
 from client_stub.records.record_fields import full_record
+from client_stub.zmtp.frames import Pieces
 
 if TYPE_CHECKING:
     from client_stub.records.size_limits import SizeLimits
@@ -59,7 +60,7 @@ def _fields(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*row, *[None] * (5 - len(row)))
 
 
-def block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
+def block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, Pieces | bytes]:
     """(count, payload) of as many rows from ``start`` on as fit into one submission, at least one."""
     left = batch.num_rows - start
     row_bytes = max(1.0, batch.slice(start).nbytes / left)
@@ -72,8 +73,11 @@ def block_of(batch: Any, start: int, bytes_max: int) -> tuple[int, bytes]:
     return count, payload
 
 
-def column_block(batch: Any) -> bytes:
-    """The Format.ARROW payload of a record batch that has passed ``checked_columns``."""
+def column_block(batch: Any) -> Pieces | bytes:
+    """The Format.ARROW payload of a record batch that has passed ``checked_columns``.
+
+    It refers to buffers that nobody can change, as those that Spark hands over, and has a copy of all others.
+    """
     block = _Block()
     for name, kind in (("value", COLUMN_VALUE), ("key", COLUMN_KEY)):
         if name in batch.schema.names:
@@ -84,7 +88,7 @@ def column_block(batch: Any) -> bytes:
         block.add_fixed(COLUMN_TIMESTAMP, 8, batch.column("timestamp"))
     if "headers" in batch.schema.names:
         block.add_headers(batch.column("headers"))
-    return block.join(batch.num_rows)
+    return block.payload(batch.num_rows)
 
 
 def partition_max(batch: Any) -> int:
@@ -137,7 +141,7 @@ class _Block:
         self.add_bytes(COLUMN_HEADER_KEYS, keys)
         self.add_bytes(COLUMN_HEADER_VALUES, values)
 
-    def join(self, rows: int) -> bytes:
+    def payload(self, rows: int) -> Pieces | bytes:
         head = bytearray(_BLOCK.pack(COLUMNS_MAGIC, rows, len(self._columns), 0))
         position = _BLOCK.size + len(self._columns) * _COLUMN.size
         parts: list[Any] = []
@@ -167,7 +171,7 @@ class _Block:
                 len(data),
                 0,
             )
-        return b"".join([bytes(head), *parts])
+        return Pieces.of([bytes(head), *parts])
 
 
 def _width(kind: Any) -> int:
@@ -186,10 +190,15 @@ def _validity(column: Any) -> tuple[Any, int]:
 
 
 def _slice(buffer: Any, start: int, stop: int) -> Any:
-    """Bytes of an Arrow buffer, without a copy. An empty column may have no offsets buffer; then zeros."""
+    """Bytes of an Arrow buffer. An empty column may have no offsets buffer; then zeros.
+
+    A buffer that can be changed is copied: the caller may do so, for example in the numpy array below it, before the
+    records are accepted.
+    """
     if buffer is None or stop <= start:
         return bytes(max(0, stop - start))
-    return memoryview(buffer)[start:stop]
+    found = memoryview(buffer)[start:stop]
+    return bytes(found) if buffer.is_mutable else found
 
 
 def _ends(offsets: Any, width: int) -> tuple[int, int]:

@@ -29,6 +29,30 @@ FRAME_COPIED_BYTES: Final = 4096
 """A larger frame is not copied before it is written."""
 
 
+class Pieces:
+    """The body of one frame in buffers that do not lie next to each other in memory: it is sent without joining them.
+
+    Larger than FRAME_COPIED_BYTES; ``of`` makes bytes of a smaller one.
+    """
+
+    __slots__ = ("buffers", "size")
+
+    def __init__(self, buffers: list[Buffer]) -> None:
+        self.buffers = buffers
+        self.size = sum(map(len, buffers))
+
+    @classmethod
+    def of(cls, buffers: list[Buffer]) -> Pieces | bytes:
+        made = cls(buffers)
+        return made if made.size > FRAME_COPIED_BYTES else bytes(made)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.buffers)
+
+
 class ZmtpError(ValueError):
     """The peer's bytes are not ZMTP 3 by the expected mechanism, or exceed a limit. The connection must be closed."""
 

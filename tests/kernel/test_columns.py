@@ -62,7 +62,7 @@ def test_columns_are_their_rows(given_rows: list[tuple[Any, ...]], data: st.Data
     start = data.draw(st.integers(0, len(given_rows) - 1))
     (batch,) = table.to_batches()
     batch = batch.slice(start)
-    payload = column_block(batch)
+    payload = bytes(column_block(batch))
     expected = [
         (k, v, None if h is None else [[pair["key"], pair["value"]] for pair in h], p, t)
         for k, v, h, p, t in given_rows[start:]
@@ -73,7 +73,7 @@ def test_columns_are_their_rows(given_rows: list[tuple[Any, ...]], data: st.Data
 
 def test_columns_that_are_missing_are_null(kernel: ModuleType) -> None:
     (batch,) = pa.table({"value": ["a", "b"]}).to_batches()
-    assert unpack(kernel.records_from_columns(column_block(batch), 2)) == [
+    assert unpack(kernel.records_from_columns(bytes(column_block(batch)), 2)) == [
         (None, b"a", None, None, None),
         (None, b"b", None, None, None),
     ]
@@ -83,7 +83,7 @@ def test_columns_and_rows_make_the_same_batch(kernel: ModuleType) -> None:
     given_rows = [(f"k{i}".encode(), b"v" * i, None, None, None) for i in range(300)]
     (batch,) = table_of(given_rows).to_batches()
     journal, plain = Journal(kernel, page_count=1_000), Journal(kernel, page_count=1_000)
-    entry = journal.append(kernel.records_from_columns(column_block(batch), 300), 300)
+    entry = journal.append(kernel.records_from_columns(bytes(column_block(batch)), 300), 300)
     by_columns = journal.batches(journal.index(entry, 3))
     by_rows = plain.batches(plain.index(plain.add([list(row) for row in given_rows]), 3))
     assert {p: encode(b) for p, b in by_columns.items()} == {p: encode(b) for p, b in by_rows.items()}

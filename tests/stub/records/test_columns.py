@@ -13,6 +13,7 @@ from client_stub import Producer, errors
 from client_stub.contract.wire import Format
 from client_stub.records.column_types import checked_columns
 from client_stub.records.columns import column_block
+from client_stub.zmtp.frames import FRAME_COPIED_BYTES, Pieces
 from tests.stub.fake_daemon import FakeDaemon
 from tests.stub.records.column_reader import read_columns
 
@@ -31,7 +32,11 @@ def column_daemon(run_dir: Path) -> Iterator[FakeDaemon]:
 
 
 def block_rows(table: Any) -> list[list[Any]]:
-    return [row for batch in checked_columns(table).to_batches() for row in read_columns(column_block(batch))]
+    return [
+        row
+        for batch in checked_columns(table).to_batches()
+        for row in read_columns(bytes(column_block(batch)))
+    ]
 
 
 binaries = st.one_of(st.none(), st.binary(max_size=20))
@@ -368,8 +373,73 @@ def test_the_daemons_kernel_reads_what_the_stub_writes(rows: list[Any], data: An
         }
     ).slice(data.draw(st.integers(0, len(rows) - 1)))
     for batch in checked_columns(table).to_batches():
-        block = column_block(batch)
+        block = bytes(column_block(batch))
         unpacker = msgpack.Unpacker()
         unpacker.feed(kernel.records_from_columns(block, batch.num_rows))
         read = [[*record, *[None] * (5 - len(record))] for record in unpacker]
         assert read == read_columns(block)
+
+
+def as_received(table: Any) -> Any:
+    """The table as it comes out of a stream of Arrow's format, which is how Spark hands over its batches."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue().to_pybytes()).read_all()
+
+
+def buffer_addresses(column: Any) -> set[int]:
+    return {each.address for each in column.chunk(0).buffers() if each is not None}
+
+
+def test_what_nobody_can_change_is_sent_without_a_copy() -> None:
+    table = as_received(pa.table({"key": [b"k" * 16] * 1_000, "value": [b"v" * 100] * 1_000}))
+    (batch,) = checked_columns(table).to_batches()
+    block = column_block(batch)
+    assert isinstance(block, Pieces)
+    places = {pa.py_buffer(each).address for each in block.buffers if len(each)}
+    assert places >= buffer_addresses(table["key"]) | buffer_addresses(table["value"])
+    assert [row[:2] for row in read_columns(bytes(block))] == [[b"k" * 16, b"v" * 100]] * 1_000
+
+
+def test_what_its_owner_can_change_is_copied() -> None:
+    numpy = pytest.importorskip("numpy")
+    owned = numpy.full(5_000, 7, dtype=numpy.int64)
+    table = pa.table({"value": [b"v"] * 5_000, "timestamp": pa.array(owned)})
+    assert owned.ctypes.data in buffer_addresses(table["timestamp"]), "Arrow has no copy of it"
+    (batch,) = checked_columns(table).to_batches()
+    block = column_block(batch)
+    owned[:] = 8
+    assert {row[4] for row in read_columns(bytes(block))} == {7}
+
+
+@pytest.mark.parametrize("size_bytes", [FRAME_COPIED_BYTES, FRAME_COPIED_BYTES + 1])
+def test_a_small_frame_is_no_longer_in_pieces(size_bytes: int) -> None:
+    made = Pieces.of([b"a", bytes(size_bytes - 1)])
+    assert isinstance(made, bytes) is (size_bytes == FRAME_COPIED_BYTES)
+    assert (len(made), bytes(made)) == (size_bytes, b"a" + bytes(size_bytes - 1))
+
+
+def test_pieces_that_a_socket_takes_in_parts_arrive_whole(column_daemon: FakeDaemon) -> None:
+    """Megabytes of all columns, cut into submissions, between other records of the topic."""
+    count = 30_000
+    table = as_received(
+        pa.table(
+            {
+                "key": [None if number % 3 == 0 else b"k%d" % number for number in range(count)],
+                "value": [b"%d" % number * 30 for number in range(count)],
+                "headers": pa.array(
+                    [[{"key": "h", "value": b"%d" % number}] for number in range(count)], HEADERS
+                ),
+                "partition": pa.array([number % 5 for number in range(count)], pa.int32()),
+                "timestamp": pa.array(range(count), pa.int64()),
+            }
+        )
+    )
+    with Producer(column_daemon.run_dir) as producer:
+        producer.send("t", b"before").result(30)
+        producer.send_arrow("t", table.slice(1)).result(30)
+        producer.send("t", b"after").result(30)
+    blocks = [each for each in column_daemon.received if each.format == Format.ARROW]
+    assert len(blocks) > 1
+    assert [row for each in blocks for row in read_columns(each.payload)] == block_rows(table.slice(1))

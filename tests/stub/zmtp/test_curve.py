@@ -14,7 +14,7 @@ from zmq.utils import z85
 from client_stub.zmtp.buffers import Buffers
 from client_stub.zmtp.connection import ZmtpConnection
 from client_stub.zmtp.curve import KeyPair
-from client_stub.zmtp.frames import ZmtpError, command
+from client_stub.zmtp.frames import Pieces, ZmtpError, command
 from tests.patience import PATIENCE_S
 from tests.stub.zmtp.ends import (
     CLIENT,
@@ -293,3 +293,11 @@ def test_frames_without_an_end_are_bounded_and_counted() -> None:
         feed(theirs, b"".join(ours.mechanism.encode([*half, b"its end, not sent"])[:4]))
     theirs.close()
     assert theirs._buffers.held_bytes == 0
+
+
+def test_a_frame_in_pieces_is_sealed_whole() -> None:
+    ours, theirs = client(), server()
+    joined(ours, theirs)
+    pieces = Pieces([b"a" * 5_000, memoryview(b"b" * 5_000)])
+    sealed = b"".join(ours.mechanism.encode([b"head", pieces]))  # type: ignore[list-item]
+    assert feed(theirs, sealed) == [[b"head", bytes(pieces)]]
