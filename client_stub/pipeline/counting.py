@@ -12,7 +12,8 @@ from pyspark.sql import Observation
 
 from client_stub.pipeline.file import SOURCE, Pipeline
 from client_stub.pipeline.plan import Planner
-from client_stub.pipeline.records import with_reasons
+from client_stub.pipeline.records import Limits, with_reasons
+from client_stub.pipeline.stages import scala_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ def counted_views(planner: Planner, pipeline: Pipeline, index: int) -> dict[str,
 
 
 def _filters(planner: Planner, pipeline: Pipeline, index: int, observed: dict[str, str]) -> list[str]:
-    frame = with_reasons(planner.output(index, observed), None)
+    frame = with_reasons(planner.output(index, observed), Limits())
     text = frame._jdf.queryExecution().executedPlan().toString()
     found = _FILTERS.findall(_ID.sub("", text))
     if pipeline.source.format in _ROWS_ONLY:
@@ -58,14 +59,14 @@ class ScannedRows:
         self._seen = self._last()
 
     def _last(self) -> int:
-        return max((each.executionId() for each in _items(self._store.executionsList())), default=-1)
+        return max((each.executionId() for each in scala_items(self._store.executionsList())), default=-1)
 
     def take(self) -> int | None:
         """None where no scan has such a metric."""
         self._context.listenerBus().waitUntilEmpty()
         found = [
             rows
-            for execution in _items(self._store.executionsList())
+            for execution in scala_items(self._store.executionsList())
             if execution.executionId() > self._seen
             for rows in self._rows_of(execution.executionId())
         ]
@@ -75,17 +76,11 @@ class ScannedRows:
     def _rows_of(self, execution: int) -> list[int]:
         values = self._store.executionMetrics(execution)
         found = []
-        for node in _items(self._store.planGraph(execution).allNodes()):
+        for node in scala_items(self._store.planGraph(execution).allNodes()):
             if "Scan" not in node.name() and not node.name().startswith("Range"):
                 continue
-            for metric in _items(node.metrics()):
+            for metric in scala_items(node.metrics()):
                 value = values.get(metric.accumulatorId())
                 if metric.name() == "number of output rows" and value.isDefined():
                     found.append(int(value.get().replace(",", "")))
         return found
-
-
-def _items(scala: Any) -> Any:
-    items = scala.iterator()
-    while items.hasNext():
-        yield items.next()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +18,7 @@ from client_stub.pipeline.positions import Positions
 _URL: Final = re.compile(r"https?://[^@\s/?#]+(/[^@\s?#]*)?")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SYNTAX: Final = re.compile(r"(.*) \(at line (\d+), column \d+\)")
+SERVERS: Final = "bootstrap.servers"
 SOURCE: Final = "source"
 """The view of the source."""
 
@@ -34,12 +35,18 @@ class Fault(NamedTuple):
         return f"{self.file}:{self.line}: {self.what}, {self.todo}"
 
 
-class PipelineFaults(Exception):
-    """The pipeline cannot run. The text has one line for each fault."""
+def in_order(faults: Iterable[Fault]) -> list[Fault]:
+    """By line, each once."""
+    return sorted(set(faults), key=lambda fault: fault.line)
 
-    def __init__(self, faults: list[Fault]) -> None:
+
+class PipelineFaults(Exception):
+    """The pipeline cannot run. The text has one line for each fault; ``status`` is that of the command."""
+
+    def __init__(self, faults: list[Fault], status: int = 1) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
+        self.status = status
 
 
 @dataclass
@@ -123,6 +130,8 @@ class Pipeline:
     run_dir: str | None
     daemon: dict[str, str] | None
     """With autostart: Kafka's settings of the daemon that each host starts for itself."""
+    servers: str | None
+    """Without autostart: brokers of the cluster that the daemon must have."""
     positions: Positions = field(repr=False)
 
     @property
@@ -135,7 +144,17 @@ class Pipeline:
             return {"sidecar.autostart": "true"} | {
                 f"kafka.{name}": each for name, each in self.daemon.items()
             }
-        return {} if self.run_dir is None else {"sidecar.run_dir": self.run_dir}
+        options = {"sidecar.run_dir": self.run_dir, "kafka.bootstrap.servers": self.servers}
+        return {name: each for name, each in options.items() if each is not None}
+
+    def reads(self, step: SqlStep) -> tuple[str, ...]:
+        """The views before it that its SQL names."""
+        names = [SOURCE]
+        for each in self.steps:
+            if each is step:
+                break
+            names.append(each.name)
+        return tuple(name for name in names if re.search(rf"\b{name}\b", step.sql, re.IGNORECASE))
 
     def fault(self, path: KeyPath, what: str, todo: str) -> Fault:
         return Fault(self.file, self.positions.line(path), what, todo)
@@ -186,11 +205,14 @@ class _FileReader:
         registry = self._registry()
         outputs = list(self._outputs([step.name for step in steps]))
         sidecar = self._table("sidecar", ("sidecar",), self._content.get("sidecar", {}))
-        daemon = self._daemon(sidecar)
+        kafka = self._kafka()
+        daemon = self._daemon(sidecar, kafka) if sidecar["autostart"] else None
+        if daemon is None:
+            self._check_own_settings(kafka)
         self._check_checkpoint(pipeline)
         self._check_settings(steps)
         if self._faults:
-            raise PipelineFaults(sorted(set(self._faults), key=lambda fault: fault.line))
+            raise PipelineFaults(in_order(self._faults))
         return Pipeline(
             self._file,
             pipeline["name"],
@@ -202,6 +224,7 @@ class _FileReader:
             registry,
             sidecar["run_dir"],
             daemon,
+            None if daemon is not None else kafka.get(SERVERS),
             self._positions,
         )
 
@@ -407,7 +430,7 @@ class _FileReader:
             self._add((*path, "bad_rows"), "bad_rows has topic or path, one of them", "name one")
         return found
 
-    def _daemon(self, sidecar: Mapping[str, Any]) -> dict[str, str] | None:
+    def _kafka(self) -> dict[str, str]:
         """The settings of [kafka] by Kafka's names, whether or not their dots are quoted."""
         content = self._content.get("kafka", {})
         found: dict[str, str] = {}
@@ -421,23 +444,29 @@ class _FileReader:
                     found[full] = _option_text(self._replaced((*path, name), value))
 
         flatten(("kafka",), content if isinstance(content, Mapping) else {})
-        if not sidecar["autostart"]:
-            if "kafka" in self._content:
-                self._add(
-                    ("kafka",),
-                    "[kafka] is only for autostart, because all clients share the daemon's settings",
-                    "put them into the daemon's configuration",
-                )
-            return None
+        return found
+
+    def _daemon(self, sidecar: Mapping[str, Any], kafka: dict[str, str]) -> dict[str, str]:
+        """Of the daemon that each host starts for itself."""
         if sidecar["run_dir"] is not None:
             self._add(("sidecar", "run_dir"), "autostart excludes run_dir", "leave out the one or the other")
-        if "bootstrap.servers" not in found:
+        if SERVERS not in kafka:
             self._add(
                 ("sidecar", "autostart"),
                 "autostart needs the brokers",
-                'add [kafka] with "bootstrap.servers" = "host:9092"',
+                f'add [kafka] with "{SERVERS}" = "host:9092"',
             )
-        return found
+        return kafka
+
+    def _check_own_settings(self, kafka: Mapping[str, str]) -> None:
+        """A daemon that runs already has its settings; only its cluster can be asked for."""
+        for name in kafka:
+            if name != SERVERS:
+                self._add(
+                    ("kafka", name),
+                    f"{name} is a setting of the daemon, which all its clients share",
+                    "put it into the daemon's configuration, or let each host start one: autostart = true",
+                )
 
     def _check_checkpoint(self, pipeline: Mapping[str, Any]) -> None:
         if pipeline["trigger"] != "once" and pipeline["checkpoint"] is None:

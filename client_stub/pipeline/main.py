@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 if __name__ == "__main__":  # by spark-submit: the folder of this file must not hide other modules
     sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
@@ -17,18 +17,36 @@ if __name__ == "__main__":  # by spark-submit: the folder of this file must not 
 from client_stub.pipeline.example import EXAMPLE
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
 from client_stub.pipeline.packages import with_packages
+from client_stub.pipeline.report import Report
 from client_stub.spark.options import NO_DAEMON
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OK, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 69, 130
+    from client_stub.pipeline.progress import RunProgress
+    from client_stub.pipeline.session import SparkLog
+
+OK, FAILED, USAGE, UNREACHABLE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 69, 75, 130
 ALONE: Final = {
     "spark.master": "local[*]",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "WARN",
     "spark.ui.showConsoleProgress": "false",
+    # How far a task is, Spark tells with its heartbeat.
+    "spark.executor.heartbeatInterval": "1s",
 }
 """Of a run without spark-submit."""
+TIMEOUT_MAX_S: Final = 1e6
+"""Some eleven days; a timer takes no more than a few years."""
+
+
+class _Outcome(NamedTuple):
+    """What a command prints when its progress has left the terminal."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+    is_of_spark: bool = False
+    """Whether Spark's log may say more."""
 
 
 def main(
@@ -38,48 +56,81 @@ def main(
 ) -> int:
     """Carry out a command. ``run_dir`` takes precedence over that of the file, as --run-dir does.
 
-    Returns its exit status: 0 ok, 1 failed, 69 no daemon, 130 Ctrl-C; ends with 2 for wrong usage.
+    Returns its exit status: 0 ok, 1 failed, 69 no daemon, 75 timed out, 130 Ctrl-C; ends with 2 for wrong usage.
     """
     arguments = _parser(name).parse_args(words)
     if arguments.command == "new":
-        return _new(arguments.file)
-    settings = dict(_setting(each) for each in arguments.set)
-    conf = dict(_setting(each) for each in arguments.conf)
-    as_json = arguments.command == "run" and arguments.json
+        outcome = _new(arguments.file)
+    else:
+        arguments.run_dir = arguments.run_dir or run_dir
+        arguments.settings = dict(_setting(each) for each in arguments.set)
+        conf = dict(_setting(each) for each in arguments.conf)
+        arguments.spark_settings = session_settings(arguments.master, conf, os.environ)
+        outcome = _with_pipeline(arguments)
+    if outcome.out:
+        print(outcome.out, flush=True)
+    if outcome.err:
+        print(outcome.err, file=sys.stderr, flush=True)
+    return outcome.status
+
+
+def _with_pipeline(arguments: argparse.Namespace) -> _Outcome:
     try:
-        pipeline = read_pipeline(arguments.file, settings, os.environ)
-        if arguments.run_dir or run_dir:
-            pipeline.run_dir, pipeline.daemon = arguments.run_dir or run_dir, None
+        pipeline = read_pipeline(arguments.file, arguments.settings, os.environ)
+        if arguments.run_dir:
+            pipeline.run_dir, pipeline.daemon = arguments.run_dir, None
+        import pyspark  # noqa: F401
     except PipelineFaults as faults:
-        return _failed(str(faults), FAILED, as_json=as_json)
-    try:
-        from pyspark.errors import PySparkRuntimeError
+        return _failed(arguments, "", str(faults), faults.status)
     except ImportError:
-        return _failed(
-            "Pipelines need the [spark] extra (pyspark is missing): pip install 'kafka-sidecar[spark]'.",
-            FAILED,
-            as_json=as_json,
+        sentence = (
+            "Pipelines need the [spark] extra (pyspark is missing): pip install 'kafka-sidecar[spark]'."
         )
-    conf = with_packages(pipeline, session_settings(arguments.master, conf, os.environ), os.environ)
+        return _failed(arguments, pipeline.name, sentence, FAILED)
+    from client_stub.pipeline.daemon_check import missing_daemon
+    from client_stub.pipeline.progress import RunProgress
+    from client_stub.pipeline.session import SparkLog
+
+    is_local = arguments.spark_settings.get("spark.master", "").startswith("local")
+    if arguments.command == "run" and is_local and (missing := missing_daemon(pipeline)) is not None:
+        return _failed(arguments, pipeline.name, str(missing), UNREACHABLE)
+    progress = RunProgress()
     try:
-        spark = _session(pipeline, conf)
+        log = SparkLog(arguments.spark_log)
+    except OSError as error:
+        _usage(f"--spark-log {arguments.spark_log} cannot be written: {error.strerror}.")
+    with log:
+        with progress.shown(quiet=arguments.quiet):
+            outcome = _with_spark(arguments, pipeline, progress, log)
+        if outcome.is_of_spark and log.is_used:
+            log.is_kept = True
+            outcome = outcome._replace(err=f"{outcome.err}\nSpark's log: {log.path}".lstrip())
+    return outcome
+
+
+def _with_spark(
+    arguments: argparse.Namespace, pipeline: Pipeline, progress: RunProgress, log: SparkLog
+) -> _Outcome:
+    from client_stub.pipeline.session import SparkNotStarted, started_session
+
+    settings = with_packages(pipeline, arguments.spark_settings, os.environ)
+    try:
+        spark = started_session(pipeline.name, settings, log)
+    except SparkNotStarted as error:
+        return _failed(arguments, pipeline.name, str(error), FAILED, is_of_spark=True)
     except KeyboardInterrupt:
-        return _failed("Stopped: nothing was sent.", INTERRUPTED, as_json=as_json)
-    except PySparkRuntimeError:
-        return _failed(f"Spark did not start: {_why_not(conf)}", FAILED, as_json=as_json)
+        return _failed(arguments, pipeline.name, "Stopped. Nothing was sent.", INTERRUPTED)
     try:
         if arguments.command == "check":
-            return _check(spark, pipeline)
-        return _run(spark, pipeline, as_json=as_json, html=arguments.html, quiet=arguments.quiet)
+            return _check(spark, pipeline, progress)
+        return _run(spark, pipeline, progress, arguments)
+    except PipelineFaults as faults:
+        return _failed(arguments, pipeline.name, str(faults), faults.status)
+    except KeyboardInterrupt:
+        return _failed(arguments, pipeline.name, "Stopped. Nothing was sent.", INTERRUPTED)
     finally:
+        progress.phase = "Spark ends"
         spark.stop()
-
-
-def _why_not(settings: Mapping[str, str]) -> str:
-    packages = settings.get("spark.jars.packages")
-    if packages is None:
-        return "its lines above say why."
-    return f"its lines above say why. If it could not fetch {packages}, name their jars by --conf spark.jars=FILE,FILE."
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -105,11 +156,20 @@ def _parser(name: str) -> argparse.ArgumentParser:
         each.add_argument(
             "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark"
         )
+        each.add_argument(
+            "--spark-log",
+            type=Path,
+            metavar="FILE",
+            help="where Spark's log goes [default: a temporary file, which is kept after a failure]",
+        )
+        each.add_argument("--quiet", action="store_true", help="show no progress")
     run.add_argument("--json", action="store_true", help="print the report as one JSON object")
     run.add_argument(
         "--html", type=Path, metavar="FILE", help="write the report as a page with its pictures, too"
     )
-    run.add_argument("--quiet", action="store_true", help="show no progress")
+    run.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="end the run then, as Ctrl-C does; exit 75"
+    )
     new = commands.add_parser("new", help="write a commented example")
     new.add_argument("file", type=Path, metavar="FILE", help="the file to write")
     return parser
@@ -122,19 +182,27 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < TIMEOUT_MAX_S:
+            return seconds
+    raise argparse.ArgumentTypeError(
+        f"{text!r} must be a number of seconds, above 0 and below {TIMEOUT_MAX_S:,.0f}"
+    )
+
+
 def _usage(sentence: str) -> NoReturn:
     print(sentence, file=sys.stderr)
     raise SystemExit(USAGE)
 
 
-def _new(file: Path) -> int:
+def _new(file: Path) -> _Outcome:
     try:
         with file.open("x") as target:
             target.write(EXAMPLE)
     except OSError as error:
-        return _failed(f"{file} cannot be written: {error.strerror}.", FAILED)
-    print(f"{file} is written; next: kafka-sidecar pipeline check {file}")
-    return OK
+        return _Outcome(FAILED, err=f"{file} cannot be written: {error.strerror}.")
+    return _Outcome(OK, f"{file} is written; next: kafka-sidecar pipeline check {file}")
 
 
 def session_settings(
@@ -147,66 +215,58 @@ def session_settings(
     return {**found, **settings}
 
 
-def _session(pipeline: Pipeline, settings: Mapping[str, str]) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Spark would log each wrong statement with its stack, and the fault says all of it.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(pipeline.name)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def _check(spark: SparkSession, pipeline: Pipeline) -> int:
+def _check(spark: SparkSession, pipeline: Pipeline, progress: RunProgress) -> _Outcome:
     from client_stub.pipeline.check import check
 
+    progress.phase = "Spark makes the plan"
     try:
-        print(check(spark, pipeline))
+        return _Outcome(OK, check(spark, pipeline))
     except PipelineFaults as faults:
-        return _failed(str(faults), FAILED)
-    except KeyboardInterrupt:
-        return _failed("Stopped: nothing was sent.", INTERRUPTED)
-    return OK
+        return _Outcome(FAILED, err=str(faults))
 
 
-def _run(spark: SparkSession, pipeline: Pipeline, *, as_json: bool, html: Path | None, quiet: bool) -> int:
+def _run(
+    spark: SparkSession, pipeline: Pipeline, progress: RunProgress, arguments: argparse.Namespace
+) -> _Outcome:
     from client_stub.pipeline.page import page
     from client_stub.pipeline.plan import sentence
     from client_stub.pipeline.run import Interrupted, Run
 
-    run = Run(spark, pipeline, quiet=quiet)
-    report, status = run.report, OK
+    run = Run(spark, pipeline, progress, arguments.timeout)
+    report, status, complaint = run.report, OK, ""
     try:
         run.run()
-    except PipelineFaults as faults:
-        return _failed(str(faults), FAILED, as_json=as_json)
     except Interrupted as stopped:
-        report.error, status = str(stopped), INTERRUPTED
+        report.error, status = str(stopped), TIMED_OUT if run.timed_out else INTERRUPTED
+    except PipelineFaults:
+        raise
     except Exception as error:
         report.error = f"{sentence(error)}. {run.in_kafka()}"
         status = UNREACHABLE if NO_DAEMON in report.error else FAILED
+    if status == OK and run.timed_out:
+        status = TIMED_OUT
     if status == OK and not report.ok:
         status = FAILED
-    if html is not None:
+    if arguments.html is not None:
         try:
-            html.write_text(page(report))
+            arguments.html.write_text(page(report))
         except OSError as error:
-            print(f"The page cannot be written: {error.strerror}.", file=sys.stderr)
+            complaint = f"The page cannot be written: {error.strerror}."
             status = status or FAILED
-    print(json.dumps(report.as_json(), indent=1) if as_json else report.as_text(), flush=True)
-    if as_json and status != OK:
-        print(report.verdict(), file=sys.stderr)
-    return status
+    if not arguments.json:
+        return _Outcome(status, report.as_text(), complaint, status == FAILED)
+    err = "\n".join(filter(None, [complaint, report.verdict() if status != OK else ""]))
+    return _Outcome(status, json.dumps(report.as_json(), indent=1), err, status == FAILED)
 
 
-def _failed(sentence: str, status: int, *, as_json: bool = False) -> int:
-    print(sentence, file=sys.stderr)
-    if as_json:
-        answer: dict[str, Any] = {"ok": False, "error": sentence}
-        print(json.dumps(answer, indent=1))
-    return status
+def _failed(
+    arguments: argparse.Namespace, name: str, sentence: str, status: int, *, is_of_spark: bool = False
+) -> _Outcome:
+    """Of a run that has sent nothing."""
+    if arguments.command != "run" or not arguments.json:
+        return _Outcome(status, err=sentence, is_of_spark=is_of_spark)
+    report = Report(name, "", "", error=sentence)
+    return _Outcome(status, json.dumps(report.as_json(), indent=1), sentence, is_of_spark)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ class Planner:
             enter(SOURCE, frame)
         for index, step in enumerate(self._pipeline.steps):
             # A view that is not there would be named once more in each step that reads it.
-            if any(re.search(rf"\b{each}\b", step.sql, re.IGNORECASE) for each in broken):
+            if broken.intersection(self._pipeline.reads(step)):
                 broken.add(step.name)
                 continue
             frame = self._step(index, step)
@@ -95,7 +95,7 @@ class Planner:
             frame = views.get(output.view)
             if frame is not None:
                 plan = self._output(index, output, frame)
-                if len(plan.types) == len(output.expressions):
+                if len(plan.types) == len(output.expressions) and self._is_supported(index, frame):
                     plans.append(plan)
         return plans
 
@@ -172,6 +172,24 @@ class Planner:
             else:
                 self.faults.append(self._pipeline.fault(path, f"{key}: {fault}", "correct the expression"))
         return plan
+
+    def _is_supported(self, index: int, frame: DataFrame) -> bool:
+        """A stream cannot do all that a batch can, such as sort; else it would say so when it starts."""
+        if not frame.isStreaming:
+            return True
+        jvm: Any = self._spark._jvm
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        try:
+            checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), append)
+        except Exception as error:
+            view = self._pipeline.outputs[index].view
+            what = f"step {view} is not possible in a stream: {sentence(error)}"
+            self.faults.append(
+                self._pipeline.fault(("output", index), what, "change the SQL, or run it as a batch")
+            )
+            return False
+        return True
 
     def _sql_fault(self, path: Path, error: Exception, who: str) -> None:
         text = sentence(error)

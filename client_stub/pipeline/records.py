@@ -6,7 +6,7 @@ for a key that is null.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
@@ -35,8 +35,17 @@ def plain(plan: OutputPlan, name: str) -> str:
     return f"plain_{name}" if name in plan.encodings else name
 
 
+class Limits(NamedTuple):
+    """What Kafka and the daemon take; None where that is not known."""
+
+    size: int | None = None
+    """Bytes of the largest record."""
+    partitions: int | None = None
+    """Of the output's one topic."""
+
+
 def with_reasons(
-    plan: OutputPlan, size_limit: int | None, *, keep_row: bool = False, keep_plain: bool = False
+    plan: OutputPlan, limits: Limits, *, keep_row: bool = False, keep_plain: bool = False
 ) -> DataFrame:
     """The parts of each record, with the reason why the row is bad (null for a good one), its source file and its
     number; with ``keep_row`` the row itself, too, with ``keep_plain`` the parts before they are encoded.
@@ -51,7 +60,7 @@ def with_reasons(
     tried = plan.frame.select(
         *parts, f.input_file_name().alias(FILE), f.monotonically_increasing_id().alias(ROW_ID), *more
     )
-    return tried.withColumn(REASON, f.coalesce(*_reasons(plan, size_limit), f.lit(None).cast("string")))
+    return tried.withColumn(REASON, f.coalesce(*_reasons(plan, limits), f.lit(None).cast("string")))
 
 
 def good_records(plan: OutputPlan, rows: DataFrame) -> DataFrame:
@@ -69,14 +78,14 @@ def good_records(plan: OutputPlan, rows: DataFrame) -> DataFrame:
     return rows.select(*(columns[name].alias(name) for name in names))
 
 
-def bad_records(plan: OutputPlan, rows: DataFrame, size_limit: int | None) -> DataFrame:
+def bad_records(plan: OutputPlan, rows: DataFrame, limits: Limits) -> DataFrame:
     """The bad rows: for a topic as records of JSON with the reason in headers, for a folder as they are."""
     bad = rows.where(f.col(REASON).isNotNull())
     if plan.output.bad_topic is None:
         return bad.select(REASON, FILE, ROW)
     text = f.to_json(f.col(ROW))
-    if size_limit is not None:
-        text = f.substring(text, 1, size_limit // _SHARE_OF_BAD_ROW)
+    if limits.size is not None:
+        text = f.substring(text, 1, limits.size // _SHARE_OF_BAD_ROW)
     headers = f.create_map(f.lit("reason"), f.col(REASON), f.lit("file"), f.col(FILE))
     return bad.select(text.alias("value"), headers.alias("headers"))
 
@@ -100,7 +109,7 @@ def _tried(plan: OutputPlan, column: Column) -> Column:
     return Column(expressions.column(tried))
 
 
-def _reasons(plan: OutputPlan, size_limit: int | None) -> list[Column]:
+def _reasons(plan: OutputPlan, limits: Limits) -> list[Column]:
     found = []
 
     def when(condition: Column, text: str | Column) -> None:
@@ -115,8 +124,14 @@ def _reasons(plan: OutputPlan, size_limit: int | None) -> list[Column]:
     if not plan.output.takes_tombstones:
         when(result["value"].isNull(), "the value is null")
     if "partition" in result:
+        last = (1 << 31) - 1 if limits.partitions is None else limits.partitions - 1
         when(
-            (result["partition"] < 0) | (result["partition"] > (1 << 31) - 1), "the partition is out of range"
+            (result["partition"] < 0) | (result["partition"] > last),
+            f.concat(
+                f.lit("partition "),
+                result["partition"].cast("string"),
+                f.lit(f" is not one of 0 to {last} of topic {plan.output.label}"),
+            ),
         )
     if "timestamp" in result:
         is_number = isinstance(plan.types["timestamp"], LongType)
@@ -138,11 +153,11 @@ def _reasons(plan: OutputPlan, size_limit: int | None) -> list[Column]:
             ),
             f.lit(0),
         )
-    if size_limit is not None:
+    if limits.size is not None:
         bound = size + f.lit(KAFKA_RECORD_OVERHEAD_BYTES + _LENGTHS)
         when(
-            bound > size_limit,
-            f.concat(f.lit("too large: "), bound, f.lit(f" bytes, {size_limit} may be sent")),
+            bound > limits.size,
+            f.concat(f.lit("too large: "), bound, f.lit(f" bytes, {limits.size} may be sent")),
         )
     return found
 

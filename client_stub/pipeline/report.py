@@ -15,6 +15,11 @@ class PartitionCount:
     last: int
     rows: int
 
+    @property
+    def offsets(self) -> int:
+        """How many there are from the first to the last one. More than ``rows`` if others write to the topic, too."""
+        return self.last - self.first + 1
+
     def add(self, first: int, last: int, rows: int) -> None:
         self.first = min((each for each in (self.first, first) if each >= 0), default=-1)
         self.last = max(self.last, last)
@@ -38,16 +43,28 @@ class OutputReport:
     """How many rows may be in Kafka twice, at most."""
     partitions: dict[tuple[str, int], PartitionCount] = field(default_factory=dict)
 
-    def add_commit(self, commit: Mapping[str, Any]) -> None:
+    def add_commit(self, commit: Mapping[str, Any], starts: Mapping[int, int]) -> None:
         """Add the counts that a write left (see client_stub/spark/write_report.py)."""
         self.rows += commit["rows"]
-        self.tasks += commit["tasks"]
-        self.retried_tasks += commit["retried_tasks"]
-        self.duplicates += commit["duplicates"]
+        self.tasks += len(commit["tasks"])
+        self._add_repeats(commit, starts)
         for topic, partitions in commit["topics"].items():
             for partition, (first, last, rows) in partitions.items():
                 count = self.partitions.setdefault((topic, int(partition)), PartitionCount(-1, -1, 0))
                 count.add(first, last, rows)
+
+    def add_bad_commit(self, commit: Mapping[str, Any], starts: Mapping[int, int]) -> None:
+        """Add the counts of a write of bad rows to their topic."""
+        self.bad_rows_kept += commit["rows"]
+        self._add_repeats(commit, starts)
+
+    def _add_repeats(self, commit: Mapping[str, Any], starts: Mapping[int, int]) -> None:
+        """``starts``: task → how often it was started. Each start but one may have sent all rows of its task again."""
+        for task, rows in commit["tasks"].items():
+            repeats = starts.get(int(task), 1) - 1
+            if repeats > 0:
+                self.retried_tasks += 1
+                self.duplicates += rows * repeats
 
     def differences(self) -> list[str]:
         """One sentence for each sum that does not agree."""
@@ -64,6 +81,13 @@ class OutputReport:
         placed = sum(count.rows for count in self.partitions.values())
         if placed != self.rows:
             found.append(f"output {self.topic}: {self.rows:,} rows were sent, and {placed:,} have an offset")
+        for place, count in sorted(self.partitions.items()):
+            if count.first >= 0 and count.offsets < count.rows:
+                found.append(
+                    f"output {self.topic}: {count.rows:,} rows were sent to partition {partition_name(self, place)}, "
+                    f"and there are {count.offsets:,} offsets from {count.first} to {count.last}: the topic was made "
+                    "anew, or lost records"
+                )
         return found
 
 
@@ -84,6 +108,8 @@ class Report:
     """None where it is not known."""
     steps: dict[str, int | None] = field(default_factory=dict)
     """Rows of each step; None where counting would have cost a filter of the source."""
+    reads: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """View → the views that it reads."""
     outputs: list[OutputReport] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     batches: int = 0
@@ -148,36 +174,31 @@ class Report:
         }
 
     def as_text(self) -> str:
-        rows = [("rows read", _count(self.rows_read), self.source)]
+        rows = [("rows read", count_text(self.rows_read), self.source)]
         before = self.rows_read
         for name, count in self.steps.items():
-            rows.append((f"step {name}", _count(count), _dropped(before, count)))
+            rows.append((f"step {name}", count_text(count), _dropped(before, count)))
             before = count
         for output in self.outputs:
-            rows.append((f"sent to {output.topic}", _count(output.rows), f"in {output.tasks} tasks"))
+            rows.append((f"sent to {output.topic}", count_text(output.rows), f"in {output.tasks} tasks"))
             if output.bad_rows:
-                rows.append(("    bad rows", _count(output.bad_rows), "kept apart"))
+                rows.append(("    bad rows", count_text(output.bad_rows), "kept apart"))
             if output.retried_tasks or output.duplicates:
-                rows.append(
-                    (
-                        "    possible duplicates",
-                        _count(output.duplicates),
-                        f"at most, of {output.retried_tasks} retried tasks",
-                    )
-                )
+                text = f"at most; tasks that were started again: {output.retried_tasks}"
+                rows.append(("    possible duplicates", count_text(output.duplicates), text))
             for place, part in sorted(output.partitions.items()):
                 rows.append(
                     (
                         f"    partition {partition_name(output, place)}",
-                        _count(part.rows),
-                        f"offsets {part.first} to {part.last}",
+                        count_text(part.rows),
+                        _offsets(part),
                     )
                 )
         sent = sum(output.rows for output in self.outputs)
         rate = f"{sent / self.seconds:,.0f} rows/s" if self.seconds else ""
         rows.append(("seconds", f"{self.seconds:,.1f}", rate))
         if self.batches:
-            rows.append(("micro-batches", _count(self.batches), ""))
+            rows.append(("micro-batches", count_text(self.batches), ""))
         names = max(len(name) for name, *_ in rows)
         counts = max(len(count) for _, count, _ in rows)
         lines = [f"{name:<{names}}  {count:>{counts}}  {text}".rstrip() for name, count, text in rows]
@@ -195,8 +216,17 @@ def partition_name(output: OutputReport, place: tuple[str, int]) -> str:
     return str(place[1]) if output.has_fixed_topic else f"{place[0]}-{place[1]}"
 
 
-def _count(rows: int | None) -> str:
+def count_text(rows: int | None) -> str:
     return "not counted" if rows is None else f"{rows:,}"
+
+
+def _offsets(count: PartitionCount) -> str:
+    text = f"offsets {count.first} to {count.last}"
+    return (
+        text
+        if count.offsets == count.rows
+        else f"{text} ({count.offsets:,}: retries and other writers have the rest)"
+    )
 
 
 def _dropped(before: int | None, rows: int | None) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -23,16 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from client_stub.contract.run_dir import default_run_dir
-from client_stub.errors import SidecarError
 from client_stub.pipeline.checkpoint import Checkpoint
 from client_stub.pipeline.counting import ScannedRows, counted_views, is_counted
-from client_stub.pipeline.file import SOURCE, Pipeline, PipelineFaults
+from client_stub.pipeline.daemon_check import DaemonAnswers, ask_daemon
+from client_stub.pipeline.file import SOURCE, Pipeline, PipelineFaults, in_order
 from client_stub.pipeline.plan import COUNT, OutputPlan, Planner
 from client_stub.pipeline.progress import RunProgress
 from client_stub.pipeline.records import REASON, bad_records, good_records, with_reasons
 from client_stub.pipeline.report import OutputReport, Report
-from client_stub.producer import Producer
+from client_stub.pipeline.stages import Stages, source_bytes
 from client_stub.spark import register
 from client_stub.spark.options import REPORT
 from client_stub.spark.write_report import COMMIT_FILE
@@ -43,30 +41,39 @@ if TYPE_CHECKING:
 
 BAD = "bad"
 POLL_S: Final = 0.3
-SIZE_WAIT_S: Final = 5.0
-MAX_REQUEST_SIZE: Final = 1 << 20
-"""Kafka's default, of a daemon that this run starts."""
 LAST_PROGRESS_S: Final = 10.0
 STOPPING: Final = "the run is being stopped"
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM has ended the run. The text says what is in Kafka."""
+    """Ctrl-C, SIGTERM or the time limit has ended the run. The text says what is in Kafka."""
 
 
 class Run:
-    """One run of a pipeline. ``quiet`` shows no progress."""
+    """One run of a pipeline. ``progress`` is told how far it is; ``timeout_s`` ends it as Ctrl-C does."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        progress: RunProgress | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self._quiet = quiet
         self._planner = Planner(spark, pipeline)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-sidecar-pipeline-"))
-        self._progress = RunProgress(self._share)
-        self._size_limit: int | None = None
+        self._progress = progress or RunProgress()
+        self._timeout_s = timeout_s
+        self._stages = Stages(spark)
+        self._daemon = DaemonAnswers()
         self._stopping = False
         self._cancelled = False
+        self.timed_out = False
+        self._writes = 0
+        """Outputs of a batch that are written."""
+        self._share_of_write = 0.0
+        self._bytes_of_write = 0
         self._writing = threading.Lock()
         self._last_batch: dict[str, int] = {}
         """Query → the micro-batch that it wrote last."""
@@ -82,13 +89,13 @@ class Run:
         """
         began = time.monotonic()
         try:
-            with _signals(self._stop):
+            with _signals(self._stop), self._limited():
                 self._run()
         except PipelineFaults:
             raise
         except Exception:
             if self._cancelled:
-                raise Interrupted(self.in_kafka()) from None
+                raise Interrupted(f"{self._why_stopped()} {self.in_kafka()}") from None
             raise
         finally:
             self.report.seconds = time.monotonic() - began
@@ -99,21 +106,50 @@ class Run:
     def _run(self) -> None:
         if self._pipeline.is_stream:
             self._spark.conf.set("spark.sql.streaming.schemaInference", "true")
+        self._progress.phase = "Spark makes the plan"
         plans = self._planner.outputs(self._planner.views())
-        if self._planner.faults:
-            raise PipelineFaults(self._planner.faults)
+        self._progress.phase = "The daemon looks up the topics"
+        daemon = ask_daemon(self._pipeline, is_local=self._is_local)
+        if faults := [*self._planner.faults, *daemon.faults]:
+            raise PipelineFaults(in_order(faults), daemon.status)
+        self._daemon = daemon
         self._planner.register()
+        self._progress.phase = "Spark starts the Python of its tasks"
         register(self._spark)
-        self._size_limit = self._known_size_limit()
         self.report.steps = {step.name: None for step in self._pipeline.steps}
+        self.report.reads = {step.name: self._pipeline.reads(step) for step in self._pipeline.steps}
         self.report.outputs = [
             OutputReport(plan.output.label, plan.output.view, plan.output.topic is not None) for plan in plans
         ]
-        with self._progress.shown(quiet=self._quiet):
-            if self._pipeline.is_stream:
-                self._run_streams(plans)
-            else:
-                self._run_batch(plans)
+        self._progress.writes()
+        if self._pipeline.is_stream:
+            self._run_streams(plans)
+        else:
+            self._progress.share = self._share
+            self._run_batch(plans)
+
+    @property
+    def _is_local(self) -> bool:
+        return (self._spark.sparkContext.master or "").startswith("local")
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        if self._timeout_s is None:
+            yield
+            return
+        timer = threading.Timer(self._timeout_s, self._time_is_over)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _time_is_over(self) -> None:
+        self.timed_out = True
+        self._stop()
+
+    def _why_stopped(self) -> str:
+        return f"The time limit of {self._timeout_s:g} s was reached." if self.timed_out else "Stopped."
 
     # --- batch --------------------------------------------------------------------------------------
 
@@ -125,6 +161,7 @@ class Run:
             # A view that no step of this output reads is never counted.
             observed = {name: each for name, each in observed.items() if is_counted(plan.frame, each._name)}
             scanned.take()
+            self._bytes_of_write = source_bytes(plan.frame)
             self._write(plan, keeps_bad_rows=False)
             read = scanned.take()
             for name, observation in observed.items():
@@ -132,17 +169,17 @@ class Run:
             if SOURCE not in observed and read is not None:
                 self.report.note_rows(SOURCE, read)
             self._keep_bad_rows(plan)
+            self._writes, self._share_of_write = index + 1, 0.0
 
     def _write(self, plan: OutputPlan, *, keeps_bad_rows: bool = True) -> None:
         """Send the good rows of one output, and then its bad rows to where it keeps them."""
         report = self.report.outputs[plan.index]
         counts = Observation(COUNT)
-        rows = with_reasons(plan, self._size_limit).observe(
+        rows = with_reasons(plan, self._daemon.limits(plan.output.topic)).observe(
             counts, f.count(f.lit(1)).alias(COUNT), f.count(REASON).alias(BAD)
         )
         options = {} if plan.output.topic is None else {"topic": plan.output.topic}
-        commit = self._save(good_records(plan, rows), options)
-        report.add_commit(commit)
+        self._save(good_records(plan, rows), options, report.add_commit)
         found = counts.get
         report.counted += found[COUNT]
         bad = found[BAD]
@@ -157,29 +194,40 @@ class Run:
         if not expected:
             return
         counts = Observation(BAD)
-        rows = with_reasons(plan, self._size_limit, keep_row=True)
-        bad = bad_records(plan, rows, self._size_limit)
+        rows = with_reasons(plan, self._daemon.limits(plan.output.topic), keep_row=True)
+        bad = bad_records(plan, rows, self._daemon.limits(plan.output.topic))
         if plan.output.bad_topic is not None:
-            report.bad_rows_kept += self._save(bad, {"topic": plan.output.bad_topic})["rows"]
+            self._save(bad, {"topic": plan.output.bad_topic}, report.add_bad_commit)
             return
         bad.observe(counts, f.count(f.lit(1)).alias(COUNT)).write.mode("append").json(
             str(plan.output.bad_path)
         )
         report.bad_rows_kept += counts.get[COUNT]
 
-    def _save(self, frame: DataFrame, options: Mapping[str, str]) -> dict[str, Any]:
-        """Write the frame through the sidecar. Returns the counts that its commit left."""
+    def _save(
+        self,
+        frame: DataFrame,
+        options: Mapping[str, str],
+        add: Callable[[Mapping[str, Any], Mapping[int, int]], None],
+    ) -> None:
+        """Write the frame through the sidecar. ``add`` gets the counts that it left, also if it fails: those of the
+        tasks that had ended.
+        """
         if self._cancelled:
             raise Interrupted
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         seen = self._progress.counts()
-        with self._progress.writing(folder):
-            writer = frame.write.format("kafka_sidecar").mode("append")
-            writer.options(**self._pipeline.sink_options(), **options).option(REPORT, str(folder)).save()
-        commit: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
-        self._progress.committed(commit["rows"], seen)
-        shutil.rmtree(folder, ignore_errors=True)
-        return commit
+        try:
+            with self._progress.writing(folder):
+                writer = frame.write.format("kafka_sidecar").mode("append")
+                writer.options(**self._pipeline.sink_options(), **options).option(REPORT, str(folder)).save()
+        finally:
+            with suppress(FileNotFoundError):  # it failed before its first task
+                commit: dict[str, Any] = json.loads((folder / COMMIT_FILE).read_text())
+                stage = commit["stage"]
+                add(commit, {} if stage is None else self._stages.starts(stage))
+                self._progress.committed(commit["rows"], seen)
+            shutil.rmtree(folder, ignore_errors=True)
 
     # --- stream -------------------------------------------------------------------------------------
 
@@ -249,8 +297,10 @@ class Run:
         """For a signal: a stream ends after its micro-batch; a batch, or a stream that is told twice, at once."""
         if self._pipeline.is_stream and not self._stopping:
             self._stopping = True
-            print("Stopping after this micro-batch; once more ends it at once.", file=sys.stderr, flush=True)
+            self._progress.note("Stopping after this micro-batch; once more ends it at once.")
             return
+        if not self._cancelled:
+            self._progress.note("Stopping: the tasks of Spark are cancelled.")
         self._cancelled = True
         # Not in this thread: it may be in the middle of a call of the JVM, which an exception would break.
         threading.Thread(target=self._spark.sparkContext.cancelAllJobs, name="cancel", daemon=True).start()
@@ -258,40 +308,23 @@ class Run:
     def in_kafka(self) -> str:
         time.sleep(POLL_S)  # the tasks write their last counts
         counts = self._progress.counts()
+        if not self._is_local:
+            known = max(counts.acknowledged, sum(output.rows for output in self.report.outputs))
+            return f"At least {known:,} rows are in Kafka; what the tasks that did not end have sent is not known."
         more = counts.rows - counts.acknowledged
         rest = f", and up to {more:,} more, which a daemon had taken" if more else ""
-        return f"Stopped: {counts.acknowledged:,} rows are in Kafka{rest}."
+        return f"{counts.acknowledged:,} rows are in Kafka{rest}."
 
     def _share(self) -> float | None:
-        """The share of tasks that are over, of the jobs that run; None in a stream, whose end nobody knows."""
-        if self._pipeline.is_stream:
+        """The share of the outputs that are written; of that which is being written, what Spark knows. None while no
+        task runs.
+        """
+        now = self._stages.share(self._bytes_of_write)
+        if now is None:
             return None
-        tracker = self._spark.sparkContext.statusTracker()
-        tasks = done = 0
-        for stage in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                tasks, done = tasks + info.numTasks, done + info.numCompletedTasks
-        return done / tasks if tasks else None
-
-    def _known_size_limit(self) -> int | None:
-        """The largest record that the daemon of this host takes; None without one here, as on a driver of a cluster."""
-        if self._pipeline.daemon is not None:
-            return int(self._pipeline.daemon.get("max.request.size", MAX_REQUEST_SIZE))
-        topic = next((output.topic for output in self._pipeline.outputs if output.topic), None)
-        if topic is None:
-            return None
-        with (
-            suppress(SidecarError),
-            Producer(
-                self._pipeline.run_dir or default_run_dir(),
-                client_name="pipeline",
-                max_block_ms=SIZE_WAIT_S * 1e3,
-                connect_timeout_ms=POLL_S * 1e3,
-            ) as producer,
-        ):
-            return producer.size_limit(topic)
-        return None
+        # One that reads a shuffle begins at 0 again.
+        self._share_of_write = max(self._share_of_write, now)
+        return min(1.0, (self._writes + self._share_of_write) / len(self.report.outputs))
 
 
 class _StreamCounter:

@@ -90,7 +90,8 @@ class BatchWriter(_TaskWriter, DataSourceArrowWriter):
         write_commit(self._options.report, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: at least once."""
+        """Nothing can be taken back: at least once. The report has what the tasks that ended have sent."""
+        write_commit(self._options.report, messages)
 
 
 if DataSourceStreamArrowWriter is not None:

@@ -34,6 +34,9 @@ class TaskWritten(WriterCommitMessage):
     attempt: int = 0
     bytes: int = 0
     """Of its rows as Spark handed them over."""
+    stage: int = 0
+    start: int = 0
+    """The number of this attempt among all of the application."""
     offsets: dict[str, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     """Topic → partition → (first offset, last offset, rows); an offset is -1 where the broker gave none. Only with a
     report.
@@ -63,15 +66,12 @@ def write_commit(folder: str, messages: Iterable[Any]) -> None:
         for topic, partitions in task.offsets.items():
             for partition, place in partitions.items():
                 _add(places, topic, partition, place)
-    retried = [task for task in tasks if task.attempt]
     _replace(
         Path(folder) / COMMIT_FILE,
         {
             "rows": sum(task.rows for task in tasks),
-            "tasks": len(tasks),
-            "retried_tasks": len(retried),
-            # Each earlier attempt may have sent all rows of its task.
-            "duplicates": sum(task.rows * task.attempt for task in retried),
+            "tasks": {task.task: task.rows for task in tasks},
+            "stage": tasks[0].stage if tasks else None,
             "topics": places,
         },
     )
@@ -81,18 +81,19 @@ class TaskProgress:
     """Leaves the counts of a running task attempt in a file; does nothing without a folder, as on other hosts."""
 
     def __init__(self, folder: str, written: TaskWritten) -> None:
-        name = f"task-{written.task}-{written.attempt}-{os.getpid()}.json"
+        name = f"task-{written.start}.json"
         self._path = Path(folder) / name if folder and os.access(folder, os.W_OK) else None
         self._written = written
-        self._acknowledged = self._bytes = 0
+        self._acknowledged = self._acknowledged_bytes = self._bytes = 0
         self._next_s = 0.0
 
-    def handed_over(self, count: int) -> None:
-        self._bytes += count
+    def handed_over(self, size: int) -> None:
+        self._bytes += size
         self._show()
 
-    def acknowledged(self, rows: int) -> None:
+    def acknowledged(self, rows: int, size: int) -> None:
         self._acknowledged += rows
+        self._acknowledged_bytes += size
         self._show()
 
     def close(self) -> None:
@@ -104,7 +105,12 @@ class TaskProgress:
         if self._path is None or now < self._next_s:
             return
         self._next_s = now + PROGRESS_S
-        counts = {"rows": self._written.rows, "acknowledged": self._acknowledged, "bytes": self._bytes}
+        counts = {
+            "rows": self._written.rows,
+            "bytes": self._bytes,
+            "acknowledged": self._acknowledged,
+            "acknowledged_bytes": self._acknowledged_bytes,
+        }
         # A full disk, or a program that has ended, is no reason to end a task.
         with contextlib.suppress(OSError):
             _replace(self._path, counts)

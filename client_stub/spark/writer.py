@@ -49,24 +49,26 @@ def write_rows(rows: Iterable[Row], options: Options) -> TaskWritten:
 
 
 def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
-    waiting: deque[list[tuple[str, BulkDelivery]]] = deque()
-    """Of each chunk its deliveries by topic: with many topics a chunk is still one step of the window."""
-    written = TaskWritten(0, task=task(), attempt=_attempt())
+    waiting: deque[tuple[int, int, list[tuple[str, BulkDelivery]]]] = deque()
+    """Of each chunk rows, bytes and deliveries by topic: with many topics a chunk is still one step of the window."""
+    written = _nothing_written()
     progress = TaskProgress(options.report, written)
     producer: Producer | None = None
 
     def settle() -> None:
-        for topic, delivery in waiting.popleft():
+        rows, size, deliveries = waiting.popleft()
+        for topic, delivery in deliveries:
             _settle(topic, delivery)
             if options.report:
                 written.add_offsets(topic, delivery.offsets())
-                progress.acknowledged(delivery.count)
+        progress.acknowledged(rows, size)
 
     try:
         for chunk in chunks:
             if producer is None:
                 producer = _cache.producer_for(options)
-            waiting.append([(part.topic, _send(producer, part)) for part in chunk.parts])
+            deliveries = [(part.topic, _send(producer, part)) for part in chunk.parts]
+            waiting.append((chunk.rows, chunk.bytes, deliveries))
             written.rows += chunk.rows
             written.bytes += chunk.bytes
             progress.handed_over(chunk.bytes)
@@ -113,9 +115,17 @@ def _settle(topic: str, delivery: BulkDelivery) -> None:
         ) from error
 
 
-def _attempt() -> int:
+def _nothing_written() -> TaskWritten:
     context = TaskContext.get()
-    return context.attemptNumber() if context is not None else 0
+    if context is None:
+        return TaskWritten(0)
+    return TaskWritten(
+        0,
+        task=context.partitionId(),
+        attempt=context.attemptNumber(),
+        stage=context.stageId(),
+        start=context.taskAttemptId(),
+    )
 
 
 def _one_line(error: BaseException) -> str:

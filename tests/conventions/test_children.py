@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "sidecar" / "common" / "python_child.py"
 NAMED_ONLY = {
     "sidecar/tools/bench/spark_session.py": "the variable by which Spark starts its workers",
-    "client_stub/pipeline/main.py": "the variable by which Spark starts its workers",
+    "client_stub/pipeline/session.py": "the variable by which Spark starts its workers",
     "client_stub/pipeline/protobuf_schema.py": "the stub knows no room of the daemon; it starts protoc with -P",
     "client_stub/spark/worker_check.py": "the text of an error",
     "pyspark_kafka_sidecar/__init__.py": "the text of an error",

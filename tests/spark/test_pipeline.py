@@ -59,7 +59,7 @@ def pipeline(
 
 
 def run(spark: SparkSession, made: Pipeline) -> Report:
-    return Run(spark, made, quiet=True).run()
+    return Run(spark, made).run()
 
 
 def faults(spark: SparkSession, made: Pipeline) -> list[str]:
@@ -222,20 +222,16 @@ def test_counting_keeps_no_filter_from_the_source(
     assert (report.rows_read, report.steps, report.ok) == (100, {"late": 100}, True)
 
 
-def test_rows_of_a_retried_task_are_possible_duplicates(
-    spark: SparkSession, daemon: FakeDaemon, folder: Path
-) -> None:
-    """Of a task's message to commit(), as Spark's local mode tries no task twice."""
+def test_a_write_leaves_its_sums_and_the_rows_of_each_task(folder: Path) -> None:
     from client_stub.spark.write_report import TaskWritten, write_commit
 
-    once = TaskWritten(7, task=0, offsets={"late": {0: (0, 6, 7)}})
-    again = TaskWritten(5, task=1, attempt=2, offsets={"late": {0: (7, 20, 5)}})
-    write_commit(str(folder), [once, again, None])
+    first = TaskWritten(7, task=0, stage=3, offsets={"late": {0: (0, 6, 7)}})
+    second = TaskWritten(5, task=1, stage=3, offsets={"late": {0: (7, 20, 5)}})
+    write_commit(str(folder), [first, second, None])
     assert json.loads((folder / "commit.json").read_text()) == {
         "rows": 12,
-        "tasks": 2,
-        "retried_tasks": 1,
-        "duplicates": 10,
+        "tasks": {"0": 7, "1": 5},
+        "stage": 3,
         "topics": {"late": {"0": [0, 20, 12]}},
     }
 
@@ -246,10 +242,10 @@ def test_a_record_that_fails_is_named_with_what_is_in_kafka(
     daemon.deliver = lambda client, submit: daemon.outcome(
         client, submit, kind=OutcomeKind.FAILED, code=LocalCode.EXPIRED
     )
-    made = Run(spark, pipeline(folder, daemon), quiet=True)
+    made = Run(spark, pipeline(folder, daemon))
     with pytest.raises(Exception, match="4 of 4 records for topic late failed"):
         made.run()
-    assert made.in_kafka() == "Stopped: 0 rows are in Kafka, and up to 4 more, which a daemon had taken."
+    assert made.in_kafka() == "0 rows are in Kafka, and up to 4 more, which a daemon had taken."
 
 
 def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
@@ -282,13 +278,13 @@ def test_ctrl_c_ends_a_batch_and_says_what_is_in_kafka(
     spark: SparkSession, daemon: FakeDaemon, folder: Path
 ) -> None:
     daemon.deliver = None
-    made = Run(spark, pipeline(folder, daemon), quiet=True)
+    made = Run(spark, pipeline(folder, daemon))
     presser = threading.Thread(
         target=lambda: (eventually(lambda: daemon.received, 120), os.kill(os.getpid(), signal.SIGINT))
     )
     presser.start()
     with pytest.raises(
-        Interrupted, match="Stopped: 0 rows are in Kafka, and up to 4 more, which a daemon had"
+        Interrupted, match=r"Stopped\. 0 rows are in Kafka, and up to 4 more, which a daemon had"
     ):
         made.run()
     presser.join()

@@ -152,8 +152,8 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
         (
             "[[output]]",
             "[kafka]\nacks = 1\n[[output]]",
-            "late.toml:13: [kafka] is only for autostart, because all clients "
-            "share the daemon's settings, put them into the daemon's configuration",
+            "late.toml:14: acks is a setting of the daemon, which all its clients share, put it into the daemon's "
+            "configuration, or let each host start one: autostart = true",
         ),
     ],
 )

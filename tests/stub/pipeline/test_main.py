@@ -40,7 +40,16 @@ def test_faults_are_lines_on_stderr_and_an_error_for_a_script(
     assert all(line.startswith(f"{file}:") for line in capsys.readouterr().err.splitlines())
     assert main(["run", str(file), "--json"]) == 1
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == {"ok": False, "error": shown.err.strip()}
+    assert json.loads(shown.out) == {
+        "pipeline": "",
+        "run_id": "",
+        "seconds": 0.0,
+        "rows_read": None,
+        "steps": [],
+        "outputs": [],
+        "ok": False,
+        "error": shown.err.strip(),
+    }
 
 
 @pytest.mark.parametrize(
@@ -49,6 +58,10 @@ def test_faults_are_lines_on_stderr_and_an_error_for_a_script(
         ([], "the following arguments are required: COMMAND"),
         (["run"], "the following arguments are required: FILE"),
         (["run", "x.toml", "--set", "minutes"], "'minutes' must be NAME=VALUE."),
+        (
+            ["run", "x.toml", "--timeout", "0"],
+            "argument --timeout: '0' must be a number of seconds, above 0 and below 1,000,000",
+        ),
     ],
 )
 def test_wrong_usage(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

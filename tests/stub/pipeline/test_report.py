@@ -7,13 +7,12 @@ import re
 import pytest
 
 from client_stub.pipeline.page import page
-from client_stub.pipeline.report import OutputReport, Report, Sample
+from client_stub.pipeline.report import OutputReport, PartitionCount, Report, Sample
 
 COMMIT = {
     "rows": 100,
-    "tasks": 2,
-    "retried_tasks": 1,
-    "duplicates": 40,
+    "tasks": {"0": 60, "1": 40},
+    "stage": 7,
     "topics": {"late": {"0": [5, 64, 60], "1": [-1, -1, 40]}},
 }
 
@@ -21,7 +20,7 @@ COMMIT = {
 @pytest.fixture
 def report() -> Report:
     output = OutputReport("late", "step1", has_fixed_topic=True, counted=103, bad_rows=3, bad_rows_kept=3)
-    output.add_commit(COMMIT)
+    output.add_commit(COMMIT, {0: 1, 1: 2})
     return Report(
         "flights <1>",
         "abc",
@@ -29,6 +28,7 @@ def report() -> Report:
         seconds=2.0,
         rows_read=500,
         steps={"step1": 103, "step2": None},
+        reads={"step1": ("source",), "step2": ("source", "step1")},
         outputs=[output],
         samples=[Sample(0.0, 0), Sample(1.0, 60), Sample(2.0, 100)],
     )
@@ -66,7 +66,7 @@ def test_a_person_reads_a_table(report: Report) -> None:
     assert [line.split() for line in lines if "partition 0" in line] == [
         ["partition", "0", "60", "offsets", "5", "to", "64"]
     ]
-    assert any(line.endswith(" 40  at most, of 1 retried tasks") for line in lines)
+    assert any(line.endswith(" 40  at most; tasks that were started again: 1") for line in lines)
     assert lines[-1] == "All sums agree."
 
 
@@ -88,6 +88,22 @@ def test_a_sum_that_does_not_agree_is_no_success(
     assert sentence in report.as_text()
 
 
+def test_each_start_of_a_task_but_one_may_have_sent_its_rows_again(report: Report) -> None:
+    output = report.outputs[0]
+    output.add_commit(COMMIT, {0: 3, 1: 1})
+    assert (output.retried_tasks, output.duplicates) == (2, 40 + 120)
+    output.add_bad_commit({"rows": 4, "tasks": {"0": 4}}, {0: 2})
+    assert (output.retried_tasks, output.duplicates, output.bad_rows_kept) == (3, 164, 7)
+
+
+def test_fewer_offsets_than_rows_are_no_success(report: Report) -> None:
+    report.outputs[0].partitions["late", 0] = PartitionCount(5, 63, 60)
+    assert report.differences() == [
+        "output late: 60 rows were sent to partition 0, and there are 59 offsets from 5 to 63: the topic was made "
+        "anew, or lost records"
+    ]
+
+
 def test_a_source_that_changed_between_two_outputs_is_no_success(report: Report) -> None:
     report.note_rows("source", 500)
     assert report.ok
@@ -97,7 +113,8 @@ def test_a_source_that_changed_between_two_outputs_is_no_success(report: Report)
 
 def test_partitions_of_several_topics_have_their_names() -> None:
     output = OutputReport("concat('late-', carrier)", "late", has_fixed_topic=False)
-    output.add_commit({**COMMIT, "topics": {"late-AA": {"0": [0, 59, 60]}, "late-BB": {"0": [0, 39, 40]}}})
+    topics = {"late-AA": {"0": [0, 59, 60]}, "late-BB": {"0": [0, 39, 40]}}
+    output.add_commit({**COMMIT, "topics": topics}, {})
     found = Report("p", "r", "s", outputs=[output]).as_json()["outputs"][0]
     assert list(found["partitions"]) == ["late-AA-0", "late-BB-0"]
 
