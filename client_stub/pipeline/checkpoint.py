@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.pipeline.file import Pipeline, PipelineFaults
+from client_stub.pipeline.lease import Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,25 +30,48 @@ class Checkpoint:
 
     def claim(self, pipeline: Pipeline) -> None:
         """Make this the checkpoint of ``pipeline``. Raises PipelineFaults if it is another's."""
-        path = self._path(f"{self._folder}/{OWNER}")
+        owner = self.read(OWNER)
+        if owner is None:
+            self.write(OWNER, pipeline.name)
+        elif owner != pipeline.name:
+            what = f"this is the checkpoint of pipeline {owner}"
+            raise _refusal(pipeline, what, "give each pipeline its own folder")
+
+    @contextmanager
+    def leased(self, pipeline: Pipeline, run: str, on_loss: Callable[[], None]) -> Iterator[None]:
+        """No other run has this checkpoint while the block works. Raises PipelineFaults if one has; ``on_loss`` is
+        called, in another thread, if one takes it.
+        """
+        lease = Lease(self, run, on_loss)
+        holder = lease.take()
+        if holder is not None:
+            what = f"run {holder.run} of process {holder.pid} on host {holder.host} runs this stream now"
+            raise _refusal(pipeline, what, "end that one first")
+        try:
+            yield
+        finally:
+            lease.release()
+
+    def read(self, name: str) -> str | None:
+        """The text of a file of the folder; None without it."""
+        path = self._path(f"{self._folder}/{name}")
         if not self._files.exists(path):
-            stream = self._files.create(path)
-            stream.write(bytearray(pipeline.name.encode()))
-            stream.close()
-            return
+            return None
         stream = self._files.open(path)
-        owner = bytes(stream.readAllBytes()).decode()
-        stream.close()
-        if owner != pipeline.name:
-            raise PipelineFaults(
-                [
-                    pipeline.fault(
-                        ("pipeline", "checkpoint"),
-                        f"this is the checkpoint of pipeline {owner}",
-                        "give each pipeline its own folder",
-                    )
-                ]
-            )
+        try:
+            return bytes(stream.readAllBytes()).decode(errors="replace")
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._path(f"{self._folder}/{name}"), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def delete(self, name: str) -> None:
+        self._files.delete(self._path(f"{self._folder}/{name}"), False)
 
     def of_output(self, pipeline: Pipeline, index: int) -> str:
         """The folder of one output, named by its step and its topic, so that outputs may change their order."""
@@ -67,3 +93,7 @@ class Checkpoint:
 
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
+
+
+def _refusal(pipeline: Pipeline, what: str, todo: str) -> PipelineFaults:
+    return PipelineFaults([pipeline.fault(("pipeline", "checkpoint"), what, todo)])

@@ -13,6 +13,7 @@ from client_stub.io.daemon_address import control_path
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.pipeline.file import Fault, Pipeline
 from client_stub.pipeline.records import Limits
+from client_stub.pipeline.status import FAILED, TIMED_OUT, UNREACHABLE
 from client_stub.producer import Producer
 from client_stub.spark.autostart import DaemonNotStarted, check_settings, ensure_daemon
 from client_stub.spark.options import Options, read_options
@@ -22,8 +23,6 @@ from client_stub.system.originals import monotonic
 if TYPE_CHECKING:
     from client_stub.pipeline.positions import Path as KeyPath
 
-FAILED, UNREACHABLE, TIMED_OUT = 1, 69, 75
-"""Exit statuses."""
 LOOKED_UP_AT_ONCE: Final = 8
 MAX_REQUEST_SIZE: Final = 1 << 20
 """Kafka's default, of daemons that the tasks start on other hosts."""
@@ -66,7 +65,7 @@ def ask_daemon(pipeline: Pipeline, *, is_local: bool) -> DaemonAnswers:
     found = DaemonAnswers()
     try:
         options = read_options({"topic": "any", **pipeline.sink_options()})
-        run_dir = _own_daemon(options, is_local=is_local) if options.settings else options.run_dir
+        run_dir = _own_daemon(options, is_local=is_local) if options.settings else options.run_dir_here()
     except ValueError as error:
         text = str(error).removeprefix("kafka_sidecar: ").rstrip(".")
         found.faults.append(pipeline.fault(("kafka",), text, "correct [kafka]"))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from client_stub.pipeline.keys import AVRO, KEYS, PROTOBUF, RAW, RECORD, TABLES, TOPIC, VARIABLE, Key, keys_of
 from client_stub.pipeline.positions import Path as KeyPath
 from client_stub.pipeline.positions import Positions
+from client_stub.pipeline.status import FAILED
 
 _URL: Final = re.compile(r"https?://[^@\s/?#]+(/[^@\s?#]*)?")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -43,7 +44,7 @@ def in_order(faults: Iterable[Fault]) -> list[Fault]:
 class PipelineFaults(Exception):
     """The pipeline cannot run. The text has one line for each fault; ``status`` is that of the command."""
 
-    def __init__(self, faults: list[Fault], status: int = 1) -> None:
+    def __init__(self, faults: list[Fault], status: int = FAILED) -> None:
         super().__init__("\n".join(map(str, faults)))
         self.faults = faults
         self.status = status

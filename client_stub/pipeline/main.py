@@ -18,6 +18,7 @@ from client_stub.pipeline.example import EXAMPLE
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
 from client_stub.pipeline.packages import with_packages
 from client_stub.pipeline.report import Report
+from client_stub.pipeline.status import FAILED, INTERRUPTED, OK, TIMED_OUT, UNREACHABLE, USAGE
 from client_stub.spark.options import NO_DAEMON
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from client_stub.pipeline.progress import RunProgress
     from client_stub.pipeline.session import SparkLog
 
-OK, FAILED, USAGE, UNREACHABLE, TIMED_OUT, INTERRUPTED = 0, 1, 2, 69, 75, 130
 ALONE: Final = {
     "spark.master": "local[*]",
     "spark.log.level": "WARN",
@@ -237,13 +237,13 @@ def _run(
     try:
         run.run()
     except Interrupted as stopped:
-        report.error, status = str(stopped), TIMED_OUT if run.timed_out else INTERRUPTED
+        report.error, status = str(stopped), run.stopped_as.status
     except PipelineFaults:
         raise
     except Exception as error:
         report.error = f"{sentence(error)}. {run.in_kafka()}"
         status = UNREACHABLE if NO_DAEMON in report.error else FAILED
-    if status == OK and run.timed_out:
+    if status == OK and run.stopped_as.status == TIMED_OUT:
         status = TIMED_OUT
     if status == OK and not report.ok:
         status = FAILED

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
@@ -31,6 +31,7 @@ from client_stub.pipeline.progress import RunProgress
 from client_stub.pipeline.records import REASON, bad_records, good_records, with_reasons
 from client_stub.pipeline.report import OutputReport, Report
 from client_stub.pipeline.stages import Stages, source_bytes
+from client_stub.pipeline.status import FAILED, INTERRUPTED, TIMED_OUT
 from client_stub.spark import register
 from client_stub.spark.options import REPORT
 from client_stub.spark.write_report import COMMIT_FILE
@@ -43,6 +44,13 @@ BAD = "bad"
 POLL_S: Final = 0.3
 LAST_PROGRESS_S: Final = 10.0
 STOPPING: Final = "the run is being stopped"
+
+
+class Stopped(NamedTuple):
+    """How a run that was ended is reported: exit status and sentence."""
+
+    status: int
+    sentence: str
 
 
 class Interrupted(Exception):
@@ -69,7 +77,8 @@ class Run:
         self._daemon = DaemonAnswers()
         self._stopping = False
         self._cancelled = False
-        self.timed_out = False
+        self.stopped_as = Stopped(INTERRUPTED, "Stopped.")
+        """What a signal means, or what ended the run before one came."""
         self._writes = 0
         """Outputs of a batch that are written."""
         self._share_of_write = 0.0
@@ -95,7 +104,7 @@ class Run:
             raise
         except Exception:
             if self._cancelled:
-                raise Interrupted(f"{self._why_stopped()} {self.in_kafka()}") from None
+                raise Interrupted(f"{self.stopped_as.sentence} {self.in_kafka()}") from None
             raise
         finally:
             self.report.seconds = time.monotonic() - began
@@ -121,10 +130,11 @@ class Run:
         self.report.outputs = [
             OutputReport(plan.output.label, plan.output.view, plan.output.topic is not None) for plan in plans
         ]
-        self._progress.writes()
         if self._pipeline.is_stream:
+            self._progress.phase = "Another run of this stream is looked for"
             self._run_streams(plans)
         else:
+            self._progress.writes()
             self._progress.share = self._share
             self._run_batch(plans)
 
@@ -145,11 +155,13 @@ class Run:
             timer.cancel()
 
     def _time_is_over(self) -> None:
-        self.timed_out = True
+        self.stopped_as = Stopped(TIMED_OUT, f"The time limit of {self._timeout_s:g} s was reached.")
         self._stop()
 
-    def _why_stopped(self) -> str:
-        return f"The time limit of {self._timeout_s:g} s was reached." if self.timed_out else "Stopped."
+    def _lease_is_lost(self) -> None:
+        self.stopped_as = Stopped(FAILED, "Another run took the checkpoint.")
+        self._stopping = True
+        self._stop()
 
     # --- batch --------------------------------------------------------------------------------------
 
@@ -234,6 +246,11 @@ class Run:
     def _run_streams(self, plans: list[OutputPlan]) -> None:
         checkpoint = Checkpoint(self._spark, str(self._pipeline.checkpoint))
         checkpoint.claim(self._pipeline)
+        with checkpoint.leased(self._pipeline, self.report.run_id, self._lease_is_lost):
+            self._run_queries(plans, checkpoint)
+
+    def _run_queries(self, plans: list[OutputPlan], checkpoint: Checkpoint) -> None:
+        self._progress.writes()
         self.report.rows_read = 0
         counters: list[_StreamCounter] = []
         # Each view is counted by the first query that reads it: all queries read the same rows.
