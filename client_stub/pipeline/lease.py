@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from client_stub.pipeline.checkpoint import Checkpoint
+from typing import Final, NamedTuple, Protocol
 
 FILE: Final = "run"
 RENEW_S: Final = 4.0
@@ -24,7 +20,7 @@ DEAD_S: Final = 15.0
 POLL_S: Final = 0.5
 
 
-class Holder(NamedTuple):
+class LeaseHolder(NamedTuple):
     """Who has a lease. ``renewals`` counts up while it lives."""
 
     run: str
@@ -35,7 +31,7 @@ class Holder(NamedTuple):
     @property
     def has_ended(self) -> bool:
         """Known only of a process of this host."""
-        if self.host != socket.gethostname():
+        if self.host != os.uname().nodename:
             return False
         with suppress(PermissionError):
             try:
@@ -45,20 +41,30 @@ class Holder(NamedTuple):
         return False
 
 
-UNREADABLE: Final = Holder("", "", 0, 0)
+class LeaseFolder(Protocol):
+    """The folder of the checkpoint, by names of files in it."""
+
+    def read(self, name: str) -> str | None: ...
+
+    def write(self, name: str, text: str) -> None: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+UNREADABLE: Final = LeaseHolder("", "", 0, 0)
 
 
 class Lease:
     """Taken by ``take``, renewed by a thread until ``release``. ``on_loss`` is called there if another run took it."""
 
-    def __init__(self, checkpoint: Checkpoint, run: str, on_loss: Callable[[], None]) -> None:
-        self._checkpoint = checkpoint
-        self._own = Holder(run, socket.gethostname(), os.getpid(), 0)
+    def __init__(self, folder: LeaseFolder, run: str, on_loss: Callable[[], None]) -> None:
+        self._folder = folder
+        self._own = LeaseHolder(run, os.uname().nodename, os.getpid(), 0)
         self._on_loss = on_loss
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
-    def take(self) -> Holder | None:
+    def take(self) -> LeaseHolder | None:
         """None once it is taken, else who has it."""
         found = self._read()
         if found is not None and not found.has_ended and self._is_renewed(found):
@@ -79,9 +85,9 @@ class Lease:
         self._thread.join()
         found = self._read()
         if found is not None and found.run == self._own.run:
-            self._checkpoint.delete(FILE)
+            self._folder.delete(FILE)
 
-    def _is_renewed(self, found: Holder) -> bool:
+    def _is_renewed(self, found: LeaseHolder) -> bool:
         end = time.monotonic() + DEAD_S
         while time.monotonic() < end:
             time.sleep(POLL_S)
@@ -102,13 +108,13 @@ class Lease:
                 self._own = self._own._replace(renewals=self._own.renewals + 1)
                 self._write()
 
-    def _read(self) -> Holder | None:
+    def _read(self) -> LeaseHolder | None:
         """None where there is none."""
         try:
-            text = self._checkpoint.read(FILE)
-            return None if text is None else Holder(**json.loads(text))
+            text = self._folder.read(FILE)
+            return None if text is None else LeaseHolder(**json.loads(text))
         except Exception:  # it is being written; a local file system of Hadoop checks sums
             return UNREADABLE
 
     def _write(self) -> None:
-        self._checkpoint.write(FILE, json.dumps(self._own._asdict()))
+        self._folder.write(FILE, json.dumps(self._own._asdict()))

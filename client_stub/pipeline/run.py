@@ -174,43 +174,39 @@ class Run:
             observed = {name: each for name, each in observed.items() if is_counted(plan.frame, each._name)}
             scanned.take()
             self._bytes_of_write = source_bytes(plan.frame)
-            self._write(plan, keeps_bad_rows=False)
+            bad = self._send_good_rows(plan, self._tried(plan, keep_row=False))
             read = scanned.take()
             for name, observation in observed.items():
                 self.report.note_rows(name, observation.get[COUNT])
             if SOURCE not in observed and read is not None:
                 self.report.note_rows(SOURCE, read)
-            self._keep_bad_rows(plan)
+            if bad:
+                self._keep_bad_rows(plan, self._tried(plan, keep_row=True))
             self._writes, self._share_of_write = index + 1, 0.0
 
-    def _write(self, plan: OutputPlan, *, keeps_bad_rows: bool = True) -> None:
-        """Send the good rows of one output, and then its bad rows to where it keeps them."""
+    def _tried(self, plan: OutputPlan, *, keep_row: bool) -> DataFrame:
+        return with_reasons(plan, self._daemon.limits(plan.output.topic), keep_row=keep_row)
+
+    def _send_good_rows(self, plan: OutputPlan, rows: DataFrame) -> int:
+        """Send those of ``rows``, and count both kinds. Returns how many are bad."""
         report = self.report.outputs[plan.index]
         counts = Observation(COUNT)
-        rows = with_reasons(plan, self._daemon.limits(plan.output.topic)).observe(
-            counts, f.count(f.lit(1)).alias(COUNT), f.count(REASON).alias(BAD)
-        )
+        rows = rows.observe(counts, f.count(f.lit(1)).alias(COUNT), f.count(REASON).alias(BAD))
         options = {} if plan.output.topic is None else {"topic": plan.output.topic}
         self._save(good_records(plan, rows), options, report.add_commit)
         found = counts.get
         report.counted += found[COUNT]
-        bad = found[BAD]
-        report.bad_rows += bad
-        if bad and keeps_bad_rows:
-            self._keep_bad_rows(plan, bad)
+        report.bad_rows += found[BAD]
+        return int(found[BAD])
 
-    def _keep_bad_rows(self, plan: OutputPlan, expected: int | None = None) -> None:
+    def _keep_bad_rows(self, plan: OutputPlan, rows: DataFrame) -> None:
+        """Send those of ``rows`` to where the output keeps them."""
         report = self.report.outputs[plan.index]
-        if expected is None:
-            expected = report.bad_rows
-        if not expected:
-            return
-        counts = Observation(BAD)
-        rows = with_reasons(plan, self._daemon.limits(plan.output.topic), keep_row=True)
         bad = bad_records(plan, rows, self._daemon.limits(plan.output.topic))
         if plan.output.bad_topic is not None:
             self._save(bad, {"topic": plan.output.bad_topic}, report.add_bad_commit)
             return
+        counts = Observation(BAD)
         bad.observe(counts, f.count(f.lit(1)).alias(COUNT)).write.mode("append").json(
             str(plan.output.bad_path)
         )
@@ -292,12 +288,15 @@ class Run:
             with self._writing:
                 report = self.report.outputs[plan.index]
                 before = report.rows
-                # Else the bad rows would be read, and counted, a second time.
-                rows = rows.persist() if plan.output.keeps_bad_rows else rows
+                tried = self._tried(replace(plan, frame=rows), keep_row=plan.output.keeps_bad_rows)
+                if plan.output.keeps_bad_rows:
+                    # Else they would be read, and counted, a second time; here, as a cached row has no file name any more.
+                    tried = tried.persist()
                 try:
-                    self._write(replace(plan, frame=rows))
+                    if self._send_good_rows(plan, tried):
+                        self._keep_bad_rows(plan, tried)
                 finally:
-                    rows.unpersist()
+                    tried.unpersist()
                 self.report.batches += 1
                 self._last_batch[name] = number
                 if number == replayed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from client_stub.pipeline import lease as module
-from client_stub.pipeline.lease import FILE, Holder, Lease
+from client_stub.pipeline.lease import FILE, Lease, LeaseHolder
 from tests.stub.conftest import eventually
 
 
@@ -35,8 +36,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEW_S", 0.002)
 
 
-def lease(files: Files, run: str, on_loss: object = None) -> Lease:
-    return Lease(files, run, on_loss or (lambda: None))  # type: ignore[arg-type]
+def lease(files: Files, run: str, on_loss: Callable[[], None] = lambda: None) -> Lease:
+    return Lease(files, run, on_loss)
 
 
 def test_a_second_run_is_told_of_the_first_and_may_follow_it() -> None:
@@ -58,11 +59,11 @@ def test_a_second_run_is_told_of_the_first_and_may_follow_it() -> None:
 @pytest.mark.parametrize(
     "left",
     [
-        Holder("a", "elsewhere", 1, 7),  # renewed no more
-        Holder("a", module.socket.gethostname(), 1 << 22, 7),  # a number above every process
+        LeaseHolder("a", "elsewhere", 1, 7),  # renewed no more
+        LeaseHolder("a", os.uname().nodename, 1 << 22, 7),  # a number above every process
     ],
 )
-def test_the_lease_of_a_dead_run_is_taken(left: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_of_a_dead_run_is_taken(left: LeaseHolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEAD_S", 0.02)
     files = Files()
     files.write(FILE, json.dumps(left._asdict()))
@@ -75,7 +76,7 @@ def test_the_lease_of_a_dead_run_is_taken(left: Holder, monkeypatch: pytest.Monk
 def test_a_half_written_file_is_no_dead_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEAD_S", 30.0)
     files = Files()
-    alive = Holder("a", "elsewhere", 1, 7)
+    alive = LeaseHolder("a", "elsewhere", 1, 7)
     texts = iter(
         [json.dumps(alive._asdict()), "", '{"run"', json.dumps(alive._replace(renewals=8)._asdict())]
     )
@@ -89,7 +90,7 @@ def test_a_run_whose_lease_was_taken_is_told() -> None:
     files, lost = Files(), threading.Event()
     first = lease(files, "a", lost.set)
     assert first.take() is None
-    files.write(FILE, json.dumps(Holder("b", "elsewhere", 1, 0)._asdict()))
+    files.write(FILE, json.dumps(LeaseHolder("b", "elsewhere", 1, 0)._asdict()))
     eventually(lost.is_set)
     first.release()
     assert json.loads(files.texts[FILE])["run"] == "b"
