@@ -290,7 +290,7 @@ class Run:
                 before = report.rows
                 tried = self._tried(replace(plan, frame=rows), keep_row=plan.output.keeps_bad_rows)
                 if plan.output.keeps_bad_rows:
-                    # Else they would be read, and counted, a second time; here, as a cached row has no file name any more.
+                    # Else they would be read, and counted, twice. Not earlier: a cached row has no file name any more.
                     tried = tried.persist()
                 try:
                     if self._send_good_rows(plan, tried):
