@@ -65,6 +65,7 @@ def test_no_import_that_runs_closes_a_circle() -> None:
     assert not found, f"import for types under TYPE_CHECKING, or move what both need to a third file: {found}"
 
 
+@pytest.mark.slow
 def test_types_close_only_the_circles_that_are_known() -> None:
     found = {frozenset(module.rpartition(".")[2] for module in each) for each in circles(imported()[1])}
     assert found == TYPED_IN_CIRCLES, (

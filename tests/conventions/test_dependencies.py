@@ -144,6 +144,7 @@ def test_each_development_dependency_is_used() -> None:
     assert not left, f"asked for by dev, and neither imported nor started: {left}"
 
 
+@pytest.mark.slow
 def test_each_import_is_asked_for() -> None:
     missing = [
         f"{place} imports {name}, which the extra {room} does not bring"

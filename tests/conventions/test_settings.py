@@ -27,9 +27,9 @@ READ_OTHERWISE: Final = {
 }
 
 
-def names_read(source: str) -> Iterator[str]:
+def names_read(source: ast.AST) -> Iterator[str]:
     """Words in places that ask for something by name: brackets, arguments, constants, and tuples that a loop walks."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(source):
         asked: Iterable[ast.expr | None] = ()
         match node:
             case ast.Subscript(slice=name, ctx=ast.Load()):
@@ -47,30 +47,30 @@ def names_read(source: str) -> Iterator[str]:
                 yield each.value
 
 
-def fields(source: str) -> Iterator[tuple[str, str]]:
+def fields(source: ast.AST) -> Iterator[tuple[str, str]]:
     """(class, field) of the dataclasses."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(source):
         if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
             for each in node.body:
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     yield node.name, each.target.id
 
 
-def attributes_read(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+def attributes_read(source: ast.AST) -> Iterator[str]:
+    for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
 
 
-def sources() -> list[str]:
-    return [text for path, text in product_files() if path.endswith(".py")]
+def sources() -> list[ast.Module]:
+    return [ast.parse(text) for path, text in product_files() if path.endswith(".py")]
 
 
 def test_every_setting_is_read() -> None:
-    texts = sources()
-    asked = {name for text in texts for name in names_read(text)}
-    held = {field for text in texts for _, field in fields(text)} & {
-        name for text in texts for name in attributes_read(text)
+    trees = sources()
+    asked = {name for tree in trees for name in names_read(tree)}
+    held = {field for tree in trees for _, field in fields(tree)} & {
+        name for tree in trees for name in attributes_read(tree)
     }
     unread = {
         row.name
@@ -88,12 +88,12 @@ def test_every_setting_is_read() -> None:
 
 @pytest.mark.slow
 def test_every_field_of_a_workers_settings_is_read() -> None:
-    texts = sources()
-    used = {name for text in texts for name in attributes_read(text)}
+    trees = sources()
+    used = {name for tree in trees for name in attributes_read(tree)}
     unread = {
         f"{owner}.{field}"
-        for text in texts
-        for owner, field in fields(text)
+        for tree in trees
+        for owner, field in fields(tree)
         if owner.endswith(("Config", "Settings")) and field not in used
     }
     assert not unread, f"fields that nothing reads: {unread}"
@@ -113,4 +113,4 @@ def test_every_field_of_a_workers_settings_is_read() -> None:
     ],
 )
 def test_the_test_can_fail(source: str, names: list[str]) -> None:
-    assert list(names_read(source)) == names
+    assert list(names_read(ast.parse(source))) == names
