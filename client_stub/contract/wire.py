@@ -294,7 +294,7 @@ class Outcome(NamedTuple):
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
-    """Pack one outcome; the inverse of :func:`unpack_outcomes`."""
+    """Pack one outcome. The compiled ``unpack_outcomes`` of ``client_stub.native.hot`` is its inverse."""
     text = outcome.text.encode()
     length = -(-(OUTCOME_HEADER_BYTES + len(outcome.indexes) + len(text)) // 8) * 8
     header = OUTCOME.pack(
@@ -316,56 +316,3 @@ def pack_outcome(outcome: Outcome) -> bytes:
         outcome.append_time_ms,
     )
     return (header + outcome.indexes + text).ljust(length, b"\0")
-
-
-def unpack_outcomes(buffer: bytes | memoryview) -> list[Outcome]:
-    """Unpack every outcome in ``buffer``. Raises ValueError when their lengths do not add up."""
-    outcomes: list[Outcome] = []
-    position = 0
-    while position < len(buffer):
-        if len(buffer) - position < OUTCOME_HEADER_BYTES:
-            raise ValueError(f"outcome cut short at byte {position} of {len(buffer)}")
-        (
-            length,
-            kind,
-            persistence,
-            shape,
-            _,
-            number,
-            stream,
-            code,
-            seq,
-            partition,
-            first_index,
-            count,
-            index_bytes,
-            text_bytes,
-            base_offset,
-            append_time_ms,
-        ) = OUTCOME.unpack_from(buffer, position)
-        body = position + OUTCOME_HEADER_BYTES
-        end = body + index_bytes + text_bytes
-        if length % 8 or end > position + length or position + length > len(buffer):
-            raise ValueError(f"outcome at byte {position} claims {length} bytes of {len(buffer)}")
-        indexes = bytes(buffer[body : body + index_bytes])
-        text = str(bytes(buffer[body + index_bytes : end]), "utf-8", "replace") if text_bytes else ""
-        outcomes.append(
-            Outcome(
-                kind,
-                persistence,
-                shape,
-                number,
-                stream,
-                code,
-                seq,
-                partition,
-                first_index,
-                count,
-                base_offset,
-                append_time_ms,
-                indexes,
-                text,
-            )
-        )
-        position += length
-    return outcomes

@@ -27,7 +27,6 @@ KEPT: Final = {
     # Given to users.
     "fake_producer": "the stub's API: a pytest fixture",
     "fake_async_producer": "the stub's API: a pytest fixture",
-    "ManualClock": "the clock of users' and our tests, beside the one it stands for",
     "give_order": "the test kit's way to a kill point (docs/testing.md)",
     "safe_environment": "for processes that bench and demo start, beside the command they take",
     "ProducerStats.why_away": "the stub's API: a field of Producer.stats()",

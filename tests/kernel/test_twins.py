@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords
 
-from client_stub.contract.wire import Shape, unpack_outcomes
+from client_stub.contract.wire import Shape
 from sidecar.kernel import _kernel
 from tests.kernel.journal import BASE_MS, Journal, encode, pack
 from tests.kernel.oracle import reference
+from tests.outcomes import unpack_outcomes
 
 blobs = st.one_of(st.none(), st.binary(max_size=40), st.binary(min_size=250, max_size=700))
 headers = st.one_of(

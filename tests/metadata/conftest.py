@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.metadata.metadata import Metadata, MetadataConfig
 from tests.configs import config_with
+from tests.manual_clock import ManualClock
 
 
 @pytest.fixture

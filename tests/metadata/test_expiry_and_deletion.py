@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.common.control import UpdateMetadata
 from sidecar.metadata.cache import MetadataCache
 from sidecar.metadata.diff import diff_snapshots, partition_updates
 from sidecar.metadata.metadata import DELETION_ANSWERS, DELETION_MS, Metadata, MetadataConfig
 from tests.configs import config_with
+from tests.manual_clock import ManualClock
 
 from .answers import answer, good, topic, topic_id
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.errors import (
     EmptyPartitionListError,
@@ -17,6 +16,7 @@ from sidecar.metadata.errors import (
 )
 from sidecar.metadata.metadata import EXPIRY_NOT_SET, Metadata, MetadataConfig
 from tests.configs import config_with
+from tests.manual_clock import ManualClock
 
 from .answers import answer, good, partition, topic, topic_id
 

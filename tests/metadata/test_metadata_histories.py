@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.metadata.metadata import Metadata, MetadataConfig
 from tests.configs import config_with
+from tests.manual_clock import ManualClock
 
 from .answers import answer, good, topic
 

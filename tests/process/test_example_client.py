@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.contract.wire import Kind, OutcomeKind, unpack_outcomes
+from client_stub.contract.wire import Kind, OutcomeKind
 from examples import pyzmq_client
 from examples.pyzmq_client import Client
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.waiting import wait_until
+from tests.outcomes import unpack_outcomes
 from tests.process.example_conversation import FixedSystem, Replayed, converse
 
 pytestmark = pytest.mark.process

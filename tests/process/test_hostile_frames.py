@@ -14,15 +14,7 @@ import pytest
 import zmq
 
 from client_stub import Producer
-from client_stub.contract.wire import (
-    PROTOCOL_VERSION,
-    Format,
-    Kind,
-    LocalCode,
-    Outcome,
-    OutcomeKind,
-    unpack_outcomes,
-)
+from client_stub.contract.wire import PROTOCOL_VERSION, Format, Kind, LocalCode, Outcome, OutcomeKind
 from sidecar.net.stubs.endpoint import MALFORMED_MAX
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
@@ -30,6 +22,7 @@ from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.reading import read_topic
 from sidecar.tools.testing.waiting import wait_until
+from tests.outcomes import unpack_outcomes
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
 

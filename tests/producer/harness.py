@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 from uuid import UUID
 
-from sidecar.common.clock import ManualClock
 from sidecar.common.model import Node
 from sidecar.metadata.snapshot import MetadataSnapshot, PartitionState, TopicState
 from sidecar.producer.batch_drain import BatchDrain, Budget
@@ -24,6 +23,7 @@ from sidecar.shm import layout
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.worker.outcomes.publication import free_descriptor, split
 from tests.configs import producer_config
+from tests.manual_clock import ManualClock
 
 from .fake_kernel import FakeBlock, FakeRecords
 

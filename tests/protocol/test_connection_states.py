@@ -7,12 +7,12 @@ import math
 import pytest
 
 from sidecar.common.backoff import ExponentialBackoff
-from sidecar.common.clock import ManualClock
 from sidecar.protocol.connection_states import (
     ConnectionConfig,
     ConnectionStates,
 )
 from tests.configs import config_with
+from tests.manual_clock import ManualClock
 
 
 @pytest.fixture

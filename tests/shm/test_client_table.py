@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_stub.contract.wire import Outcome, pack_outcome, unpack_outcomes
+from client_stub.contract.wire import Outcome, pack_outcome
 from sidecar.kernel import store_release_u64
 from sidecar.shm import client_table, layout
 from sidecar.shm.client_table import ClientRow, ClientTable
 from sidecar.shm.segment import Segment
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of, stream_position
 
 ID, SECRET = b"c" * 20, b"s" * 16

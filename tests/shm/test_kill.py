@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client_stub.contract.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outcome, unpack_outcomes
+from client_stub.contract.wire import Outcome, OutcomeKind, Persistence, Shape, pack_outcome
 from sidecar.kernel import entry_words
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientRow, ClientTable
@@ -18,6 +18,7 @@ from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.shm.descriptors import DescriptorTable
 from sidecar.shm.recovery import describe_undelivered, linked_pages
 from sidecar.shm.segment import Segment
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of, stream_position
 from tests.shm.test_journal_tables import Slot
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_stub.contract.wire import OutcomeKind, Shape, unpack_outcomes
+from client_stub.contract.wire import OutcomeKind, Shape
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of, stream_position
 
 from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from client_stub.contract.wire import Outcome, SubmitFlag, unpack_outcomes
+from client_stub.contract.wire import Outcome, SubmitFlag
 from sidecar.kernel import BatchRecords, Chain, Entry, StickyPartitioner, index
 from sidecar.producer.batch_states import BatchState
 from sidecar.producer.config import ProducerConfig
@@ -20,6 +20,7 @@ from sidecar.shm.client_table import ClientRow
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
+from tests.outcomes import unpack_outcomes
 
 from .manual_worker import EPOCH, KEY, ManualWorker
 

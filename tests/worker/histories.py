@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from client_stub.contract.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape, unpack_outcomes
+from client_stub.contract.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of, stream_position
 
 from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from sidecar.common.clock import ManualClock
 from sidecar.common.control import ControlMessage, Start
 from sidecar.config.client_rules import ClientRules
 from sidecar.deadletter.spool import SpoolWriter
@@ -23,6 +22,7 @@ from sidecar.worker.streams.client_limits import ClientLimits
 from sidecar.worker.streams.outboxes import Outboxes
 from sidecar.worker.streams.session import ClientSession
 from tests.configs import DEFAULTS, producer_config
+from tests.manual_clock import ManualClock
 
 INFINITY = float("inf")
 EPOCH = 77

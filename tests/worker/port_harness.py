@@ -8,10 +8,11 @@ from typing import Any
 
 import msgpack
 
-from client_stub.contract.wire import Format, Kind, Outcome, unpack_outcomes
+from client_stub.contract.wire import Format, Kind, Outcome
 from sidecar.common.tickets import attach_ticket
 from sidecar.config.client_rules import Caller
 from sidecar.net.stubs import peer as credentials
+from tests.outcomes import unpack_outcomes
 from tests.worker.harness import Harness
 from tests.worker.manual_worker import EPOCH, KEY
 

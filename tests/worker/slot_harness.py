@@ -14,7 +14,6 @@ import msgpack
 from kafka.record.memory_records import MemoryRecords
 
 from client_stub.contract.wire import SubmitFlag
-from sidecar.common.clock import ManualClock
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.tickets import attach_ticket
@@ -31,6 +30,7 @@ from sidecar.worker.outcomes.publication import free_descriptor, split
 from sidecar.worker.streams.client_outcomes import ClientOutcomes
 from sidecar.worker.streams.session import ClientSession, StreamState
 from tests.configs import producer_config
+from tests.manual_clock import ManualClock
 
 from .manual_worker import EPOCH, KEY, ManualWorker
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from client_stub.contract.wire import OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import OutcomeKind, Persistence
 from sidecar.common.errors import Code
 from sidecar.producer.effects import Decided, Renumbered, Split
 from sidecar.producer.producer_batch import ProducerBatch
@@ -17,6 +17,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.adoption import adoption
 from sidecar.worker.brokers.inquiry import Verdict
 from tests.configs import producer_config
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of
 from tests.worker.adoption_harness import accept, check_end, heir, told_offsets
 

@@ -9,7 +9,6 @@ import msgpack
 import pytest
 
 from client_stub.contract.wire import Format, Kind, LocalCode, SubmitFlag
-from sidecar.common.clock import ManualClock
 from sidecar.common.control import (
     Drained,
     NeedTopics,
@@ -24,6 +23,7 @@ from sidecar.worker.driver import UNSENT_RETRY_MS
 from sidecar.worker.housekeeping import TRIM_MS
 from sidecar.worker.stubs.stub_port import POSITION_DELAY_MS
 from tests.configs import producer_config
+from tests.manual_clock import ManualClock
 
 from .harness import Harness
 from .manual_worker import EPOCH, NoLinks

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.in_work import InWork, batch_word, entry_word
 from sidecar.shm.recovery import describe_undelivered
 from sidecar.shm.segment import Segment
+from tests.outcomes import unpack_outcomes
 from tests.reading_back import row_of
 
 from .slot_harness import CLIENT_ID, MemoryBroker, SlotHarness

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence, unpack_outcomes
+from client_stub.contract.wire import LocalCode, OutcomeKind, Persistence
 from sidecar.deadletter.letters import Undelivered
 from sidecar.kernel import entry_words, fail_remaining
 from sidecar.producer.effects import Decided
@@ -15,6 +15,7 @@ from sidecar.shm.recovery import describe_undelivered
 from sidecar.worker.outcomes.settlement import BEAT_BATCHES, SLICES_MAX
 from sidecar.worker.streams.session import ClientSession
 from sidecar.worker.streams.topic_queue import TopicQueue
+from tests.outcomes import unpack_outcomes
 from tests.worker.harness import Harness, told
 
 DONE = 0xFFFE

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.common.log_lines import LINES_AT_ONCE, LineLimit, log_to_stderr
 from sidecar.common.sparse_log import INTERVAL_MS, KEYS_MAX, SparseLog
+from tests.manual_clock import ManualClock
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.common.clock import ManualClock
 from sidecar.worker.turns import FAILED_TURN_PAUSE_MS, FAILED_TURNS_MAX, Turns
+from tests.manual_clock import ManualClock
 
 from .manual_worker import INFINITY, ManualHost, ManualLoop
 

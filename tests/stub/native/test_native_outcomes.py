@@ -1,4 +1,4 @@
-"""Outcomes: the compiled reader takes and leaves the same as wire.py does."""
+"""Outcomes: the compiled reader takes and leaves the same as the one in Python does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_stub import RecordMetadata, errors
-from client_stub.contract import wire
 from client_stub.contract.wire import (
     Outcome,
     OutcomeKind,
@@ -16,6 +15,7 @@ from client_stub.contract.wire import (
 )
 from client_stub.native import hot
 from client_stub.native.hot import RecordsOutcome, SubmissionCore
+from tests import outcomes as in_python
 
 u32, u64, i64 = (st.integers(0, (1 << bits) - 1) for bits in (32, 64, 63))
 outcomes = st.builds(
@@ -38,7 +38,7 @@ def test_both_read_the_same_outcomes(some: list[Outcome], damage: tuple[int, int
         packed[damage[0]] = damage[1]
     data = bytes(packed[: len(packed) - cut] if cut > 60 else packed)
     found: list[object] = []
-    for each in (hot, wire):
+    for each in (hot, in_python):
         try:
             found.append(each.unpack_outcomes(data))
         except ValueError as error:
