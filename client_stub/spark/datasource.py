@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from client_stub.spark.columns import find_columns
 from client_stub.spark.options import read_options
-from client_stub.spark.topic_check import check_topic
+from client_stub.spark.topic_check import check_topic, check_topic_of_stream
 from client_stub.spark.write_report import TaskWritten, write_commit
 from client_stub.spark.writer import write_batches, write_rows
 
@@ -75,10 +75,16 @@ class KafkaSidecarDataSource(DataSource):
 
 
 class _TaskWriter:
+    _check = staticmethod(check_topic)
+
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._options = read_options(options)
         self._columns = find_columns(schema, self._options.topic)
-        check_topic(self._options)
+        self._check(self._options)
+
+
+class _StreamTaskWriter(_TaskWriter):
+    _check = staticmethod(check_topic_of_stream)
 
 
 class BatchWriter(_TaskWriter, DataSourceArrowWriter):
@@ -96,7 +102,7 @@ class BatchWriter(_TaskWriter, DataSourceArrowWriter):
 
 if DataSourceStreamArrowWriter is not None:
 
-    class StreamWriter(_TaskWriter, DataSourceStreamArrowWriter):
+    class StreamWriter(_StreamTaskWriter, DataSourceStreamArrowWriter):
         def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
             return write_batches(iterator, self._columns, self._options)
 
@@ -107,7 +113,7 @@ if DataSourceStreamArrowWriter is not None:
             """Nothing can be taken back: at least once; the micro-batch is replayed."""
 
 
-class RowStreamWriter(_TaskWriter, DataSourceStreamWriter):
+class RowStreamWriter(_StreamTaskWriter, DataSourceStreamWriter):
     """The stream writer for PySpark 4.0, whose streams pass rows."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:

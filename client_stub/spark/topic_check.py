@@ -25,6 +25,22 @@ TOPIC_LOOK_MS: Final = 5_000.0
 """A topic is missing if it does not exist after this time; a cluster that creates topics on first use has done so by
 then.
 """
+TOPIC_KNOWN_S: Final = 60.0
+"""How long a stream takes the answer of an earlier micro-batch: Spark makes its writer twice for each."""
+STREAMS_KNOWN_MAX: Final = 64
+_checked_s: dict[Options, float] = {}
+"""Options of streams → when their topic was last looked up in this process."""
+
+
+def check_topic_of_stream(options: Options) -> None:
+    """As ``check_topic``, unless that was so less than TOPIC_KNOWN_S ago."""
+    now_s = monotonic()
+    if now_s - _checked_s.get(options, -TOPIC_KNOWN_S) < TOPIC_KNOWN_S:
+        return
+    check_topic(options)
+    if len(_checked_s) == STREAMS_KNOWN_MAX:
+        _checked_s.clear()
+    _checked_s[options] = now_s
 
 
 def check_topic(options: Options) -> None:

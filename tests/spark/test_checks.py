@@ -29,14 +29,19 @@ from pyspark.sql.types import (
 
 from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
 from client_stub.spark import columns as columns_module
-from client_stub.spark import writer
+from client_stub.spark import topic_check, writer
 from client_stub.spark.autostart import check_settings
 from client_stub.spark.columns import Columns, find_columns
 from client_stub.spark.datasource import KafkaSidecarDataSource, RowStreamWriter
 from client_stub.spark.options import OF_KAFKA_SOURCE, WINDOW_BATCHES, Options, read_options
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.row_parts import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX, chunks_of_rows
-from client_stub.spark.topic_check import check_topic
+from client_stub.spark.topic_check import (
+    STREAMS_KNOWN_MAX,
+    TOPIC_KNOWN_S,
+    check_topic,
+    check_topic_of_stream,
+)
 from tests.stub.fake_daemon import FakeDaemon
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -270,6 +275,24 @@ def test_a_topic_that_no_record_can_go_to_is_one_error_on_the_driver(
         assert str(raised.value) == sentence
     source.options["topic"] = "other"
     assert source.writer(schema(value=BinaryType()), overwrite=False)
+
+
+def test_a_stream_takes_the_answer_of_its_last_micro_batches(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1_000.0]
+    monkeypatch.setattr(topic_check, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(topic_check, "_checked_s", {})
+    first = Options("t", str(daemon.run_dir), 8, 1_000)
+    for passed_s, asked in ((0.0, 1), (TOPIC_KNOWN_S - 1, 1), (TOPIC_KNOWN_S, 2)):
+        now_s[0] = 1_000.0 + passed_s
+        check_topic_of_stream(first)
+        assert len(daemon.questions) == asked
+    for number in range(STREAMS_KNOWN_MAX):
+        check_topic_of_stream(first._replace(topic=f"t{number}"))
+        assert len(topic_check._checked_s) <= STREAMS_KNOWN_MAX
+    check_topic_of_stream(first)
+    assert len(daemon.questions) == 2 + STREAMS_KNOWN_MAX + 1, "one beyond the bound: all are forgotten"
 
 
 def test_the_driver_leaves_to_the_tasks_what_it_cannot_know(daemon: FakeDaemon, tmp_path: Path) -> None:
