@@ -19,7 +19,7 @@ QUEUE_BYTES_MAX = 64 << 20
 
 
 class ControlChannel:
-    """One end of the socketpair. Belongs to the loop's thread.
+    """One end of the socketpair. Belongs to the loop's thread. It reads from :meth:`start` on.
 
     ``on_message(message)`` runs for each message in order. ``on_closed(error)`` runs once: with None if the peer
     closed its end, with a sentence if the stream was broken; not after ``close()`` of this end. Takes ownership of
@@ -44,7 +44,10 @@ class ControlChannel:
         self._is_writer_set = False
         self.is_closed = False
         sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._loop.add_reader(self._sock.fileno(), self._readable)
 
     def send(self, message: ControlMessage) -> None:
         """Send or queue a message. Never blocks, and never raises for a dead peer (``on_closed`` reports that)."""

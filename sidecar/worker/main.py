@@ -136,7 +136,7 @@ def _run(start: Start, control: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         worker: Worker
         try:
-            worker = Worker(loop, start, segment, control)
+            worker = Worker.claim(loop, start, segment, control)
             worker.adopt()
             worker.open()
         except ValueError as error:

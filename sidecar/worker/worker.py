@@ -70,33 +70,46 @@ class CannotStart(RuntimeError):
 
 
 class Worker:
-    """One worker process. Call in this order: constructor, :meth:`adopt`, :meth:`open`, :meth:`run`. It is the Host of
-    its rooms.
+    """One worker process. Call in this order: :meth:`claim`, :meth:`adopt`, :meth:`open`, :meth:`run`. It is the Host
+    of its rooms.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
-    ) -> None:
+    @classmethod
+    def claim(
+        cls, loop: asyncio.AbstractEventLoop, start: Start, segment: Segment, control: socket.socket
+    ) -> Worker:
         """Claim the slot and build the rooms. Raises ValueError for a configuration that cannot be used, CannotStart
         for the log of accepted records.
         """
-        self._loop = loop
-        self._start = start
-        self._exit: asyncio.Future[int] = loop.create_future()
-        values = dict(start.config)
-        settings = WorkerSettings.from_mapping(values)
-        self._wake_fds = [fd for index, fd in enumerate(start.wake_fds) if index != start.worker_index]
-        self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
-        self._endpoint: Endpoint | None = None
-        self._clock = MonotonicClock()
-        self._memory = memory = SlotMemory(
+        settings = WorkerSettings.from_mapping(start.config)
+        memory = SlotMemory.claim(
             segment,
             start.slot,
             incarnation=start.incarnation,
             pid=os.getpid(),
             workers=settings.workers,
-            wake_workers=self.wake_workers,
+            wake_workers=partial(_wake_others, start),
         )
+        return cls(loop, start, settings, memory, _accept_log(start, segment, memory.counters), control)
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        start: Start,
+        settings: WorkerSettings,
+        memory: SlotMemory,
+        accept_log: AcceptLog | None,
+        control: socket.socket,
+    ) -> None:
+        """Build the rooms. Raises ValueError for a configuration that cannot be used."""
+        self._loop = loop
+        self._start = start
+        self._exit: asyncio.Future[int] = loop.create_future()
+        values = dict(start.config)
+        self._own_wake_fd = start.wake_fds[start.worker_index] if start.wake_fds else None
+        self._endpoint: Endpoint | None = None
+        self._clock = MonotonicClock()
+        self._memory = memory
         self._spooling = ThreadPoolExecutor(1, thread_name_prefix="dead-letters")
         self._spool = _spool(values, start)
         self._authenticator = authenticator_of(values)
@@ -118,7 +131,7 @@ class Worker:
             clock=self._clock,
             links=self._links,
             spool=self._spool,
-            accept_log=_accept_log(start, segment, memory.counters),
+            accept_log=accept_log,
         )
         self._rooms = build(start, settings, memory, outside)
         self._rooms.stubs.intake.open_to_records(settings.takes_records)
@@ -200,6 +213,7 @@ class Worker:
     async def run(self) -> int:
         """Serve until STOP, the controller's death, or a fault of its own; returns the exit status."""
         self._loop.set_exception_handler(self._on_unexpected)
+        self._channel.start()
         house = self._loop.create_task(self._rooms.housekeeping.run())
         if self._own_wake_fd is not None:
             self._loop.add_reader(self._own_wake_fd, self._on_pool_wake)
@@ -253,15 +267,7 @@ class Worker:
         self._stop(ExitStatus.FAILED)
 
     def wake_workers(self) -> None:
-        """Write every other worker's eventfd: pages were given back, or the queue for pages moved, and one of them
-        waits.
-        """
-        for fd in self._wake_fds:
-            try:
-                os.eventfd_write(fd, 1)
-            except OSError as error:
-                if error.errno != errno.EAGAIN:  # a full counter wakes the worker, too
-                    raise
+        _wake_others(self._start)
 
     # --- events --------------------------------------------------------------------------------------------
 
@@ -388,6 +394,18 @@ def _spool(settings: dict[str, Any], start: Start) -> SpoolWriter:
         max_bytes=int(settings["dead_letters.max_bytes"]),
         drop_oldest=settings["dead_letters.when_full"] == "drop_oldest",
     )
+
+
+def _wake_others(start: Start) -> None:
+    """Write every other worker's eventfd: pages were given back, or the queue for pages moved, and one waits."""
+    for index, fd in enumerate(start.wake_fds):
+        if index == start.worker_index:
+            continue
+        try:
+            os.eventfd_write(fd, 1)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:  # a full counter wakes the worker, too
+                raise
 
 
 def _accept_log(start: Start, segment: Segment, counters: Counters) -> AcceptLog | None:

@@ -120,7 +120,9 @@ class Ends:
         self.sockets = (left, right)
 
     def _channel(self, name: str, sock: socket.socket) -> ControlChannel:
-        return ControlChannel(sock, on_message=self.heard[name].append, on_closed=self.closed[name].append)
+        channel = ControlChannel(sock, on_message=self.heard[name].append, on_closed=self.closed[name].append)
+        channel.start()
+        return channel
 
     def close(self) -> None:
         self.left.close()
@@ -165,6 +167,7 @@ def test_a_broken_stream_closes_with_a_sentence(run: Run) -> None:
         left, right = socket.socketpair()
         closed: list[str | None] = []
         channel = ControlChannel(left, on_message=lambda _: None, on_closed=closed.append)
+        channel.start()
         right.send(packed([99, {}]))
         await until(lambda: bool(closed))
         assert closed[0] is not None
@@ -185,6 +188,7 @@ def test_a_handler_that_raises_costs_no_other_message(run: Run, caplog: pytest.L
             raise RuntimeError("boom")
 
         channel = ControlChannel(left, on_message=on_message, on_closed=lambda _: None)
+        channel.start()
         right.send(encode_message(Stop()) + encode_message(Drained(1)))
         await until(lambda: len(heard) == 2)
         assert "STOP control message failed" in caplog.text
@@ -199,6 +203,7 @@ def test_a_peer_that_never_reads_is_given_up_at_the_limit(run: Run) -> None:
         left, right = socket.socketpair()
         closed: list[str | None] = []
         channel = ControlChannel(left, on_message=lambda _: None, on_closed=closed.append)
+        channel.start()
         message = TopicErrors({}, cluster_error="x" * (8 << 20))
         for _ in range(QUEUE_BYTES_MAX // (8 << 20) + 2):
             channel.send(message)

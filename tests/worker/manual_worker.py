@@ -166,7 +166,7 @@ class ManualWorker:
             WorkerSettings.from_mapping(values), config=config, rules=TopicRules(config, patterns), workers=1
         )
         segment.prepare_slot(slot)
-        self.memory = SlotMemory(
+        self.memory = SlotMemory.claim(
             segment,
             slot,
             incarnation=incarnation,

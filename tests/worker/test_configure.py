@@ -55,7 +55,7 @@ def test_a_message_that_is_handled_only_in_part_ends_the_worker(
         raise RuntimeError("a bug")
 
     async def run() -> int:
-        worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
+        worker = Worker.claim(asyncio.get_running_loop(), start, segment, theirs)
         worker.adopt()
         worker.open()
         monkeypatch.setattr(worker._rooms.topics, "on_snapshot", fail)

@@ -90,7 +90,7 @@ def test_a_mount_of_dead_letters_that_is_away_keeps_no_worker_from_its_records(
     segment = Segment.attach(start.segment_fd)
 
     async def run() -> int:
-        worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
+        worker = Worker.claim(asyncio.get_running_loop(), start, segment, theirs)
         worker.adopt()
         worker.open()
         running = asyncio.ensure_future(worker.run())
@@ -119,7 +119,7 @@ def test_dead_letters_that_cannot_be_closed_keep_no_worker_from_its_records(
     segment = Segment.attach(start.segment_fd)
 
     async def run() -> int:
-        worker = Worker(asyncio.get_running_loop(), start, segment, theirs)
+        worker = Worker.claim(asyncio.get_running_loop(), start, segment, theirs)
         worker.adopt()
         worker.open()
         ours.sendall(encode_message(Stop()))

@@ -112,6 +112,7 @@ class WorkerProcess:
             on_message=lambda message: self._on_message(self, message),
             on_closed=self._channel_closed,
         )
+        self.channel.start()
         self.channel.send(start)
 
     def _pin(self, cpu: int) -> None:
