@@ -1,4 +1,7 @@
-"""``pipeline check``: finds all faults without sending, and shows what each topic would get."""
+"""``pipeline check``: finds all faults without sending, and shows what each topic would get.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

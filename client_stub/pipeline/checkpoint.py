@@ -1,4 +1,7 @@
-"""The checkpoint of a stream: a folder with an owner, and one of Spark's checkpoints in it for each output."""
+"""The checkpoint of a stream: a folder with an owner, and one of Spark's checkpoints in it for each output.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Chooses the views whose rows are counted: only those whose count costs no filter that the source would do itself.
 
+On the driver, in the process of the pipeline's command or of spark-submit.
+
 Spark moves no filter past a count. A count of the source would read all days of a table of which a step takes one.
 """
 

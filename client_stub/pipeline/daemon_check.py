@@ -1,4 +1,7 @@
-"""What the daemon of the driver's host says before a run: whether it is there, its topics, and its largest record."""
+"""What the daemon of the driver's host says before a run: whether it is there, its topics, and its largest record.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

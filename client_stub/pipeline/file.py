@@ -1,4 +1,7 @@
-"""Reads a pipeline file. All faults are found in one go, each with its line and what to do."""
+"""Reads a pipeline file. All faults are found in one go, each with its line and what to do.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

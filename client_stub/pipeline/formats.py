@@ -1,5 +1,7 @@
 """Key and value of an output in the format that the file names: by Spark's own functions, with a schema.
 
+On the driver, in the process of the pipeline's command or of spark-submit.
+
 Everything is found out on the driver, before any task: a schema that cannot be read, a package of Spark that is
 missing, columns that do not fit the schema, what the registry says.
 """

@@ -1,4 +1,7 @@
-"""The keys of a pipeline file: docs/pipeline.md prints its reference from these rows, and file.py checks by them."""
+"""The keys of a pipeline file: docs/pipeline.md prints its reference from these rows, and file.py checks by them.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

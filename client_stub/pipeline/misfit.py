@@ -1,4 +1,7 @@
-"""What is wrong with the format of a key or a value, for a fault of the file."""
+"""What is wrong with the format of a key or a value, for a fault of the file.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spark's packages that a pipeline needs and a plain installation of Spark lacks."""
+"""Spark's packages that a pipeline needs and a plain installation of Spark lacks.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The report as one HTML page without anything from elsewhere: the flow of the rows, and the rows a second."""
+"""The report as one HTML page without anything from elsewhere: the flow of the rows, and the rows a second.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The data frames of a pipeline: the source, a view for each step, and for each output the columns of the sink.
 
+On the driver, in the process of the pipeline's command or of spark-submit.
+
 Nothing is read or sent here but what Spark needs to infer a schema. Faults are gathered, so that ``check`` finds all.
 """
 

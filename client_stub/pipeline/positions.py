@@ -1,4 +1,7 @@
-"""The lines of a TOML file's keys, which the standard library's parser does not keep."""
+"""The lines of a TOML file's keys, which the standard library's parser does not keep.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

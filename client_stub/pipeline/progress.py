@@ -1,4 +1,7 @@
-"""How far a run is: a bar on a terminal, a line every 30 s elsewhere. Keeps the samples for the report's picture."""
+"""How far a run is: a bar on a terminal, a line every 30 s elsewhere. Keeps the samples for the report's picture.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

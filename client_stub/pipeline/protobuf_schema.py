@@ -1,4 +1,7 @@
-"""Schema files of Protobuf: a ``.proto`` file, which is compiled here, or the descriptor set that protoc writes."""
+"""Schema files of Protobuf: a ``.proto`` file, which is compiled here, or the descriptor set that protoc writes.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The rows of an output as records: each part is evaluated once, and a row that cannot be a record gets a reason.
 
+Made on the driver; Spark evaluates the rows in its executors.
+
 An expression that fails is caught by Spark's TryEval, which no SQL function offers: so a key that fails is not taken
 for a key that is null.
 """

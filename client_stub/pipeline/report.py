@@ -1,4 +1,7 @@
-"""The reconciliation of a run: rows read, counted and sent, with the offsets by which a reader can check them."""
+"""The reconciliation of a run: rows read, counted and sent, with the offsets by which a reader can check them.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Runs a pipeline: a batch is one job for each output, a stream one query for each.
 
+On the driver, in the process of the pipeline's command or of spark-submit.
+
 Every write leaves its counts in a folder of this host (see client_stub/spark/write_report.py), which the report is made
 of. Nothing is counted as sent that the brokers have not acknowledged.
 """

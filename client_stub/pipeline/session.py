@@ -1,4 +1,7 @@
-"""The Spark session of a run. Without spark-submit Spark's own log goes to a file: a terminal has better uses."""
+"""The Spark session of a run. Without spark-submit Spark's own log goes to a file: a terminal has better uses.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Spark's own store says of stages: how far those that run are, and how often each task of one was started."""
+"""What Spark's own store says of stages: how far those that run are, and how often each task of one was started.
+
+On the driver, in the process of the pipeline's command or of spark-submit.
+"""
 
 from __future__ import annotations
 

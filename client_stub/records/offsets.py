@@ -1,4 +1,7 @@
-"""Offsets of a consumer that a transaction commits, and the group they belong to, as their frames of TXN_OFFSETS."""
+"""Offsets of a consumer that a transaction commits, and the group they belong to, as their frames of TXN_OFFSETS.
+
+send_offsets_to_transaction() calls it, in the caller's thread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The calls for code that runs in foreachBatch and foreachPartition: write() and write_partition()."""
+"""The calls for code that runs in foreachBatch and foreachPartition: write() and write_partition().
+
+A program calls them, on the driver or in a task.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Divides what a task writes into parts of one topic each; a part knows the rows that it is made of."""
+"""Divides what a task writes into parts of one topic each; a part knows the rows that it is made of.
+
+The writer of a task uses it, in an executor's Python worker.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Turns rows of Spark into records, for the ways on which Spark hands over rows and not Arrow batches.
 
+The writer of a task uses it, in an executor's Python worker.
+
 They follow the rules of columns (columns.py) value by value, as rows may come without a schema.
 """
 

@@ -1,4 +1,7 @@
-"""ExponentialBackoff: the wait between attempts. No clock and no randomness of its own."""
+"""ExponentialBackoff: the wait between attempts. No clock and no randomness of its own.
+
+Sans-IO: the worker's producer core and the tasks of the controller, on their loops.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Intervals of a worker's heartbeats and its controller's checks, such that a healthy worker never seems silent.
 
+Pure functions: the worker beats and the controller checks by them.
+
 timeout 3 s     looks   |         |         |         |        every 1 s; the third in a row without a beat ends it
                 beats   ^    ^    ^    ^    ^    ^    ^        every 0.5 s with work, every 1 s at rest
 """

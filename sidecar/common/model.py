@@ -1,4 +1,7 @@
-"""Types that all packages share. No I/O."""
+"""Types that all packages share. No I/O.
+
+Constants and plain types, for every process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tables of states, of which docs/states.md is printed: state × event → state."""
+"""Tables of states, of which docs/states.md is printed: state × event → state.
+
+Each file with a table of states calls it at its import.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attach tickets: issued by the controller to an admitted client, and checked by its worker."""
+"""Attach tickets: issued by the controller to an admitted client, and checked by its worker.
+
+Pure functions: the controller signs on its loop, and a worker checks on its own.
+"""
 
 from __future__ import annotations
 

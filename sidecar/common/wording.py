@@ -1,5 +1,7 @@
 """Wording for users: counts with their nouns, and safe display of foreign text (names of clients and topics, texts of
 brokers).
+
+Pure functions, for every process.
 """
 
 from __future__ import annotations

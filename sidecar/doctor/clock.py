@@ -1,4 +1,7 @@
-"""Checks the host's clock: tokens, certificates and record timestamps depend on it."""
+"""Checks the host's clock: tokens, certificates and record timestamps depend on it.
+
+`kafka-sidecar doctor` calls it, in the command's process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks the cluster as the daemon would use it: credentials, a first broker, all others, rights on topics."""
+"""Checks the cluster as the daemon would use it: credentials, a first broker, all others, rights on topics.
+
+`kafka-sidecar doctor` calls it, on a loop of its own.
+"""
 
 from __future__ import annotations
 

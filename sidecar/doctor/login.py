@@ -1,4 +1,7 @@
-"""Checks the credentials that the daemon would use: its certificate, password and token."""
+"""Checks the credentials that the daemon would use: its certificate, password and token.
+
+`kafka-sidecar doctor` calls it, on a loop of its own.
+"""
 
 from __future__ import annotations
 

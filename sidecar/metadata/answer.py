@@ -1,4 +1,7 @@
-"""MetadataAnswer: the content of one Metadata response, independent of its protocol version."""
+"""MetadataAnswer: the content of one Metadata response, independent of its protocol version.
+
+Sans-IO: MetadataFetcher makes it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changes between two snapshots, as the partition states of an UpdateMetadata (rule U1)."""
+"""Changes between two snapshots, as the partition states of an UpdateMetadata (rule U1).
+
+Sans-IO: MetadataPusher calls it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

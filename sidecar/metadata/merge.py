@@ -1,4 +1,7 @@
-"""Merges a new answer about a topic with the known state: within one topic id, leader epochs never go back."""
+"""Merges a new answer about a topic with the known state: within one topic id, leader epochs never go back.
+
+Sans-IO: Metadata calls it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """BrokerLatency: finds brokers that take nothing although batches are ready for them (KIP-794's availability timeout).
 
+Sans-IO: the Sender asks it, on the worker's loop.
+
 Kafka (``RecordAccumulator.NodeLatencyStats``) measures from a broker's last drain, even if nothing was ready for it
 meanwhile. Here the time runs from the first batch that could not be sent.
 """

@@ -1,4 +1,7 @@
-"""ProducerConfig: validated Kafka settings by which the producer core decides."""
+"""ProducerConfig: validated Kafka settings by which the producer core decides.
+
+Made once from the worker's settings, and again at a reload.
+"""
 
 from __future__ import annotations
 

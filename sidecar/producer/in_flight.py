@@ -1,5 +1,7 @@
 """In-flight requests per connection, with their batches and deadlines. ``node_id`` names a connection. A request
 counts from the moment it is prepared.
+
+Sans-IO: the Sender owns it, on the worker's loop.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """IncompleteBatches: every batch without an outcome, when the next one expires (rule A8), and how many are under way
 to each broker.
+
+Sans-IO: the accumulator owns it, on the worker's loop.
 """
 
 from __future__ import annotations

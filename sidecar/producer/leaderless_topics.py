@@ -1,5 +1,7 @@
 """LeaderlessTopics: topics with something to send and a partition without a leader. Metadata for them is requested
 until every such partition has a leader.
+
+Sans-IO: the Sender owns it, on the worker's loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""LostLinks: why brokers cannot be reached, for the error texts of records that expire while they wait for one."""
+"""LostLinks: why brokers cannot be reached, for the error texts of records that expire while they wait for one.
+
+Sans-IO: the Sender owns it, on the worker's loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PartitionSequences: the idempotent producer's sequence numbers of one partition (rule S4)."""
+"""PartitionSequences: the idempotent producer's sequence numbers of one partition (rule S4).
+
+Sans-IO: ProducerIds asks it for each batch, on the worker's loop.
+"""
 
 from __future__ import annotations
 

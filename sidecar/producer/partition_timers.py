@@ -1,4 +1,7 @@
-"""PartitionTimers: when partitions that linger or back off are due."""
+"""PartitionTimers: when partitions that linger or back off are due.
+
+Sans-IO: PartitionSchedule owns it, on the worker's loop.
+"""
 
 from __future__ import annotations
 

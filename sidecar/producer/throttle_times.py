@@ -1,4 +1,7 @@
-"""ThrottleTimes: recent throttle times of brokers, as Kafka's produce-throttle-time-avg and -max report them."""
+"""ThrottleTimes: recent throttle times of brokers, as Kafka's produce-throttle-time-avg and -max report them.
+
+Sans-IO: the Sender fills it, on the worker's loop.
+"""
 
 from __future__ import annotations
 

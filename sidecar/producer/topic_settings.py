@@ -1,4 +1,7 @@
-"""TopicSettings: the settings of one topic, after the patterns of the configuration were applied."""
+"""TopicSettings: the settings of one topic, after the patterns of the configuration were applied.
+
+Sans-IO: the accumulator and the rooms of the worker read it, on the worker's loop.
+"""
 
 from __future__ import annotations
 

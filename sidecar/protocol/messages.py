@@ -1,5 +1,7 @@
 """Requests and responses as kio's dataclasses: framing, headers, decoding. Sans-IO.
 
+The ports and links of a worker and of the controller call it, on their loops.
+
 Only Produce requests are framed elsewhere (``produce.py``), because their records must not be copied.
 """
 

@@ -1,4 +1,7 @@
-"""Mounts: finds the file system of a path, from /proc/self/mountinfo (Linux, proc_pid_mountinfo(5))."""
+"""Mounts: finds the file system of a path, from /proc/self/mountinfo (Linux, proc_pid_mountinfo(5)).
+
+Over /proc: the controller at its start, and a worker that opens its accept log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Empties the slot of a dead worker that left nothing undelivered, so that the next worker can use it."""
+"""Empties the slot of a dead worker that left nothing undelivered, so that the next worker can use it.
+
+SegmentStore calls it, on the controller's loop.
+"""
 
 from __future__ import annotations
 

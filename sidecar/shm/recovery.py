@@ -1,4 +1,7 @@
-"""Reads the undelivered records of a segment from tails, pages, words and descriptors, as the next daemon would."""
+"""Reads the undelivered records of a segment from tails, pages, words and descriptors, as the next daemon would.
+
+The controller calls it at its start and end, a worker when it takes a slot, and `recover`.
+"""
 
 from __future__ import annotations
 

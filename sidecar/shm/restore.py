@@ -1,5 +1,7 @@
 """Restore: makes a new segment from the accept logs, after a crash of the host.
 
+The controller calls it before its loop runs.
+
 The earlier segment is void, because it is unknown which of its pages reached the disk. Every submission that has not
 ended in the logs is accepted again, in order, into the slot that it was in. Workers then adopt these slots like those
 of any dead worker. It is unknown what the brokers have, so all records count as possibly sent before.

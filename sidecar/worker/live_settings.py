@@ -1,4 +1,7 @@
-"""Settings that a running worker adopts after a reload, each in one place, between two turns."""
+"""Settings that a running worker adopts after a reload, each in one place, between two turns.
+
+The worker calls it between two turns, on its loop.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Correction of a slot's counters after the death of their owner."""
+"""Correction of a slot's counters after the death of their owner.
+
+Adoption calls it once, before the worker's first turn.
+"""
 
 from __future__ import annotations
 

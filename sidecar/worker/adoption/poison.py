@@ -1,5 +1,7 @@
 """Poison: an entry or batch that was in work at three deaths of a worker is set aside at the next adoption.
 
+Adoption calls it, before the worker's first turn.
+
 A submission that kills its reader fails as a whole without being read again: its header is enough to fail each record.
 A batch that kills its encoder fails as possibly persisted. It has a descriptor, so an earlier attempt may have reached
 the broker.

@@ -1,4 +1,7 @@
-"""Ranges: the batches named by a dead owner's descriptors, with the records that the journal still has of each."""
+"""Ranges: the batches named by a dead owner's descriptors, with the records that the journal still has of each.
+
+Adoption calls it, before the worker's first turn.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Texts of failures before sending: one sentence per code, for the client and the dead letters."""
+"""Texts of failures before sending: one sentence per code, for the client and the dead letters.
+
+The rooms that fail records call it, on the worker's loop.
+"""
 
 from __future__ import annotations
 

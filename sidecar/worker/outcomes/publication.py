@@ -1,4 +1,7 @@
-"""Publication: what becomes of a batch's descriptor when the batch is split or loses its identity."""
+"""Publication: what becomes of a batch's descriptor when the batch is split or loses its identity.
+
+The driver calls it for effects of the core, on the worker's loop.
+"""
 
 from __future__ import annotations
 
