@@ -6,12 +6,14 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sidecar.common.log_lines import JournalLines, JsonLines, LogLines
 from sidecar.config.loader import load_config
-from sidecar.controller.status.banner import start_line
+from sidecar.controller.rundir.segment_store import SegmentStore
+from sidecar.controller.status.banner import Farewell, start_line
 from sidecar.tools.testing.private_text import write_private
 
 EVIL = "a\n<0>forged\x1b[2J"
@@ -73,3 +75,29 @@ def test_the_banner_names_what_differs_and_hides_secrets(tmp_path: Path) -> None
     assert "host9:1" in line
     assert "host99:1" not in line, "a value is shown up to a bound"
     assert "All settings are the defaults" not in line
+
+
+class _Totals:
+    """The store's totals, which a test sets."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+
+    def total(self, row: str) -> int:
+        return self.rows.get(row, 0)
+
+
+@pytest.mark.parametrize(
+    ("aborted", "words"), [(0, "0 became"), (3, "3 aborted with their transactions, 0 became")]
+)
+def test_last_line_counts_the_outcomes_of_the_drain(aborted: int, words: str) -> None:
+    totals = _Totals()
+    farewell = Farewell(cast(SegmentStore, totals), 10.0)
+    totals.rows = {"records_delivered_total": 1, "records_failed_total": 2, "records_aborted_total": aborted}
+    assert farewell.line(11.5) == (
+        f"Drained in 1.5 s: 1 record delivered, 2 failed to their senders, {words} dead letters. This daemon ends."
+    )
+    assert farewell.losses(0, Path("/letters")) == (
+        "",
+        "2 records could not be delivered before the end and failed to their senders.",
+    )

@@ -61,10 +61,12 @@ class Farewell:
 
     def line(self, now_s: float) -> str:
         """The daemon's last line after a drain."""
-        delivered, failed, dead = self._since()
+        delivered, failed, dead, aborted = self._since()
+        of_transactions = f"{aborted:,} aborted with their transactions, " if aborted else ""
         return (
             f"Drained in {now_s - self._began_s:.1f} s: {counted(delivered, 'record')} "
-            f"delivered, {failed:,} failed to their senders, {dead:,} became dead letters. This daemon ends."
+            f"delivered, {failed:,} failed to their senders, {of_transactions}{dead:,} became dead letters. "
+            "This daemon ends."
         )
 
     def losses(self, left: int, folder: Path) -> tuple[str, str]:
@@ -74,7 +76,7 @@ class Farewell:
         Dead letters are records of clients that are gone; they are in ``folder``. Failed ones include the ``left``
         that have no outcome.
         """
-        _, failed, dead = self._since()
+        _, failed, dead, _ = self._since()
         failed += left
         of_gone = of_others = ""
         if dead:
