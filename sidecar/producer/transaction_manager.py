@@ -370,7 +370,8 @@ class TransactionManager:
             self.state,
             self.version,
             self.last_committed,
-            self._has_produced,
+            # A request that adds something may be carried out after the worker's death.
+            self._has_produced or isinstance(self._in_flight, AddPartitions | AddOffsets),
             self.identity,
             self.number,
             0 if last is None else last.number,

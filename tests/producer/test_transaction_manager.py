@@ -645,3 +645,20 @@ def test_init_that_is_repeated_while_an_epoch_is_fetched_does_not_hide_the_end()
     assert life.results() == []
     life.do(InitTransactionalId)
     assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE), *ended()]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_successor_ends_what_was_being_added_when_the_worker_died(version: int) -> None:
+    """The record is stored before the request leaves, and nothing is stored again before the first batch."""
+    life = Life(version).ready()
+    assert life.manager.begin(1, life.now_ms)
+    assert not life.manager.may_send("orders", 0)
+    request = life.next(AddPartitions)
+    record = unpack_transaction_record(life.manager.record)
+    assert record is not None
+    life.answer(request)
+    life.manager.produced()
+    successor = Life(version)
+    successor.manager.adopt(record)
+    successor.manager.end(1, False, successor.now_ms)
+    successor.do(FindCoordinator, EndTransaction)

@@ -215,13 +215,14 @@ def enter_records(ledger: Ledger, topic: str, records: Iterable[tuple[bytes, int
 
 
 def accounts_balance(daemon: SidecarDaemon) -> None:
-    """The daemon's own books: accepted = delivered + failed, and no error of its own meanwhile."""
+    """The daemon's own books: accepted = delivered + failed + aborted, and no error of its own meanwhile."""
 
     def count_of(name: str) -> float:
         return metric(daemon, f"{METRIC}{name}_total")
 
+    ends = ("records_delivered", "records_failed", "records_aborted")
     wait_until(
-        lambda: count_of("records_accepted") == count_of("records_delivered") + count_of("records_failed"),
+        lambda: count_of("records_accepted") == sum(map(count_of, ends)),
         "the daemon's books to balance",
         timeout_s=10,
     )
