@@ -98,7 +98,7 @@ def _configuration(
     from sidecar.config.loader import load_config
 
     if file is None and "bootstrap.servers" not in "".join(overrides):
-        file, overrides = _running_configuration(run_dir, overrides)
+        file, overrides = running_configuration(run_dir, overrides)
         if file is not None:
             show([Finding("ok", f"The running daemon has its configuration from {file}.")])
         elif overrides:
@@ -113,9 +113,7 @@ def _configuration(
     return config, True
 
 
-def _running_configuration(
-    run_dir: RunDir, overrides: tuple[str, ...]
-) -> tuple[Path | None, tuple[str, ...]]:
+def running_configuration(run_dir: RunDir, overrides: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
     """(file, overrides): the configuration file and the servers of a running daemon. Its -X and variables are not
     known.
     """

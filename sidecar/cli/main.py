@@ -25,6 +25,7 @@ COMMANDS = {
     "pipeline": "sidecar.cli.pipeline:pipeline",
     "topics": "sidecar.cli.topics:topics",
     "config": "sidecar.cli.config:config",
+    "txn": "sidecar.cli.txn:txn",
     "replay": "sidecar.cli.replay:replay",
     "recover": "sidecar.cli.recover:recover",
     "keygen": "sidecar.cli.keygen:keygen",

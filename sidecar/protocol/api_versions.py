@@ -43,6 +43,8 @@ SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.END_TXN: (0, 5),
     ApiKey.TXN_OFFSET_COMMIT: (3, 5),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 0),
 }
 
 

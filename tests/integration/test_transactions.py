@@ -5,7 +5,10 @@ docs/transactions.md; the twins.
 from __future__ import annotations
 
 import importlib.util
+import json
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.compat import confluent, kafka_python
+from client_stub.errors import TransactionError
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
@@ -283,3 +287,30 @@ def _offset(number: int) -> Any:
     from kafka.structs import OffsetAndMetadata
 
     return OffsetAndMetadata(number, "", -1)
+
+
+def txn(daemon: SidecarDaemon, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sidecar", "txn", *words, "--run-dir", str(daemon.run_dir)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_command_lists_shows_and_aborts_an_open_transaction(
+    daemon: SidecarDaemon, new_topic: NewTopic
+) -> None:
+    topic = new_topic(partitions=1)
+    with Producer(transactional_id=topic) as producer:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.send(topic, b"x").result(WAIT_S)
+        listed = json.loads(txn(daemon, "list", "--json").stdout)["transactions"]
+        (mine,) = [each for each in listed if each["transactional_id"] == topic]
+        assert mine["state"] == "Ongoing" and mine["partitions"] == [{"topic": topic, "partition": 0}]
+        assert f"{topic}-0" in txn(daemon, "list").stdout
+        assert "Ongoing" in txn(daemon, "show", topic).stdout
+        aborted = txn(daemon, "abort", topic)
+        assert aborted.returncode == 0 and aborted.stdout.startswith(f"Aborted: the transaction of {topic}")
+        with pytest.raises(TransactionError) as caught:
+            producer.commit_transaction(WAIT_S)
+        assert caught.value.fatal
+    unknown = txn(daemon, "show", "nobody")
+    assert unknown.returncode == 1 and "TRANSACTIONAL_ID_NOT_FOUND" in unknown.stderr

@@ -1,0 +1,168 @@
+"""``kafka-sidecar txn``: open transactions of the cluster, who holds up readers, and a way to end one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sidecar.cli.common import fail, run_dir_option, say
+from sidecar.cli.doctor import running_configuration
+from sidecar.cli.json_output import print_object
+from sidecar.cli.options import config_file_option, json_option, settings_option
+from sidecar.cli.times import table
+from sidecar.common.model import ExitStatus
+from sidecar.config.loader import load_config
+from sidecar.config.settings import ConfigError
+from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminError
+from sidecar.protocol.describe_transactions import DescribedTransaction
+
+PARTITIONS_SHOWN = 8
+_Answer = TypeVar("_Answer")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _of_the_cluster(command: _Command) -> _Command:
+    for option in (json_option, settings_option, config_file_option, run_dir_option):
+        command = option(command)
+    return command
+
+
+@click.group()
+def txn() -> None:
+    """Kafka's transactions: list the open ones, show one, abort one.
+
+    It asks the brokers, with the configuration of `run` or of a running daemon, and so sees those of every client. An
+    open transaction holds up all readers of its partitions with isolation.level=read_committed.
+
+    \b
+    kafka-sidecar txn list
+    kafka-sidecar txn show copy-orders
+    kafka-sidecar txn abort copy-orders
+    """
+
+
+@txn.command("list")
+@_of_the_cluster
+def list_open(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """List the open transactions, the oldest first, with the partitions whose readers wait for them.
+
+    \b
+    kafka-sidecar txn list
+    kafka-sidecar txn list --json | jq '.transactions[] | select(.open_seconds > 60)'
+    """
+    found = _ask(run_dir, file, overrides, lambda admin: admin.open_transactions())
+    now_ms = time.time() * 1e3
+    if as_json:
+        print_object({"transactions": [_row(each, now_ms) for each in found], "error": None})
+        return
+    if not found:
+        say("No transaction is open.")
+        return
+    rows = [[each.transactional_id, each.state, _age(each, now_ms), _partitions(each)] for each in found]
+    click.echo(table(["transactional id", "state", "open for", "holds up readers of"], rows, left=2))
+
+
+@txn.command()
+@click.argument("transactional_id")
+@_of_the_cluster
+def show(
+    transactional_id: str, run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Show the state of one transactional id. Exit 1 when the cluster does not know it.
+
+    \b
+    kafka-sidecar txn show copy-orders --json
+    """
+    found = _ask(run_dir, file, overrides, lambda admin: admin.describe(transactional_id))
+    now_ms = time.time() * 1e3
+    if as_json:
+        print_object({**_row(found, now_ms), "error": None})
+        return
+    click.echo(f"transactional id  {found.transactional_id}")
+    click.echo(f"state             {found.state}")
+    click.echo(f"producer id       {found.identity.producer_id}, epoch {found.identity.epoch}")
+    click.echo(f"timeout           {_seconds(found.timeout_ms)}")
+    if found.partitions:
+        click.echo(f"open for          {_age(found, now_ms)}")
+        click.echo(f"partitions        {_partitions(found, len(found.partitions))}")
+
+
+@txn.command()
+@click.argument("transactional_id")
+@_of_the_cluster
+def abort(
+    transactional_id: str, run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
+    """Abort the open transaction of one transactional id. Its producer is fenced: its next call fails.
+
+    \b
+    kafka-sidecar txn abort copy-orders
+    """
+    found = _ask(run_dir, file, overrides, lambda admin: admin.abort(transactional_id))
+    if as_json:
+        print_object({**_row(found, time.time() * 1e3), "error": None})
+    elif found.partitions:
+        click.echo(
+            f"Aborted: the transaction of {transactional_id}, in {_partitions(found)}. Its producer is fenced."
+        )
+    else:
+        click.echo(f"No transaction of {transactional_id} was open. Its producer is fenced.")
+
+
+def _ask(
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    question: Callable[[TransactionAdmin], Coroutine[Any, Any, _Answer]],
+) -> _Answer:
+    if file is None and "bootstrap.servers" not in "".join(overrides):
+        file, overrides = running_configuration(run_dir, overrides)
+    try:
+        config = load_config(file, overrides)
+    except ConfigError as error:
+        fail("\n".join(error.sentences), ExitStatus.USAGE)
+
+    async def ask() -> _Answer:
+        admin = TransactionAdmin(config)
+        try:
+            return await question(admin)
+        finally:
+            admin.close()
+
+    try:
+        return asyncio.run(ask())
+    except TransactionAdminError as error:
+        fail(str(error))
+
+
+def _row(each: DescribedTransaction, now_ms: float) -> dict[str, Any]:
+    is_open = bool(each.partitions)
+    return {
+        "transactional_id": each.transactional_id,
+        "state": each.state,
+        "producer_id": each.identity.producer_id,
+        "epoch": each.identity.epoch,
+        "timeout_ms": each.timeout_ms,
+        "open_seconds": round(max(0.0, now_ms - each.started_ms) / 1e3, 1) if is_open else None,
+        "partitions": [{"topic": topic, "partition": number} for topic, number in each.partitions],
+    }
+
+
+def _age(each: DescribedTransaction, now_ms: float) -> str:
+    return _seconds(max(0.0, now_ms - each.started_ms))
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1e3:,.1f} s"
+
+
+def _partitions(each: DescribedTransaction, most: int = PARTITIONS_SHOWN) -> str:
+    shown = ", ".join(f"{topic}-{number}" for topic, number in sorted(each.partitions)[:most])
+    more = len(each.partitions) - most
+    return f"{shown} and {more} more" if more > 0 else shown or "-"
