@@ -66,6 +66,7 @@ def sources() -> list[ast.Module]:
     return [ast.parse(text) for path, text in product_files() if path.endswith(".py")]
 
 
+@pytest.mark.slow
 def test_every_setting_is_read() -> None:
     trees = sources()
     asked = {name for tree in trees for name in names_read(tree)}
