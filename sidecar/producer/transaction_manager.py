@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
@@ -85,6 +86,16 @@ class _Offsets(NamedTuple):
     offsets: tuple[CommittedOffset, ...]
 
 
+@dataclass(slots=True)
+class TransactionTally:
+    """How the transactions of a worker ended so far."""
+
+    committed: int = 0
+    aborted: int = 0
+    fenced: int = 0
+    """Transactional ids that another producer took."""
+
+
 class TransactionManager:
     """The transactions of one client, under its transactional id. Belongs to the worker's loop.
 
@@ -99,6 +110,7 @@ class TransactionManager:
         *,
         transaction_version: Callable[[], int],
         backoff: ExponentialBackoff,
+        tally: TransactionTally,
         wall_ms: Callable[[], int] = lambda: 0,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
@@ -116,8 +128,6 @@ class TransactionManager:
         """Number of the open or last transaction."""
         self.aborted_up_to = 0
         """Records of these transactions are not sent any more."""
-        self.begun_ms = 0.0
-        """When the open transaction began, monotonic ms."""
         self.is_abandoned = False
         """Its client is gone: nothing begins any more."""
         self._transaction_version = transaction_version
@@ -126,6 +136,7 @@ class TransactionManager:
         self.store: Callable[[], None] = lambda: None
         self._wall_ms = wall_ms
         self._on_work = on_work
+        self._tally = tally
         self._timeout_ms = 0
         self._deadline_ms = 0
         self._is_restarted = False
@@ -209,12 +220,12 @@ class TransactionManager:
         self._move(_Event.RESTART)
         self._on_work()
 
-    def begin(self, number: int, now_ms: float) -> bool:
+    def begin(self, number: int) -> bool:
         """Begin transaction ``number``, unless it is the open one. False if its records must not be taken: it has
         ended or is being ended, the lane is not initialized, or is refused for good.
         """
         if self.state is _State.READY and number > self.number and not self.is_abandoned:
-            self._begin(number, now_ms)
+            self._begin(number)
         return number == self.number and self.state in (_State.IN_TRANSACTION, _State.ABORTABLE)
 
     def send_offsets(
@@ -223,18 +234,17 @@ class TransactionManager:
         request: int,
         member: GroupMember,
         offsets: Iterable[CommittedOffset],
-        now_ms: float,
     ) -> None:
         """Commit a consumer's offsets with the transaction. ``request`` names the call: a repeat gets one result."""
         if any(each.request == request for each in self._offsets):
             return
         self._on_work()
-        if self.begin(number, now_ms) and self.state is _State.IN_TRANSACTION:
+        if self.begin(number) and self.state is _State.IN_TRANSACTION:
             self._offsets.append(_Offsets(request, member, tuple(offsets)))
         else:
             self._refuse_offsets(request)
 
-    def end(self, number: int, is_commit: bool, now_ms: float) -> None:
+    def end(self, number: int, is_commit: bool) -> None:
         """Commit or abort transaction ``number``, as soon as all of it is answered. A repeat gets the one result."""
         self._on_work()
         if self._last_end is not None and number == self._last_end.number and self.state is not _State.FATAL:
@@ -247,7 +257,7 @@ class TransactionManager:
                 self._refuse_end(number, f"Transaction {number} has been {done}.")
             return
         if self.state is _State.READY and number > self.number:
-            self._begin(number, now_ms)  # nothing was sent in it
+            self._begin(number)  # nothing was sent in it
         if self.state is _State.FATAL:
             self._tell(TxnPart.END, number, *self.cause, TxnEffect.FATAL)
         elif number != self.number:
@@ -357,6 +367,13 @@ class TransactionManager:
         else:
             self._ended(request, answer)
 
+    @property
+    def open_ms(self) -> int:
+        """For how long the open transaction is open, also at the worker's predecessors; 0: none is."""
+        if self.state in (_State.UNINITIALIZED, _State.INITIALIZING, _State.READY, _State.FATAL):
+            return 0
+        return max(1, self._wall_ms() - (self._deadline_ms - self._timeout_ms))
+
     def take_results(self) -> list[TransactionResult]:
         """What the client hears, in order."""
         results, self._results = self._results, []
@@ -386,11 +403,10 @@ class TransactionManager:
     def _move(self, event: TransactionEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
 
-    def _begin(self, number: int, now_ms: float) -> None:
+    def _begin(self, number: int) -> None:
         self._move(_Event.BEGIN)
         self.number = number
         self.version = self._transaction_version()
-        self.begun_ms = now_ms
         self._deadline_ms = self._wall_ms() + self._timeout_ms
         self._has_produced = self._has_asked_commit = self._needs_epoch = False
         self._added.clear()
@@ -406,6 +422,10 @@ class TransactionManager:
     def _complete_end(self) -> None:
         """The transaction has ended as it was asked. The client hears it once the next one can begin."""
         self.last_committed = self.state is _State.COMMITTING
+        if self.last_committed:
+            self._tally.committed += 1
+        else:
+            self._tally.aborted += 1
         self._last_end = TransactionResult(TxnPart.END, self.number, 0, TxnEffect.NONE, "")
         self._is_end_untold = True
         if self._needs_epoch and self._has_produced:
@@ -437,6 +457,7 @@ class TransactionManager:
             return
         self._move(_Event.REFUSE)
         self.cause = (code, text)
+        self._tally.fenced += code in _FENCED
         self._drop_waiting(code, TxnEffect.FATAL, text)
         self._tell_end()  # it had ended; the next epoch is what failed
         if self._is_init_asked:

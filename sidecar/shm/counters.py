@@ -354,6 +354,31 @@ _ORDER: Final[tuple[CounterRow | None, ...]] = (
         "failures that made it abort.",
         "Steady growth: transactions fail. The clients' errors and the worker's log name the first cause of each.",
     ),
+    CounterRow("transactions_open", "gauge", "transactions", "Transactions that have begun and not ended."),
+    CounterRow(
+        "transaction_oldest_ms",
+        "gauge",
+        "milliseconds",
+        "Age of the oldest open transaction. Readers of committed records wait for it in its partitions.",
+        "Near `transaction_timeout_ms`: the coordinator is about to abort it.",
+    ),
+    CounterRow(
+        "transactions_committed_total", "counter", "transactions", "Transactions that ended as committed."
+    ),
+    CounterRow(
+        "transactions_aborted_total",
+        "counter",
+        "transactions",
+        "Transactions that ended as aborted, by their client or because it is gone.",
+        "Steady growth: transactions fail, or clients die in them.",
+    ),
+    CounterRow(
+        "transactions_fenced_total",
+        "counter",
+        "ids",
+        "Transactional ids that were lost to another producer with the same id.",
+        "Any growth: two programs use one id.",
+    ),
 )
 """All rows in the order of the slot's block."""
 

@@ -25,6 +25,7 @@ class Gauges:
         self._topics = topics
         self._links = brokers.links
         self._produce_port = brokers.produce_port
+        self._transactions = brokers.transactions
         self._running = RunningTotals(memory.counters)
         self._held: dict[str, int] = {}
         self._counted: dict[str, int] = {}
@@ -32,6 +33,7 @@ class Gauges:
     def publish(self, wakeups: int, now_ms: float) -> None:
         """Store the rooms' numbers that have changed. Counters go on from those of the slot's earlier workers."""
         sender, throttle_times = self._sender, self._sender.throttle_times
+        open_ms = self._transactions.open_ms()
         held = {
             "buffer_pages_taken": self._pool.taken_count,
             "buffer_waiters": self._pool.waiting_count,
@@ -41,12 +43,14 @@ class Gauges:
             "incomplete_batches": len(self._incomplete),
             "produce_throttle_avg_ms": throttle_times.average_ms(now_ms),
             "produce_throttle_max_ms": throttle_times.max_ms(now_ms),
+            "transactions_open": len(open_ms),
+            "transaction_oldest_ms": max(open_ms, default=0),
         }
         if held != self._held:
             self._held = held
             for row, value in held.items():
                 self._counters.set(row, value)
-        counts = sender.counts
+        counts, transactions = sender.counts, self._transactions.tally
         counted = {
             "wakeups_total": wakeups,
             "requests_total": counts.requests,
@@ -62,6 +66,9 @@ class Gauges:
             "late_answers_total": counts.late_answers,
             "epoch_bumps_total": self._ids.epoch_bumps,
             "produce_throttle_ms_total": counts.throttle_ms,
+            "transactions_committed_total": transactions.committed,
+            "transactions_aborted_total": transactions.aborted,
+            "transactions_fenced_total": transactions.fenced,
         }
         if counted != self._counted:
             self._counted = counted

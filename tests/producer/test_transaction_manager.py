@@ -20,7 +20,7 @@ from sidecar.producer.coordinator_requests import (
     FindCoordinator,
     InitTransactionalId,
 )
-from sidecar.producer.transaction_manager import TransactionManager, TransactionResult
+from sidecar.producer.transaction_manager import TransactionManager, TransactionResult, TransactionTally
 from sidecar.producer.transaction_record import TRANSACTION_RECORD_BYTES, unpack_transaction_record
 from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
@@ -42,11 +42,13 @@ class Life:
     def __init__(self, version: int) -> None:
         self.version = version
         self.now_ms = 1000.0
+        self.tally = TransactionTally()
         self.manager = TransactionManager(
             "orders-1",
             5,
             transaction_version=lambda: self.version,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
+            tally=self.tally,
             wall_ms=lambda: 1_700_000_000_000,
         )
         self.manager.client = 3, 9
@@ -95,7 +97,7 @@ class Life:
         """A transaction with one delivered record."""
         if self.manager.state is TransactionState.UNINITIALIZED:
             self.ready()
-        assert self.manager.begin(number, self.now_ms)
+        assert self.manager.begin(number)
         if not self.manager.may_send("orders", 0):
             self.do(AddPartitions)
         assert self.manager.may_send("orders", 0)
@@ -106,7 +108,7 @@ class Life:
         return [each[:4] for each in self.manager.take_results()]
 
     def ends(self, *, commit: bool = True, number: int = 1) -> EndTransaction:
-        self.manager.end(number, commit, self.now_ms)
+        self.manager.end(number, commit)
         return self.next(EndTransaction)
 
 
@@ -148,7 +150,7 @@ def test_version_is_latched_at_begin(version: int) -> None:
 @ENDS
 def test_empty_transaction_asks_nothing(version: int, *, commit: bool) -> None:
     life = Life(version).ready()
-    life.manager.end(1, commit, life.now_ms)
+    life.manager.end(1, commit)
     assert life.nothing_next()
     assert life.results() == ended()
 
@@ -156,7 +158,7 @@ def test_empty_transaction_asks_nothing(version: int, *, commit: bool) -> None:
 @VERSIONS
 def test_commit_waits_for_all_batches(version: int) -> None:
     life = Life(version).in_transaction()
-    life.manager.end(1, True, life.now_ms)
+    life.manager.end(1, True)
     assert life.nothing_next(is_quiet=False)
     assert life.manager.may_send("orders", 0)
     life.answer(life.next(EndTransaction))
@@ -166,7 +168,7 @@ def test_commit_waits_for_all_batches(version: int) -> None:
 @pytest.mark.parametrize("version", [0, 1])
 def test_partitions_are_added_before_their_first_record(version: int) -> None:
     life = Life(version).ready()
-    assert life.manager.begin(1, life.now_ms)
+    assert life.manager.begin(1)
     assert not life.manager.may_send("orders", 0)
     assert not life.manager.may_send("orders", 1)
     request = life.next(AddPartitions)
@@ -176,7 +178,7 @@ def test_partitions_are_added_before_their_first_record(version: int) -> None:
     assert life.manager.may_send("orders", 1)
     # The next transaction adds them again.
     life.answer(life.ends())
-    assert life.manager.begin(2, life.now_ms)
+    assert life.manager.begin(2)
     assert not life.manager.may_send("orders", 0)
 
 
@@ -188,7 +190,7 @@ def test_first_failure_is_the_cause_of_the_abort() -> None:
     assert result == TransactionResult(
         TxnPart.STATE, 1, LocalCode.EXPIRED, TxnEffect.ABORTABLE, "orders-0: it expired"
     )
-    life.manager.end(1, True, life.now_ms)
+    life.manager.end(1, True)
     assert life.nothing_next(), "a commit is refused without asking the coordinator"
     assert life.results() == [(TxnPart.END, 1, LocalCode.EXPIRED, TxnEffect.ABORTABLE)]
     life.answer(life.ends(commit=False))
@@ -201,7 +203,7 @@ def test_first_failure_is_the_cause_of_the_abort() -> None:
 @VERSIONS
 def test_failure_while_committing_fails_the_commit(version: int) -> None:
     life = Life(version).in_transaction()
-    life.manager.end(1, True, life.now_ms)
+    life.manager.end(1, True)
     life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
     assert life.nothing_next()
     assert life.results() == [(TxnPart.END, 1, LocalCode.EXPIRED, TxnEffect.ABORTABLE)]
@@ -280,10 +282,10 @@ def test_end_is_refused_for_good(version: int, code: int, *, commit: bool) -> No
     refused = [(TxnPart.END, 1, code, TxnEffect.FATAL)]
     assert life.results() == refused
     assert life.nothing_next()
-    assert not life.manager.begin(2, life.now_ms)
-    life.manager.end(1, commit, life.now_ms)
+    assert not life.manager.begin(2)
+    life.manager.end(1, commit)
     assert life.results() == refused
-    life.manager.send_offsets(2, 7, MEMBER, OFFSETS, life.now_ms)
+    life.manager.send_offsets(2, 7, MEMBER, OFFSETS)
     assert life.results() == [(TxnPart.OFFSETS, 7, code, TxnEffect.FATAL)]
     life.manager.initialize(60_000)
     assert life.results() == [(TxnPart.INIT, 0, code, TxnEffect.FATAL)]
@@ -322,12 +324,12 @@ def test_end_with_a_lost_answer_is_repeated_as_it_was(version: int, *, commit: b
     life.version = 2 - version
     life.wait()
     life.answer(life.next(FindCoordinator))
-    assert not life.manager.begin(2, life.now_ms), "nothing begins before the result is known"
+    assert not life.manager.begin(2), "nothing begins before the result is known"
     again = life.next(EndTransaction)
     assert again == first
     life.answer(again)
     if version < 2:
-        assert not life.manager.begin(2, life.now_ms)
+        assert not life.manager.begin(2)
         life.do(InitTransactionalId)
     assert life.results() == ended()
     life.in_transaction(2)
@@ -339,11 +341,11 @@ def test_end_with_a_lost_answer_is_repeated_as_it_was(version: int, *, commit: b
 def test_repeated_end_gets_the_one_result(version: int, *, commit: bool) -> None:
     life = Life(version).in_transaction()
     request = life.ends(commit=commit)
-    life.manager.end(1, commit, life.now_ms)
+    life.manager.end(1, commit)
     assert life.nothing_next()
     life.answer(request)
     assert life.results() == ended()
-    life.manager.end(1, commit, life.now_ms)
+    life.manager.end(1, commit)
     assert life.results() == ended()
     assert life.nothing_next()
 
@@ -352,7 +354,7 @@ def test_repeated_end_gets_the_one_result(version: int, *, commit: bool) -> None
 def test_other_end_while_one_is_under_way_is_a_state_error(*, commit: bool) -> None:
     life = Life(2).in_transaction()
     life.ends(commit=commit)
-    life.manager.end(1, not commit, life.now_ms)
+    life.manager.end(1, not commit)
     assert life.results() == [(TxnPart.END, 1, LocalCode.TXN_WRONG_STATE, TxnEffect.NONE)]
 
 
@@ -420,7 +422,7 @@ def test_refused_partition_leaves_earlier_ones_to_be_aborted() -> None:
 
 def test_nothing_added_needs_no_end() -> None:
     life = Life(1).ready()
-    assert life.manager.begin(1, life.now_ms)
+    assert life.manager.begin(1)
     assert not life.manager.may_send("secret", 0)
     assert not life.manager.may_send("orders", 0)
     codes = {
@@ -429,17 +431,17 @@ def test_nothing_added_needs_no_end() -> None:
     }
     life.manager.on_answer(life.next(AddPartitions), CoordinatorAnswer(0, partition_codes=codes), life.now_ms)
     assert life.results() == [(TxnPart.STATE, 1, Code.TOPIC_AUTHORIZATION_FAILED, TxnEffect.ABORTABLE)]
-    life.manager.end(1, False, life.now_ms)
+    life.manager.end(1, False)
     assert life.nothing_next()
     assert life.results() == ended()
 
 
 def test_lost_answer_of_an_add_must_be_ended() -> None:
     life = Life(1).ready()
-    assert life.manager.begin(1, life.now_ms)
+    assert life.manager.begin(1)
     assert not life.manager.may_send("orders", 0)
     life.answer(life.next(AddPartitions), Code.NETWORK_EXCEPTION)
-    life.manager.end(1, False, life.now_ms)
+    life.manager.end(1, False)
     life.wait()
     life.do(FindCoordinator, EndTransaction)
     assert life.results() == ended()
@@ -457,8 +459,8 @@ def test_abort_after_failed_produces_reaches_the_coordinator_with_version_2() ->
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_offsets_are_part_of_the_transaction(version: int) -> None:
     life = Life(version).ready()
-    life.manager.send_offsets(1, 7, MEMBER, OFFSETS, life.now_ms)
-    life.manager.end(1, True, life.now_ms)
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    life.manager.end(1, True)
     if version < 2:
         life.answer(life.next(AddOffsets))
     life.answer(life.next(FindCoordinator))
@@ -479,7 +481,7 @@ def test_offsets_are_part_of_the_transaction(version: int) -> None:
 @VERSIONS
 def test_stale_member_makes_the_transaction_abortable(version: int) -> None:
     life = Life(version).in_transaction()
-    life.manager.send_offsets(1, 7, MEMBER, OFFSETS, life.now_ms)
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
     if version < 2:
         life.answer(life.next(AddOffsets))
     life.answer(life.next(FindCoordinator))
@@ -493,7 +495,7 @@ def test_stale_member_makes_the_transaction_abortable(version: int) -> None:
 
 def test_moved_group_coordinator_is_found_again() -> None:
     life = Life(2).ready()
-    life.manager.send_offsets(1, 7, MEMBER, OFFSETS, life.now_ms)
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
     life.answer(life.next(FindCoordinator))
     life.answer(life.next(CommitOffsets), Code.NOT_COORDINATOR)
     life.wait()
@@ -527,7 +529,7 @@ def test_open_transaction_of_a_dead_client_is_fenced(version: int, code: int) ->
 @VERSIONS
 def test_commit_of_a_dead_client_is_carried_out(version: int) -> None:
     life = Life(version).in_transaction()
-    life.manager.end(1, True, life.now_ms)
+    life.manager.end(1, True)
     life.manager.abandon()
     assert life.nothing_next(is_quiet=False)
     assert not life.manager.is_over
@@ -550,7 +552,7 @@ def test_record_has_what_a_successor_needs(version: int) -> None:
     life = Life(version).in_transaction()
     life.answer(life.ends())
     life.in_transaction(2)
-    life.manager.end(2, False, life.now_ms)
+    life.manager.end(2, False)
     data = life.manager.record
     record = unpack_transaction_record(data)
     assert len(data) == TRANSACTION_RECORD_BYTES
@@ -620,7 +622,7 @@ def test_other_end_after_the_end_is_a_state_error(*, commit: bool) -> None:
     life = Life(2).in_transaction()
     life.answer(life.ends(commit=commit))
     life.results()
-    life.manager.end(1, not commit, life.now_ms)
+    life.manager.end(1, not commit)
     assert life.results() == [(TxnPart.END, 1, LocalCode.TXN_WRONG_STATE, TxnEffect.NONE)]
 
 
@@ -641,7 +643,7 @@ def test_init_that_is_repeated_while_an_epoch_is_fetched_does_not_hide_the_end()
     life.answer(life.ends(commit=False))
     life.results()
     life.manager.initialize(60_000)
-    life.manager.end(1, False, life.now_ms)
+    life.manager.end(1, False)
     assert life.results() == []
     life.do(InitTransactionalId)
     assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE), *ended()]
@@ -651,7 +653,7 @@ def test_init_that_is_repeated_while_an_epoch_is_fetched_does_not_hide_the_end()
 def test_successor_ends_what_was_being_added_when_the_worker_died(version: int) -> None:
     """The record is stored before the request leaves, and nothing is stored again before the first batch."""
     life = Life(version).ready()
-    assert life.manager.begin(1, life.now_ms)
+    assert life.manager.begin(1)
     assert not life.manager.may_send("orders", 0)
     request = life.next(AddPartitions)
     record = unpack_transaction_record(life.manager.record)
@@ -660,5 +662,5 @@ def test_successor_ends_what_was_being_added_when_the_worker_died(version: int) 
     life.manager.produced()
     successor = Life(version)
     successor.manager.adopt(record)
-    successor.manager.end(1, False, successor.now_ms)
+    successor.manager.end(1, False)
     successor.do(FindCoordinator, EndTransaction)

@@ -23,9 +23,10 @@ from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.fake_coordinator import Member, Phase
 from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
 
-from .harness import CONNECT_MS, FAST, accounts_balance
+from .harness import CONNECT_MS, FAST, METRIC, accounts_balance
 
 pytestmark = pytest.mark.process
 
@@ -514,6 +515,30 @@ def test_transaction_of_a_killed_client_is_aborted(bed: Bed) -> None:
         child.wait()
         wait_until(lambda: bed.committed(topic) == [b"waits"], "the abort", timeout_s=GONE_S)
     assert bed.kafka.coordinator.transactions[name].phase is Phase.ABORTED or bed.version == 2
+
+
+def test_metrics_count_transactions_and_tell_the_oldest(bed: Bed) -> None:
+    def value(name: str) -> float:
+        return metric(bed.daemon, f"{METRIC}{name}")
+
+    topic, name = bed.topic(), f"id-{next(_serial)}"
+    names = ("transactions_committed_total", "transactions_aborted_total", "transactions_fenced_total")
+    with bed.producer(name) as producer:
+        before = [value(each) for each in names]
+        run(bed, producer, topic, b"kept")
+        run(bed, producer, topic, b"aborted", commit=False)
+        producer.begin_transaction()
+        producer.send(topic, b"lost").result(CALL_S)
+        wait_until(lambda: value("transaction_oldest_seconds") > 0, "the age of the open one")
+        assert value("transactions_open") == 1
+        while bed.kafka.coordinator.init(name, 60_000, -1, -1).code:
+            pass
+        with pytest.raises(ProducerFenced):
+            producer.commit_transaction(CALL_S)
+        wait_until(
+            lambda: value("transactions_open") == value("transaction_oldest_seconds") == 0, "none to be open"
+        )
+        assert [value(each) for each in names] == [each + 1 for each in before]
 
 
 def test_closed_producers_leave_no_lane(bed: Bed) -> None:

@@ -31,12 +31,12 @@ class Lane:
     def number(self) -> int:
         return self.manager.lane
 
-    def refusal_of(self, session: LaneClient, transaction: int, now_ms: float) -> Refusal | None:
+    def refusal_of(self, session: LaneClient, transaction: int) -> Refusal | None:
         """Why records of this transaction fail; None if they may be sent. The first ones begin it."""
         manager = self.manager
         if session is not self.session:
             text = f'Another producer with transactional id "{manager.transactional_id}" has fenced this one.'
-        elif not manager.begin(transaction, now_ms):
+        elif not manager.begin(transaction):
             text = f"Transaction {transaction} is not open: it has ended, or the one before has not."
         elif manager.state is TransactionState.ABORTABLE:
             text = f"Transaction {transaction} can only be aborted: {manager.cause[1]}"

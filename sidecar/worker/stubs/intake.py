@@ -165,7 +165,7 @@ class Intake:
         self._appending = None
         refusal = stream.refusal
         if session.lane is not None:
-            refusal = session.lane.refusal_of(session, transaction, now_ms) or refusal
+            refusal = session.lane.refusal_of(session, transaction) or refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
             refusal = self._larger_than_allowed(payload_bytes)
         try:

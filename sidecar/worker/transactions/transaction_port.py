@@ -26,7 +26,7 @@ from sidecar.producer.coordinator_requests import (
     EndTransaction,
     FindCoordinator,
 )
-from sidecar.producer.transaction_manager import TransactionManager
+from sidecar.producer.transaction_manager import TransactionManager, TransactionTally
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 from sidecar.protocol.messages import ProtocolError
@@ -100,6 +100,7 @@ class TransactionPort:
         self._outboxes = outboxes
         self._turns = turns
         self._random = random
+        self.tally = TransactionTally()
         self.active: set[int] = set()
         """Numbers of the lanes with work for the next turn."""
         self._unsent: dict[Lane, CoordinatorRequest] = {}
@@ -136,7 +137,7 @@ class TransactionPort:
             if lane.session is not session:
                 self._tell_fenced(session, lane, TxnPart.OFFSETS, request)
                 return
-            lane.manager.send_offsets(number, request, member, offsets, now_ms)
+            lane.manager.send_offsets(number, request, member, offsets)
         self._work(lane.number)
 
     def _on_init(
@@ -193,6 +194,7 @@ class TransactionPort:
             backoff=ExponentialBackoff(
                 config.retry_backoff_ms, config.retry_backoff_max_ms, self._random.random
             ),
+            tally=self.tally,
             wall_ms=self._clock.timestamp_ms,
             on_work=partial(self._work, number),
         )
@@ -204,6 +206,10 @@ class TransactionPort:
     def check_clients(self) -> None:
         """Abandon the transactions of clients that are gone for good, and give up their lanes."""
         self._lanes.check_clients()
+
+    def open_ms(self) -> list[int]:
+        """For how long each open transaction is open."""
+        return [ms for lane in self._lanes if (ms := lane.manager.open_ms)]
 
     # --- the turn --------------------------------------------------------------------------------------------
 
@@ -227,7 +233,7 @@ class TransactionPort:
         end = self._asked_ends.get(lane)
         if end is not None and self._has_arrived(lane, end):
             del self._asked_ends[lane]
-            manager.end(end.number, end.is_commit, now_ms)
+            manager.end(end.number, end.is_commit)
             if manager.state is _State.COMMITTING:
                 self._lanes.flush(lane, now_ms)
         if manager.state in _ENDS_RECORDS and self._records_ended.get(lane) != manager.number:
