@@ -137,7 +137,7 @@ def test_an_unsendable_value_names_its_column_and_row(column: Any, why: str) -> 
     assert str(bad.value).startswith(f'file, row 2: column "c" {why}')
 
 
-def test_a_file_that_breaks_off_says_behind_which_row() -> None:
+def test_a_file_that_breaks_off_says_after_which_row() -> None:
     sink = io.BytesIO()
     with parquet.ParquetWriter(
         sink, pa.schema([("c", pa.int64())]), compression="none", use_dictionary=False

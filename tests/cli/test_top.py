@@ -197,7 +197,7 @@ def test_keys_sort_and_end(daemon: SidecarDaemon) -> None:
         os.close(terminal)
 
 
-def test_why_it_ends_is_said_behind_the_screen() -> None:
+def test_why_it_ends_is_said_after_the_screen() -> None:
     """The screen of a terminal goes with all that was written to it, and the sentence went, too."""
     code = (
         "from sidecar.cli.common import fail\n"

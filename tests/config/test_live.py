@@ -70,7 +70,7 @@ def test_tables_of_topics() -> None:
     assert difference(old, new).refusals == ()
 
 
-def test_a_table_before_one_with_acks_is_refused_and_one_behind_it_is_live() -> None:
+def test_a_table_before_one_with_acks_is_refused_and_one_after_it_is_live() -> None:
     old = config()
     first: Tables = {"a*": {"rate": 1}}
     settled: Tables = {"ab": {"acks": 1}}

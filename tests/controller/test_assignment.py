@@ -108,7 +108,7 @@ def test_a_client_without_a_row_is_forgotten_when_it_has_not_asked_for_a_while(
     assert assignment.assign(client(1), {0: 90, 1: 0}, EMPTY, away_ms) == found
 
 
-def test_a_client_that_goes_on_asking_keeps_its_worker_however_long() -> None:
+def test_a_client_that_keeps_asking_keeps_its_worker_however_long() -> None:
     assignment = Assignment()
     first = assignment.assign(client(1), {0: 0, 1: 0}, EMPTY, 0.0)
     for number in range(1, 20):

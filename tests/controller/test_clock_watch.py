@@ -13,7 +13,7 @@ WALL_MS = 1_700_000_000_000.0
 LOOK_MS = 1_000.0
 
 
-def test_clocks_that_go_on_together_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_clocks_that_continue_together_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
     watch = ClockWatch(0.0, WALL_MS)
     for second in range(1, 100):
         watch.tick(second * LOOK_MS, WALL_MS + second * LOOK_MS * 1.001, LOOK_MS)

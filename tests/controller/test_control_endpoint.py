@@ -132,7 +132,7 @@ def test_a_hello_waits_for_its_worker(short_dir: Path, monkeypatch: pytest.Monke
     perform(short_dir, play)
 
 
-def test_a_bug_behind_it_is_an_answer(short_dir: Path) -> None:
+def test_a_bug_after_it_is_an_answer(short_dir: Path) -> None:
     async def play(ask: Any, endpoint: ControlEndpoint) -> None:
         answer = await ask(msgpack.packb([Kind.TOPICS, ["broken"]]))
         assert answer[:2] == [Kind.REFUSED, "FAILED"]

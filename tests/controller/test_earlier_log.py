@@ -124,7 +124,7 @@ def test_of_this_boot_the_segment_counts(place: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["accept", "none"])
-def test_a_log_beside_an_earlier_pool_path_is_not_delivered_later(place: Path, sync: str) -> None:
+def test_a_log_next_to_an_earlier_pool_path_is_not_delivered_later(place: Path, sync: str) -> None:
     """The segment goes on under its old name, and its log would count as soon as that name is free."""
     die(open_store(place), of_another_boot=False)
     write_log(place, 0, 3)
@@ -152,7 +152,7 @@ def test_after_a_crash_the_log_counts_also_where_pool_path_was_changed(place: Pa
     again.close()
 
 
-def test_the_log_beside_the_pool_path_of_today_is_the_later_one(place: Path) -> None:
+def test_the_log_at_the_pool_path_of_today_is_the_later_one(place: Path) -> None:
     """A daemon went on with the old segment and logged beside the new path; then the host crashed."""
     die(open_store(place), of_another_boot=True)
     write_log(place, 0, 3)

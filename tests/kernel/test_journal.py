@@ -96,7 +96,7 @@ def test_pages_go_back_from_the_middle(journal: Journal) -> None:
     assert journal.chain.live_entries == journal.chain.live_records == journal.chain.page_count == 0
 
 
-def test_an_idle_chain_keeps_no_page_and_goes_on(journal: Journal) -> None:
+def test_an_idle_chain_keeps_no_page_and_continues(journal: Journal) -> None:
     tails = []
     for seq in range(1, 6):
         entry = journal.add(numbered(2), seq=seq)
@@ -215,7 +215,7 @@ def test_a_linked_page_that_was_never_written_to_is_no_entry(journal: Journal) -
     assert recovered.live_entries == 1
 
 
-def test_recovery_goes_on_where_the_dead_worker_stopped(journal: Journal) -> None:
+def test_recovery_continues_where_the_dead_worker_stopped(journal: Journal) -> None:
     journal.add(numbered(3), seq=1)
     journal.add(numbered(9), seq=2)
     recovered = journal.recover()

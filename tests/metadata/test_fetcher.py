@@ -217,7 +217,7 @@ def test_a_missing_topic_times_out_by_the_callers_own_wait_and_a_late_one_is_fou
 
 @pytest.mark.rule("M9")
 @pytest.mark.rule("M10")
-def test_an_unauthorized_topic_fails_at_once_while_others_go_on() -> None:
+def test_an_unauthorized_topic_fails_at_once_while_others_continue() -> None:
     async def test() -> None:
         cluster = FakeCluster()
         cluster.topics |= {"secret": 29, "fine": [1]}
@@ -379,7 +379,7 @@ def test_an_answer_without_brokers_is_not_believed() -> None:
     run(test)
 
 
-def test_all_topics_are_fetched_beside_those_in_use() -> None:
+def test_all_topics_are_fetched_next_to_those_in_use() -> None:
     async def test() -> None:
         cluster = FakeCluster()
         cluster.topics |= {"a": [1], "b": [1, -1]}

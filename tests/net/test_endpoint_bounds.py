@@ -156,7 +156,7 @@ def test_attached_clients_with_half_a_message_take_bounded_memory_and_others_are
     run(test)
 
 
-def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_goes_on(tmp_path: Path) -> None:
+def test_a_message_over_the_limit_is_told_by_its_header_and_its_connection_continues(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
             with stub_at(harness) as peer:
@@ -218,7 +218,7 @@ def few_descriptors() -> Iterator[None]:
             os.close(fd)
 
 
-def test_without_a_descriptor_left_a_stub_is_turned_away_and_the_others_go_on(tmp_path: Path) -> None:
+def test_without_a_descriptor_left_a_stub_is_turned_away_and_the_others_continue(tmp_path: Path) -> None:
     async def test() -> None:
         async with harness_at(tmp_path) as harness:
             with (

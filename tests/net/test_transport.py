@@ -238,7 +238,7 @@ def test_a_connection_cut_in_the_middle_of_a_record(tls_harness: TlsHarness) -> 
     pair.transport.close()
 
 
-def test_a_forged_record_is_a_failure_behind_what_was_read(tls_harness: TlsHarness) -> None:
+def test_a_forged_record_is_a_failure_after_what_was_read(tls_harness: TlsHarness) -> None:
     pair = Pair("TLSv1.3", tls_harness, buffer_bytes=1 << 18)
     pair.peer.sendall(b"whole")
     raw = socket.socket(fileno=pair.peer.detach())

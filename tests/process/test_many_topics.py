@@ -79,7 +79,7 @@ def test_without_max_block_ms_only_the_record_that_begins_the_look_up_fails(brok
         assert found == [b"burst-%d" % number for number in range(1, 3_000)]
 
 
-def test_topics_that_a_full_table_refused_go_on_when_others_have_left(broker: FakeBroker) -> None:
+def test_topics_that_a_full_table_refused_continue_when_others_have_left(broker: FakeBroker) -> None:
     """Five clients left and the table was empty. The sixth raised TopicLimit for ever."""
     assert CLIENTS * TOPICS_EACH > CHAINS_MAX
     with (

@@ -45,7 +45,7 @@ def kafka() -> Iterator[FakeBroker]:
 
 
 @pytest.mark.parametrize("drops", [True, False], ids=["taken-and-forgotten", "not-read"])
-def test_records_go_on_by_a_new_connection(
+def test_records_continue_by_a_new_connection(
     kafka: FakeBroker, start_daemon: StartDaemon, access: Relayed, drops: bool
 ) -> None:
     """Each record is there once: also those of which the daemon's word was lost."""

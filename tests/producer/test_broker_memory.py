@@ -98,7 +98,7 @@ def test_old_records_go_one_batch_at_a_time(age_ms: int) -> None:
         core.poll()
 
 
-def test_nothing_goes_beside_an_old_batch() -> None:
+def test_nothing_goes_next_to_an_old_batch() -> None:
     """Neither behind it, nor it behind others. A broker forgets all of an id by its last batch, also a young one
     whose answer was lost and that is sent again."""
     core = Core(known=False)

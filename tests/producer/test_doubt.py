@@ -211,7 +211,7 @@ def test_a_batch_that_its_broker_did_not_have_is_split_without_doubt() -> None:
     }
 
 
-def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> None:
+def test_half_after_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> None:
     """The batch before it is surely not in the log and waits for a new number, which it gets when nothing behind it is
     in doubt. So that gap is never filled: sent again and again the half would be told the same until its
     delivery.timeout.ms, with the whole partition waiting for it. Found by the simulation."""
@@ -244,7 +244,7 @@ def test_half_behind_a_batch_that_waits_for_its_doubt_is_asked_about_once() -> N
 
 @pytest.mark.parametrize("is_given_up", ["before", "after"])
 @pytest.mark.parametrize("code", [Code.REQUEST_TIMED_OUT, Code.NOT_ENOUGH_REPLICAS])
-def test_no_batch_gets_another_number_behind_a_later_one_given_up_in_doubt(
+def test_no_batch_gets_another_number_after_a_later_one_given_up_in_doubt(
     code: int, is_given_up: str
 ) -> None:
     """The broker had taken "a" (its answer was lost) or refused it, lost the producer id, and taken "c" without "b".
@@ -277,7 +277,7 @@ def test_no_batch_gets_another_number_behind_a_later_one_given_up_in_doubt(
     assert core.send("next").batches[0].epoch == 1
 
 
-def test_a_batch_in_doubt_behind_a_gap_gets_no_other_number_before_one_given_up_in_doubt() -> None:
+def test_a_batch_in_doubt_after_a_gap_gets_no_other_number_before_one_given_up_in_doubt() -> None:
     """A batch was refused for good, so a number is missing before those in doubt. OUT_OF_ORDER for them tells no more
     of the one behind them that was given up. It may be there."""
     core = Core()
@@ -318,7 +318,7 @@ def test_a_refuted_doubt_is_never_reported_as_surely_not_persisted() -> None:
     ]
 
 
-def test_the_rest_of_a_batch_goes_out_behind_a_later_one_given_up_in_doubt() -> None:
+def test_the_rest_of_a_batch_goes_out_after_a_later_one_given_up_in_doubt() -> None:
     """A broker that knows the producer id has not taken the later one without it. To fail it would cost records."""
     core = Core()
     core.acknowledge(core.send("known"))

@@ -110,7 +110,7 @@ def test_renumbered_batches_of_both_kinds_keep_their_order() -> None:
     assert core.ids.epoch_bumps == 0, "they take the numbers of the refused one"
 
 
-def test_a_paused_topic_holds_express_and_lets_go_on_what_was_sent() -> None:
+def test_a_paused_topic_holds_express_and_continues_what_was_sent() -> None:
     core = large_batches(max_in_flight_requests_per_connection=1)
     backlog(core, "a", "b")
     (first,) = core.poll()
@@ -127,7 +127,7 @@ def test_a_paused_topic_holds_express_and_lets_go_on_what_was_sent() -> None:
     assert rest_of(core) == ["x", "b"]
 
 
-def test_a_backlog_goes_on_beside_a_stream_of_express_batches_in_its_partition() -> None:
+def test_a_backlog_continues_next_to_a_stream_of_express_batches_in_its_partition() -> None:
     """There is always another one when a request may go; records of the backlog would run out of time."""
     core = Core(
         batch_size=200,
@@ -147,7 +147,7 @@ def test_a_backlog_goes_on_beside_a_stream_of_express_batches_in_its_partition()
     assert places == [PASSES_MAX + each * (PASSES_MAX + 1) for each in range(3)]
 
 
-def test_a_batch_that_was_passed_enough_stays_behind_express_records_from_before_its_own() -> None:
+def test_a_batch_that_was_passed_enough_stays_after_express_records_from_before_its_own() -> None:
     """A client's record in bulk is later than its own in express."""
     core = Core(max_in_flight_requests_per_connection=1, batch_growth_bytes=200, batch_size=200)
     core.append("bulk")
@@ -237,7 +237,7 @@ def kinds_of(core: Core, polls: int = 5) -> list[bool]:
     return [request.is_quick for _ in range(polls) for request in core.poll()]
 
 
-def test_a_small_batch_does_not_stand_behind_the_backlog_of_other_partitions() -> None:
+def test_a_small_batch_does_not_wait_for_the_backlog_of_other_partitions() -> None:
     core = beside_a_backlog(3)
     core.poll()
     core.append("quiet", topic=QUIET_TOPIC)
@@ -255,7 +255,7 @@ def test_the_rest_of_a_topic_s_own_load_is_not_small() -> None:
     assert core.accumulator.queue(QUIET_TOPIC, core.lane, 0).is_quick
 
 
-def test_a_backlog_has_few_requests_unanswered_beside_small_ones() -> None:
+def test_a_backlog_has_few_requests_unanswered_next_to_small_ones() -> None:
     core = beside_a_backlog(connections_per_broker=1)
     core.append("quiet", topic=QUIET_TOPIC)
     kinds = kinds_of(core)
@@ -291,7 +291,7 @@ def test_a_partition_s_express_batch_goes_by_the_first_when_its_others_have_thei
     assert [payloads_of(request.batches) for request in later if request.node_id == 1] == [["express"]]
 
 
-def test_a_second_connection_is_asked_for_beside_a_backlog_and_nothing_waits_for_it() -> None:
+def test_a_second_connection_is_asked_for_next_to_a_backlog_and_nothing_waits_for_it() -> None:
     core = beside_a_backlog(connections_per_broker=2)
     core.links.down.add(second_of(1))
     core.append("quiet", topic=QUIET_TOPIC)
@@ -354,7 +354,7 @@ def test_connections_with_nothing_in_flight_are_divided_once() -> None:
     assert set(core.accumulator.schedule.widened) == core.accumulator.schedule.apart == {1}
 
 
-def test_a_backlog_goes_on_beside_a_stream_of_small_batches() -> None:
+def test_a_backlog_continues_next_to_a_stream_of_small_batches() -> None:
     """Small ones never keep the others out, nor the other way round."""
     core = beside_a_backlog(max_in_flight_requests_per_connection=1)
     kinds: list[bool] = []

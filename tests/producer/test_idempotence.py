@@ -383,7 +383,7 @@ class TestExpiryOfTheFirstInFlight:
         assert payloads_of(again.batches) == ["b"]
         assert identity(again.batches[0]) == (PRODUCER_ID, 1, 0)
 
-    def test_with_none_in_flight_behind_it_takes_a_new_epoch(self) -> None:
+    def test_with_none_in_flight_after_it_takes_a_new_epoch(self) -> None:
         core = Core(delivery_timeout_ms=1500)
         first = core.send("a")
         core.poll(1600)

@@ -35,7 +35,7 @@ def queue_of(core: Core, partition: int = 0) -> PartitionQueue:
 
 
 @pytest.mark.rule("S4")
-def test_a_partition_goes_on_with_its_next_number_when_its_topic_is_used_again() -> None:
+def test_a_partition_continues_with_its_next_number_when_its_topic_is_used_again() -> None:
     core = Core()
     before = queue_of(core)
     assert deliver(core, "a", "b", "c").base_sequence == 0

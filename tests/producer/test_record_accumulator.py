@@ -127,7 +127,7 @@ def test_topics_without_a_leader_are_named_and_asked_for() -> None:
 
 
 @pytest.mark.rule("A5")
-def test_drain_goes_on_where_it_stopped() -> None:
+def test_drain_continues_where_it_stopped() -> None:
     """Two brokers with two partitions each, one batch a request: p0,p2 then p1,p3 then p0,p2 (AC-05)."""
     core = Core(leaders=(1, 1, 2, 2), batch_size=100, max_request_size=200, linger_ms=0)
     for _ in range(3):
@@ -379,7 +379,7 @@ def test_plain_lane_with_one_request_in_flight_mutes_the_partition() -> None:
 @pytest.mark.parametrize(
     "core", [Core(), Core(lane=PLAIN_LANE, enable_idempotence=False, acks=1)], ids=["idempotent", "plain"]
 )
-def test_a_paused_topic_sends_nothing_and_another_goes_on(core: Core) -> None:
+def test_a_paused_topic_sends_nothing_and_another_continues(core: Core) -> None:
     core.snapshot = snapshot_of({TOPIC: (1,), "other": (1,)})
     core.accumulator.use_rules(TopicRules(core.config, paused=[TOPIC]), core.now_ms)
     core.append("waits")

@@ -51,7 +51,7 @@ def kill_worker(bed: Bed) -> None:
 
 
 @ENDS
-def test_transaction_goes_on_when_its_worker_is_killed(bed: Bed, *, commit: bool) -> None:
+def test_transaction_continues_when_its_worker_is_killed(bed: Bed, *, commit: bool) -> None:
     topic = bed.topic()
     with bed.producer() as producer:
         for number in range(3):

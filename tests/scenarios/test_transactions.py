@@ -215,7 +215,7 @@ def test_tx_04_timeout_above_the_brokers_is_named_at_init(bed: Bed) -> None:
         assert caught.value.fatal
 
 
-def test_tx_05_init_that_timed_out_goes_on(bed: Bed) -> None:
+def test_tx_05_init_that_timed_out_continues(bed: Bed) -> None:
     rule = bed.kafka.add(on(Api.INIT_PRODUCER_ID, times=ALWAYS).refuse(COORDINATOR_LOAD_IN_PROGRESS))
     with bed.producer(is_ready=False) as producer:
         with pytest.raises(TransactionTimeout) as caught:

@@ -104,7 +104,7 @@ def test_an_ended_stream_gives_its_place_to_another(segment: Segment, row: Clien
 
 @pytest.mark.parametrize("ended", [1, 2, 3], ids=["the first", "one between", "the last"])
 @pytest.mark.parametrize("stores", range(4))
-def test_a_kill_behind_each_store_of_an_end_leaves_the_other_streams(
+def test_a_kill_after_each_store_of_an_end_leaves_the_other_streams(
     segment: Segment, row: ClientRow, monkeypatch: pytest.MonkeyPatch, ended: int, stores: int
 ) -> None:
     for stream in (1, 2, 3):

@@ -36,7 +36,7 @@ def found(slot: SlotView, name: str, broker: str = "") -> HistogramCounts:
     return one
 
 
-def test_a_successor_goes_on_where_its_predecessor_stopped(slot: SlotView) -> None:
+def test_a_successor_continues_where_its_predecessor_stopped(slot: SlotView) -> None:
     for incarnation in (2, 3):
         slot.claim(incarnation=incarnation)
         histograms = SlotHistograms(slot)

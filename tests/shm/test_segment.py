@@ -225,7 +225,7 @@ def test_counters_of_a_writer_that_died_inside_a_write(segment: Segment, slot: i
     assert counters._words[0] % 2 == 0
 
 
-def test_running_totals_go_on_where_the_predecessor_stopped(segment: Segment, slot: int) -> None:
+def test_running_totals_continue_where_the_predecessor_stopped(segment: Segment, slot: int) -> None:
     """A successor's own count begins at 0; a scraper must not see the slot's counter fall."""
     counters = segment.slot(slot).counters
     first = RunningTotals(counters)

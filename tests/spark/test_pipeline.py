@@ -248,7 +248,9 @@ def test_a_record_that_fails_is_named_with_what_is_in_kafka(
     assert made.in_kafka() == "0 rows are in Kafka, and up to 4 more, which a daemon had taken."
 
 
-def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+def test_a_stream_continues_from_its_checkpoint(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
     changes = {
         "[source]": f'trigger = "available-now"\ncheckpoint = "{folder}/checkpoint"\n[source]',
         "[sidecar]": f"bad_rows = {{ path = '{folder}/bad' }}\n[[output]]\nfrom = 'source'\ntopic = 'all'\n"

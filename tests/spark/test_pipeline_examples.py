@@ -103,7 +103,7 @@ class Stream:
 
 
 @pytest.mark.timeout(1500)
-def test_a_stream_is_stopped_and_goes_on(
+def test_a_stream_is_stopped_and_continues(
     kafka: KafkaCluster, daemon: SidecarDaemon, jars: Path, tmp_path: Path
 ) -> None:
     feed(kafka, 0, 200)

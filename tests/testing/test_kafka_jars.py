@@ -35,7 +35,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "go"
 
 
-def test_a_download_says_that_it_goes_on(go: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_says_that_it_continues(go: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first command of getting-started downloaded for 100 s without a word."""
     said = ""
 

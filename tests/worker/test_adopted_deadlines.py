@@ -18,7 +18,7 @@ def deadlines(harness: SlotHarness) -> list[float]:
 
 
 @pytest.mark.rule("A8")
-def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
+def test_delivery_timeout_continues_at_adoption(segment: Segment) -> None:
     """It counts while somebody could deliver, over any number of workers; not while nobody was there."""
     config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
     broker = MemoryBroker(is_silent=True)
@@ -44,7 +44,7 @@ def test_delivery_timeout_goes_on_at_adoption(segment: Segment) -> None:
     assert third.broker.log == {0: [b"sent"], 1: [b"not sent"]}
 
 
-def test_old_records_expire_in_time_behind_younger_ones_of_another_topic(segment: Segment) -> None:
+def test_old_records_queued_after_younger_ones_of_another_topic_expire_in_time(segment: Segment) -> None:
     """Topics are read one after the other, each from its oldest record on."""
     config = producer_config(delivery_timeout_ms=120_000, linger_ms=0)
     first = SlotHarness(segment, MemoryBroker(), 1, config=config, now_ms=10_000.0)

@@ -145,7 +145,7 @@ def test_an_entry_that_ends_before_its_group_is_written_is_not_found(tmp_path: P
     assert read_log(disk, 0).entries == []
 
 
-def test_a_damaged_frame_is_said_and_what_is_behind_it_is_found(tmp_path: Path) -> None:
+def test_a_damaged_frame_is_said_and_what_follows_it_is_found(tmp_path: Path) -> None:
     disk = PowerDisk()
     harness = CrashHarness(create(tmp_path / "0"), disk, incarnation=1)
     for number in (1, 2, 3):

@@ -183,7 +183,7 @@ def test_the_position_of_what_was_flushed_is_written_when_no_outcome_comes(
     assert [each[-1] for each in peer.heard(Kind.ACCEPTED)] == [[[1, 1]]]
 
 
-def test_a_stream_over_its_topic_s_rate_goes_on_in_time(tmp_path: Path) -> None:
+def test_a_stream_over_its_topic_s_rate_continues_in_time(tmp_path: Path) -> None:
     harness = Harness(tmp_path / "segment", patterns={"t": {"records.per.second": 10}})
     port_harness = DriverHarness(harness)
     peer = port_harness.client()
@@ -210,7 +210,7 @@ def test_a_stub_that_did_not_read_is_tried_again(port_harness: DriverHarness) ->
     assert peer.heard(Kind.ACCEPTED)
 
 
-def test_held_streams_go_on_here_and_at_other_workers_once_pages_are_given_back(
+def test_held_streams_continue_here_and_at_other_workers_once_pages_are_given_back(
     port_harness: DriverHarness,
 ) -> None:
     peer = port_harness.client()

@@ -67,7 +67,7 @@ def test_a_client_with_much_unsettled_goes_in_bulk(harness: ExpressHarness) -> N
     assert log_of(harness.broker) == [*(b"%d" % number for number in range(count)), b"last"]
 
 
-def test_a_client_that_became_loud_goes_on_in_bulk_behind_its_own(harness: ExpressHarness) -> None:
+def test_a_client_that_became_loud_continues_in_bulk_after_its_own(harness: ExpressHarness) -> None:
     harness.pile_up()
     for number in range(QUIET_BYTES // SMALL + 3):
         assert harness.submit(QUIET, b"q%d" % number + b" " * SMALL)
@@ -99,7 +99,7 @@ def test_a_quiet_client_with_records_in_bulk_is_held_until_they_ended(harness: E
     assert [value for value in log_of(harness.broker) if value.startswith(b"q")] == [b"q0", b"q1"]
 
 
-def test_it_goes_on_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_once(
+def test_it_continues_in_bulk_when_that_takes_too_long_and_is_not_tried_again_at_once(
     harness: ExpressHarness,
 ) -> None:
     harness.broker.is_silent = True

@@ -356,7 +356,7 @@ def test_a_client_that_leaves_gives_back_its_place_and_its_pages() -> None:
     assert harness.pool.waiters == []
 
 
-def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
+def test_a_topic_over_its_share_is_held_and_others_continue() -> None:
     harness = Harness(pages=8, page_count=9)
     for seq in range(1, 6):
         harness.submit(seq)
@@ -372,7 +372,7 @@ def test_a_topic_over_its_share_is_held_and_others_go_on() -> None:
     assert harness.take_sent() == [[Kind.RESUME, 1, 5]]
 
 
-def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_go_on() -> None:
+def test_a_client_over_its_share_is_held_in_all_its_topics_and_others_continue() -> None:
     harness = Harness(pages=8, page_count=8)
     harness.session.unsettled_bytes = 4 * PAGE_BYTES
     harness.submit(1)

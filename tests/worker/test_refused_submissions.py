@@ -211,7 +211,7 @@ def test_an_error_of_ours_that_stays_holds_the_stream_and_nothing_else(
     assert peer.heard(Kind.ACCEPTED)[0][2] == [[1, 1]]
 
 
-def test_an_error_behind_the_journals_store_ends_the_worker(
+def test_an_error_after_the_journals_store_ends_the_worker(
     port_harness: PortHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its successor begins with what the journal says; this memory would take the submission a second time."""

@@ -39,7 +39,7 @@ def fill_ring(port_harness: PortHarness, name: str = "client") -> None:
         )
 
 
-def test_a_stream_held_for_unread_outcomes_goes_on_after_a_reconnect(port_harness: PortHarness) -> None:
+def test_a_stream_held_for_unread_outcomes_continues_after_a_reconnect(port_harness: PortHarness) -> None:
     peer = port_harness.client()
     fill_ring(port_harness)
     peer.submit(1)

@@ -142,7 +142,7 @@ def test_names_that_nobody_made_never_fill_the_table(port_harness: PortHarness) 
     assert "good" in agrees(port_harness)
 
 
-def test_a_stream_in_the_line_goes_on_when_a_row_is_free_and_one_that_is_gone_leaves_nothing(
+def test_a_stream_in_the_line_continues_when_a_row_is_free_and_one_that_is_gone_leaves_nothing(
     port_harness: PortHarness,
 ) -> None:
     fill(port_harness)

@@ -325,7 +325,7 @@ def test_every_waiting_call_gets_the_error_that_ends_the_producer(make_harness: 
     run(main())
 
 
-def test_flush_waits_for_the_sends_before_it_and_not_for_those_behind(make_harness: MakeHarness) -> None:
+def test_flush_waits_for_the_sends_before_it_and_not_for_those_after_it(make_harness: MakeHarness) -> None:
     harness = make_harness()
 
     async def main() -> None:

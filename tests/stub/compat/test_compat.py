@@ -370,7 +370,7 @@ def test_a_message_keeps_the_bytes_that_were_sent(daemon: FakeDaemon) -> None:
     assert reports == [b"one"]
 
 
-def test_a_batch_goes_on_behind_a_message_that_is_refused(daemon: FakeDaemon) -> None:
+def test_a_batch_continues_after_a_message_that_is_refused(daemon: FakeDaemon) -> None:
     told: list[tuple[str, bytes | None]] = []
 
     def tell(who: str) -> Any:

@@ -209,7 +209,7 @@ def test_a_bug_in_the_io_thread_leaves_no_caller_waiting(
     producer.close()
 
 
-def test_a_producer_that_begins_during_a_wrong_reload_fails_at_once_and_goes_on_after_it(
+def test_a_producer_that_begins_during_a_wrong_reload_fails_at_once_and_continues_after_it(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that was started in these two seconds raised DaemonRefused for its whole life."""

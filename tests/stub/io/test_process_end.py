@@ -148,7 +148,7 @@ sys.exit(child.exitcode)
 """
 
 
-def test_a_thread_that_outlives_the_work_of_a_child_goes_on_sending(daemon: FakeDaemon) -> None:
+def test_a_thread_that_outlives_the_work_of_a_child_keeps_sending(daemon: FakeDaemon) -> None:
     """multiprocessing waits for it, but only behind its own calls at the end."""
     ended = subprocess.run(
         [sys.executable, "-c", THREAD, str(daemon.run_dir)],

@@ -79,7 +79,7 @@ def test_a_done_callback_runs_once_in_the_io_thread_and_at_once_when_it_is_late(
     assert told == [(2, threading.current_thread().name)]
 
 
-def test_a_done_callback_that_fails_or_waits_is_logged_and_the_others_go_on(
+def test_a_done_callback_that_fails_or_waits_is_logged_and_the_others_continue(
     producer: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     daemon.deliver = None

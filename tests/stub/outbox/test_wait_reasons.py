@@ -139,7 +139,7 @@ def test_a_future_whose_await_is_cancelled_names_the_cause(daemon: FakeDaemon, f
     on_a_loop(daemon, main)
 
 
-def test_a_flush_behind_sends_without_room_names_the_cause(daemon: FakeDaemon) -> None:
+def test_a_flush_after_sends_without_room_names_the_cause(daemon: FakeDaemon) -> None:
     async def main(producer: AsyncProducer) -> None:
         await producer.send_and_wait("a", b"0")
         daemon.accept = lambda client, submit: False

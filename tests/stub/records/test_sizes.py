@@ -110,7 +110,7 @@ def test_headers_count_as_the_bytes_that_they_take(run_dir: Path, name: str) -> 
         daemon.stop()
 
 
-def test_records_behind_one_with_very_many_headers_have_a_message_of_their_own(run_dir: Path) -> None:
+def test_records_after_one_with_very_many_headers_have_a_message_of_their_own(run_dir: Path) -> None:
     """Room was made for the bound of its headers. Other records filled it, and all of them were refused."""
     most = 1_300_000
     daemon = FakeDaemon(run_dir, limits={"max_request_size": 1 << 20, "message_bytes": most})

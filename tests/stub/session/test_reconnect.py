@@ -97,7 +97,7 @@ def test_a_refused_topic_is_not_said_to_be_held(producer: Producer, daemon: Fake
         producer.send("other", b"1").result(0.05)
 
 
-def test_a_held_stream_waits_for_resume_and_others_go_on(producer: Producer, daemon: FakeDaemon) -> None:
+def test_a_held_stream_waits_for_resume_and_others_continue(producer: Producer, daemon: FakeDaemon) -> None:
     def accept(client: Client, submit: Submit) -> bool:
         if submit.topic == "full" and not client.log and submit.stream not in released:
             client.held.add(submit.stream)
@@ -229,7 +229,7 @@ def _child(producer: Producer, inherited: Delivery, results: Any) -> None:
     producer.close()
 
 
-def test_a_forked_child_is_another_client_and_the_parent_goes_on(
+def test_a_forked_child_is_another_client_and_the_parent_continues(
     producer: Producer, daemon: FakeDaemon
 ) -> None:
     daemon.deliver = None

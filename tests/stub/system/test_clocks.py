@@ -66,7 +66,7 @@ def test_for_room(daemon: FakeDaemon) -> None:
     producer.close(0)
 
 
-def test_for_an_outcome_beside_wakeups_and_signals(daemon: FakeDaemon) -> None:
+def test_for_an_outcome_among_wakeups_and_signals(daemon: FakeDaemon) -> None:
     """Other changes wake each waiting caller, and so do signals: none of them begins its time again."""
     daemon.deliver = None
     producer = Producer(daemon.run_dir)

@@ -148,7 +148,7 @@ def test_a_message_over_the_limit_is_told_by_its_size_and_the_next_one_is_whole(
     assert not peer.has_part
 
 
-def test_frames_behind_one_that_is_too_long_are_skipped_with_it() -> None:
+def test_frames_after_one_that_is_too_long_are_skipped_with_it() -> None:
     peer = skipping(1_000)
     data = as_bytes([b"head", b"kept", b"x" * 2_000, b"y" * 300, b""])
     assert feed(peer, opening(b"ROUTER") + data) == [[b"head", b"kept"]]
