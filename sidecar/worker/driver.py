@@ -206,8 +206,9 @@ class Driver:
                     self._host.give_up(
                         f"the effect {type(effect).__name__} failed, and nothing would repeat it"
                     )
-        if self._transactions.has_work:
-            self._transactions.step(now_ms)
+        transactions = self._transactions
+        if transactions.active or transactions.waiting:
+            transactions.step(now_ms)
         if sender.watches_lateness:
             topics.on_late_brokers(sender.late_brokers(now_ms))
         if self._holds.next_timed_ms <= now_ms:
@@ -233,7 +234,8 @@ class Driver:
         due_ms, timed_ms = sender.next_wakeup_ms, self._holds.next_timed_ms
         due_ms = timed_ms if timed_ms < due_ms else due_ms
         due_ms = later_ms if later_ms < due_ms else due_ms
-        due_ms = min(due_ms, self._transactions.next_due_ms) if self._transactions.has_work else due_ms
+        if transactions.active or transactions.waiting:
+            due_ms = min(due_ms, transactions.next_due_ms)
         if outboxes.pending or waiting.queues or sender.watches_lateness or self._drain.has_begun:
             due_ms = min(due_ms, self._next_due_ms(now_ms))
         return due_ms

@@ -64,7 +64,7 @@ def test_every_point_at_any_pass(
     """In any order, at later passes, and each also while the replacement adopts, where it comes by there."""
     random_ = random.Random(seed)
     in_adoption = [
-        point for point in LIVE_POINTS if point.startswith(("tell.", "completed.", "words.", "free."))
+        point for point in LIVE_POINTS if point.startswith(("tell.", "released.", "words.", "free."))
     ]
     with KillWorkload(kafka, start_daemon, new_topic, tmp_path / "orders") as workload:
         kills = [

@@ -262,7 +262,8 @@ class StubPort:
             elif streams:
                 frames = [self._pack([_ACCEPTED, *head])]
             else:
-                self._tell_after_outcomes(session, now_ms)
+                if session.after_outcomes:
+                    self._tell_after_outcomes(session, now_ms)
                 continue
             taken = endpoint.send(session.routing_id, frames)
             if not taken:
@@ -271,11 +272,12 @@ class StubPort:
             streams.clear()
             if outcomes is not None:
                 session.sent_number = last
-            self._tell_after_outcomes(session, now_ms)
+            if session.after_outcomes:
+                self._tell_after_outcomes(session, now_ms)
 
     def _tell_after_outcomes(self, session: ClientSession, now_ms: float) -> None:
         """Write the messages that follow all outcomes, once none of these is left."""
-        if not session.after_outcomes or session.unwritten:
+        if session.unwritten:
             return
         if session.row.ring_slice_from(session.sent_number + 1) is not None:
             self._outboxes.pending.add(session)

@@ -108,7 +108,8 @@ class TransactionPort:
         self._asked_ends: dict[Lane, _AskedEnd] = {}
         self._records_ended: dict[Lane, int] = {}
         """By lane: the transaction whose records were ended last."""
-        self._waiting: dict[ClientSession, _WaitingInit] = {}
+        self.waiting: dict[ClientSession, _WaitingInit] = {}
+        """Clients whose transactional id has no lane yet."""
         self.next_due_ms = inf
         """When to run the next step if nothing happens, monotonic ms."""
 
@@ -153,11 +154,11 @@ class TransactionPort:
         elif resumes:
             text = f'The daemon does not know transactional id "{transactional_id}" of this client any more.'
             self._tell(session, TxnPart.INIT, 0, Code.PRODUCER_FENCED, TxnEffect.FATAL, text)
-        elif session not in self._waiting:
+        elif session not in self.waiting:
             until_ms = now_ms + self._config.max_block_ms
-            waiting = self._waiting[session] = _WaitingInit(transactional_id, timeout_ms, until_ms)
+            waiting = self.waiting[session] = _WaitingInit(transactional_id, timeout_ms, until_ms)
             if self._give_lane(session, waiting):
-                del self._waiting[session]
+                del self.waiting[session]
 
     def _give_lane(self, session: ClientSession, asked: _WaitingInit) -> bool:
         """Give the client the lane of its id. False if all lanes are in use."""
@@ -213,14 +214,10 @@ class TransactionPort:
 
     # --- the turn --------------------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self.active or self._waiting)
-
     def step(self, now_ms: float) -> None:
         """Carry out what the lanes with work ask for. Sets :attr:`next_due_ms`."""
         self.next_due_ms = inf
-        if self._waiting:
+        if self.waiting:
             self._serve_waiting(now_ms)
         numbers, self.active = self.active, set()
         for number in numbers:
@@ -288,13 +285,13 @@ class TransactionPort:
         self._tell(session, what, number, Code.PRODUCER_FENCED, TxnEffect.FATAL, text)
 
     def _serve_waiting(self, now_ms: float) -> None:
-        for session, asked in list(self._waiting.items()):
+        for session, asked in list(self.waiting.items()):
             if not session.attached:
-                del self._waiting[session]  # its stub asks again
+                del self.waiting[session]  # its stub asks again
             elif self._give_lane(session, asked):
-                del self._waiting[session]
+                del self.waiting[session]
             elif asked.until_ms <= now_ms:
-                del self._waiting[session]
+                del self.waiting[session]
                 text = (
                     f"This worker has {len(self._lanes)} transactional ids, as many as it can have; close producers, "
                     "or start more workers (daemon.workers)."
