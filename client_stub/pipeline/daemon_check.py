@@ -57,7 +57,10 @@ def missing_daemon(pipeline: Pipeline) -> Fault | None:
     """Of a run on this host: told without waiting for Spark to start."""
     if pipeline.daemon is not None:
         return None
-    run_dir = pipeline.run_dir or default_run_dir()
+    try:
+        run_dir = pipeline.run_dir or default_run_dir()
+    except ValueError as error:  # of this user; those of a cluster's executors may have theirs
+        return _no_daemon(pipeline, str(error).rstrip("."))
     if "://" in run_dir or Path(control_path(run_dir)).exists():
         return None
     return _no_daemon(pipeline, f"no daemon runs on {run_dir}")
@@ -66,6 +69,11 @@ def missing_daemon(pipeline: Pipeline) -> Fault | None:
 def ask_daemon(pipeline: Pipeline, *, is_local: bool) -> DaemonAnswers:
     """``is_local``: the tasks run on this host, so it must have a daemon, or start one."""
     found = DaemonAnswers()
+    missing = missing_daemon(pipeline)
+    if missing is not None:
+        if is_local:
+            found.faults, found.status = [missing], UNREACHABLE
+        return found
     try:
         options = read_options({"topic": "any", **pipeline.sink_options()})
         run_dir = _own_daemon(options, is_local=is_local) if options.settings else options.run_dir_here()
@@ -81,11 +89,6 @@ def ask_daemon(pipeline: Pipeline, *, is_local: bool) -> DaemonAnswers:
         return found
     if not run_dir:
         found.size_limit = int(dict(options.settings or ()).get("max.request.size", MAX_REQUEST_SIZE))
-        return found
-    missing = missing_daemon(pipeline)
-    if missing is not None:
-        if is_local:
-            found.faults, found.status = [missing], UNREACHABLE
         return found
     _look_up(pipeline, run_dir, options, found, is_local=is_local)
     return found

@@ -68,7 +68,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site,) = folder.glob("env/lib/python*/site-packages")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, site / package, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
-    run("env/bin/venv-pack", "-o", "env.tar.gz")
+    run("env/bin/venv-pack", "-p", "env", "-o", "env.tar.gz")
     return folder
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from client_stub.contract.run_dir import RUN_DIR_VARIABLE
 from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.pipeline.check import check
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
@@ -178,6 +179,18 @@ def test_check_finds_all_faults_at_once_and_sends_nothing(
     ):
         assert text in each
     assert daemon.received == []
+
+
+def test_check_says_that_this_user_has_no_run_directory(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Spark's own images, whose user is 185."""
+    made = pipeline(folder, daemon, {f'run_dir = "{daemon.run_dir}"': ""})
+    monkeypatch.delenv(RUN_DIR_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "none"))
+    monkeypatch.setattr("os.geteuid", lambda: 185)
+    (found,) = faults(spark, made)
+    assert "There is no default run directory for this user" in found
 
 
 @pytest.mark.parametrize(
