@@ -22,9 +22,9 @@ from client_stub import Producer
 from client_stub.errors import SidecarError
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
-from tests.conftest import NewTopic
 
 pytestmark = pytest.mark.process
 
