@@ -62,8 +62,8 @@ def bench(
 
     \b
     Parts: kernel throughput tls tcp crash-safety twins callers java spark
-           sync open-loop interference fleet first-ack memory idle adoption scrape
-           scale
+           sync transactions open-loop interference fleet first-ack memory idle
+           adoption scrape scale
     """
     need_packages("The bench", "demo", "sidecar.tools.bench")
     from sidecar.tools.bench.main import PARTS, WITHOUT_KAFKA, Outputs, run_bench

@@ -17,7 +17,8 @@ from typing import Any
 
 from sidecar.tools.bench.open_loop import Rhythm, run_one_by_one, run_open_loop
 from sidecar.tools.bench.peers import Peer, make_peer, make_timed_peer
-from sidecar.tools.bench.workload import Workload
+from sidecar.tools.bench.peers.transactional_peers import TRANSACTIONAL
+from sidecar.tools.bench.workload import BATCH_RECORDS, Workload
 from sidecar.tools.testing.process_stats import own_rss_mb
 
 FLOOD_VALUE_BYTES = 1_000
@@ -45,6 +46,8 @@ def main() -> int:
         "open_loop": _open_loop,
         "one_by_one": _one_by_one,
         "flood": _flood,
+        "transactions": _transactions,
+        "transactional_rate": _transactional_rate,
     }
     print(json.dumps(modes[words["mode"]](words)), flush=True)
     return 0
@@ -100,6 +103,49 @@ def _one_by_one(words: dict[str, Any]) -> dict[str, Any]:
     found = run_one_by_one(peer, workload)
     peer.close()
     return {"latencies_us": found, "rss_mb": own_rss_mb()}
+
+
+def _transactions(words: dict[str, Any]) -> dict[str, Any]:
+    """``count`` transactions of the workload's records each, with ``pause_s`` between them if given."""
+    workload = Workload(**words["workload"])
+    records = workload.make()
+    peer = TRANSACTIONAL[words["kind"]](words["target"])
+    latencies_us: list[float] = []
+    is_first = True
+    while len(latencies_us) < words["count"]:
+        started_s = time.monotonic()
+        peer.begin()
+        peer.send(workload.topic, records)
+        peer.commit()
+        if is_first:  # its sockets and metadata are there from here on
+            is_first = False
+            _await_go()
+            continue
+        latencies_us.append((time.monotonic() - started_s) * 1e6)
+        time.sleep(words.get("pause_s", 0.0))
+    peer.close()
+    return {"latencies_us": latencies_us}
+
+
+def _transactional_rate(words: dict[str, Any]) -> dict[str, Any]:
+    """Send for ``seconds``, and commit once a second."""
+    workload = replace(Workload(**words["workload"]), records=BATCH_RECORDS)
+    records = workload.make()
+    peer = TRANSACTIONAL[words["kind"]](words["target"])
+    peer.begin()
+    peer.send(workload.topic, records)
+    peer.commit()
+    _await_go()
+    sent, started_s = 0, time.monotonic()
+    while (now_s := time.monotonic()) < started_s + words["seconds"]:
+        peer.begin()
+        while time.monotonic() < now_s + 1.0:
+            peer.send(workload.topic, records)
+            sent += len(records)
+        peer.commit()
+    rate = sent / (time.monotonic() - started_s)
+    peer.close()
+    return {"records_per_s": rate}
 
 
 def _flood(words: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from sidecar.tools.bench.scale import measure_scale
 from sidecar.tools.bench.scrape import measure_scrape
 from sidecar.tools.bench.spark_sinks import measure_spark
 from sidecar.tools.bench.throughput import compare_throughput, measure_throughput
+from sidecar.tools.bench.transactions import measure_transactions
 from sidecar.tools.bench.twins import measure_twins
 from sidecar.tools.bench.warm_up import warm_broker
 from sidecar.tools.demo.steps import Steps
@@ -50,6 +51,7 @@ PARTS: Final = (
     "java",
     "spark",
     "sync",
+    "transactions",
     "open-loop",
     "interference",
     "fleet",
@@ -157,6 +159,7 @@ def _on_kafka(run: Run, records: int, rounds: int, bootstrap_servers: str | None
         part("callers", lambda: _many_callers(bed, CALLERS_KINDS, results))
         part("spark", lambda: measure_spark(bed, results))
         part("sync", lambda: _one_by_one(bed, results))
+        part("transactions", lambda: measure_transactions(bed, results))
         part("open-loop", lambda: _open_loop(bed, results))
         part("interference", lambda: measure_interference(bed, results))
         part("fleet", lambda: measure_fleet(bed, jmx_port, results))
