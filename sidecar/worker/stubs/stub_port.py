@@ -58,8 +58,10 @@ ATTACH_FIELDS = 7
 _ATTACHED_TEXT: Final = "this connection has attached already; each client needs its own"
 STAGE_BIT: Final = 1 << 63
 """Bit of a transaction's number in an entry that is kept free."""
-POSITION_DELAY_MS = 2.0
-"""Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission."""
+POSITION_DELAY_MS = 5.0
+"""Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission. Most brokers answer within it,
+which saves a message, and its timer expires rarely.
+"""
 LAST_TEXT = "The daemon has ended its drain; what it did not accept goes to its successor."
 DRAINING_TEXT = (
     "The daemon is draining; what it has accepted is being delivered, send again to its successor."
