@@ -33,6 +33,8 @@ from = "late"
 topic = "late-flights"           # or topic_expr = "concat('late-', carrier)"
 key = "carrier"                  # these are SQL expressions
 value = "to_json(struct(*))"
+# value_format = "avro"          # or json, protobuf: then value = "struct(*)", with the schema's file:
+# value_schema = "flight.avsc"   # [registry] with its url makes that Confluent's format
 timestamp = "time_hour"          # the record's time
 headers = "map('source', 'flights')"
 bad_rows = { path = "bad/" }     # or { topic = "late-flights-bad" }; left out: a bad row ends the run

@@ -36,12 +36,13 @@ def _numbers(version: str) -> list[int]:
 def with_packages(
     pipeline: Pipeline, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """``settings`` of a session that is about to start, with the packages that the formats need. Under spark-submit
+    """``settings`` of a session that is about to start, with the packages that its formats need. Under spark-submit
     the session has started, and --packages is the user's.
     """
     if "PYSPARK_GATEWAY_PORT" in environment:
         return dict(settings)
-    needed = {each.name for output in pipeline.outputs for each in output.formats.values()} & set(PACKAGES)
+    named = {each.name for output in pipeline.outputs for each in output.formats.values()}
+    needed = {*named, pipeline.source.format} & PACKAGES.keys()
     absent = [
         package_of(name) for name in sorted(needed) if not _is_named(PACKAGES[name], settings, environment)
     ]

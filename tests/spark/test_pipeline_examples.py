@@ -1,4 +1,5 @@
-"""Goal: the worked example of a stream does what it says on a real Kafka: it is stopped, and goes on.
+"""Goal: the worked examples do what they say on a real Kafka: a stream is stopped, and goes on; values of a topic are
+Avro by a schema registry.
 
 The other example, the flights, is what the demo runs (tests/process/test_demo.py).
 """
@@ -9,7 +10,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,17 @@ from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_jars import KafkaUnavailable
 from sidecar.tools.testing.kafka_topics import quiet_config
 from sidecar.tools.testing.reading import end_offsets
+from sidecar.tools.testing.schema_registry import SchemaRegistry
+from sidecar.tools.testing.spark_formats import format_jars
 from sidecar.tools.testing.waiting import wait_until
+from tests.tools import needs
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples/pipelines/kafka_to_kafka.toml"
+AVRO_EXAMPLE = ROOT / "examples/pipelines/flights_avro.toml"
+AVRO_TOPIC = "flights-avro"
 TOPICS = {"orders": 3, "orders-by-customer": 3, "orders-bad": 1, "large-orders": 2}
 TIMEOUT_S = 400.0
 
@@ -65,12 +71,10 @@ def feed(kafka: KafkaCluster, start: int, end: int) -> None:
     producer.flush()
 
 
-class Stream:
-    """A run of the example as a program."""
+class Program:
+    """A run of an example as a program."""
 
-    def __init__(
-        self, kafka: KafkaCluster, daemon: SidecarDaemon, jars: Path, folder: Path, file: Path = EXAMPLE
-    ) -> None:
+    def __init__(self, daemon: SidecarDaemon, jars: Path, file: Path, variables: Mapping[str, str]) -> None:
         settings = (
             "spark.driver.bindAddress=127.0.0.1",
             "spark.driver.host=127.0.0.1",
@@ -84,11 +88,7 @@ class Stream:
                     *(word for each in settings for word in ("--conf", each)),
                 )
             ),
-            env={
-                **os.environ,
-                "IN_SERVERS": kafka.bootstrap_servers,
-                "CHECKPOINT": str(folder / "checkpoint"),
-            },
+            env={**os.environ, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -100,6 +100,16 @@ class Stream:
         found = json.loads(out)
         assert isinstance(found, dict)
         return found
+
+
+class Stream(Program):
+    """Of the example of a stream."""
+
+    def __init__(
+        self, kafka: KafkaCluster, daemon: SidecarDaemon, jars: Path, folder: Path, file: Path = EXAMPLE
+    ) -> None:
+        variables = {"IN_SERVERS": kafka.bootstrap_servers, "CHECKPOINT": str(folder / "checkpoint")}
+        super().__init__(daemon, jars, file, variables)
 
 
 @pytest.mark.timeout(1500)
@@ -132,3 +142,39 @@ def test_a_stream_is_stopped_and_continues(
     assert rows_in(kafka, "orders-by-customer") <= 288 + third["outputs"][0]["duplicates"]
     assert rows_in(kafka, "large-orders") <= 90 + 108 + third["outputs"][1]["duplicates"]
     assert rows_in(kafka, "orders-by-customer") >= 288
+
+
+@needs("spark-avro", "schema-registry")
+@pytest.mark.timeout(900)
+def test_values_are_avro_that_others_read(kafka: KafkaCluster, daemon: SidecarDaemon, tmp_path: Path) -> None:
+    """By Confluent's consumer and its deserializer, with the registry alone."""
+    from confluent_kafka import Consumer
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    rows = 500
+    lines = [f"C{number % 7},{number},{number / 2 if number % 5 else ''}" for number in range(rows)]
+    csv = tmp_path / "flights.csv"
+    csv.write_text(
+        "\n".join(["carrier,flight,arr_delay,time_hour", *(f"{each},2013-01-01 05:00:00" for each in lines)])
+    )
+    kafka.create_topics({AVRO_TOPIC: 3})
+    with SchemaRegistry(tmp_path) as registry:
+        variables = {"FLIGHTS_CSV": str(csv), "REGISTRY": registry.url}
+        report = Program(daemon, format_jars("avro"), AVRO_EXAMPLE, variables).report()
+        assert (report["ok"], report["rows_read"], report["outputs"][0]["rows"]) == (True, rows, rows)
+        read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+        consumer = Consumer(
+            quiet_config(kafka.bootstrap_servers) | {"group.id": "avro", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([AVRO_TOPIC])
+        found = {}
+        while len(found) < rows:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None and message.error() is None
+            flight = read(message.value(), SerializationContext(AVRO_TOPIC, MessageField.VALUE))
+            assert flight["carrier"].encode() == message.key()
+            found[flight["flight"]] = flight["arr_delay"]
+        consumer.close()
+    assert found == {number: number / 2 if number % 5 else None for number in range(rows)}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from client_stub.pipeline import main
 from client_stub.pipeline.check import check
 from client_stub.pipeline.protobuf_schema import read_schema
 from tests.spark.test_datasource import rows_of
@@ -194,3 +199,39 @@ def test_check_names_what_does_not_fit_a_message(
         "late.toml:17: value_format: int is no message of Protobuf, only a struct is, write value = 'struct(*)', "
         "or leave it raw"
     )
+
+
+@needs("spark-avro")
+def test_a_stream_has_formats_too(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, schema: Path
+) -> None:
+    changes = {**AVRO, "[source]": f'trigger = "available-now"\ncheckpoint = "{folder}/checkpoint"\n[source]'}
+    assert run(spark, pipeline(folder, daemon, changes, minutes="60")).ok
+    assert [decoded(record[1], FLIGHT) for _, record in rows_of(daemon)] == [{"carrier": "CC", "delay": 99}]
+
+
+def test_spark_submit_is_told_the_package_that_it_lacks(
+    daemon: FakeDaemon, folder: Path, schema: Path
+) -> None:
+    made = pipeline(folder, daemon, AVRO)
+    done = subprocess.run(
+        [
+            str(Path(pyspark.__file__).parent / "bin/spark-submit"),
+            *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR"),
+            *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
+            *(str(Path(main.__file__)), "check", made.file),
+        ],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert (
+        f"{made.file}:17: value_format: avro needs a package that this Spark session lacks, start it with --packages "
+        "org.apache.spark:spark-avro_2.13:"
+    ) in done.stdout, "where spark-submit sends what a program says"

@@ -25,6 +25,8 @@ def test_a_format_brings_its_package(avro: Pipeline) -> None:
     assert with_packages(avro, {SETTING: "x:y:1"}, {}) == {SETTING: f"x:y:1,{package_of('avro')}"}
     avro.outputs[0].formats.clear()
     assert with_packages(avro, {}, {}) == {}
+    avro.source.format = "avro"
+    assert with_packages(avro, {}, {}) == {SETTING: package_of("avro")}
 
 
 def test_a_package_that_is_there_is_not_fetched(avro: Pipeline, tmp_path: Path) -> None:
