@@ -280,6 +280,12 @@ class TransactionManager:
         if self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
             self._start_abort()
 
+    def stop(self, text: str) -> None:
+        """The daemon stops. A transaction that is open is aborted; one that is ending is left to end."""
+        if self.state is _State.IN_TRANSACTION:
+            self._fail(LocalCode.ABORTED, text)
+        self.abandon()
+
     @property
     def is_over(self) -> bool:
         """Nothing is open or under way: the lane of a client that is gone can be given up."""

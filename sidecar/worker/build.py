@@ -225,6 +225,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         clients=stubs.clients,
         settlement=settlement,
         dead_letters=dead_letters,
+        transactions=brokers.transactions,
     )
     driver = Driver(
         host=outside.host,

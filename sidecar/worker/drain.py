@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from sidecar.worker.stubs.client_watch import ClientWatch
     from sidecar.worker.stubs.stub_port import StubPort
     from sidecar.worker.topics.topics import Topics
+    from sidecar.worker.transactions.transaction_port import TransactionPort
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
 ACKS_WAIT_MS_MAX = 1_000.0
 """Time in ms that a drained worker waits for its stubs to acknowledge their last outcomes."""
+ABORTS_WAIT_MS_MAX = 2_000.0
+"""Time in ms that it waits for coordinators to abort the transactions that were left. Else the next daemon does it."""
+STOPS_TEXT = "The daemon stops, and its shutdown timeout is over."
 
 
 class WorkerDrain:
@@ -41,6 +45,7 @@ class WorkerDrain:
         clients: ClientWatch,
         settlement: Settlement,
         dead_letters: DeadLetters,
+        transactions: TransactionPort,
     ) -> None:
         self._host = host
         self._clock = clock
@@ -51,11 +56,13 @@ class WorkerDrain:
         self._clients = clients
         self._settlement = settlement
         self._dead_letters = dead_letters
+        self._transactions = transactions
         self._deadline_ms = inf
         self._acks_deadline_ms: float | None = None
         """Until then it waits for acks; None before all records have an outcome."""
         self._is_forced = False
-        """The records that were left at the deadline have failed."""
+        """The records that were left at the deadline have failed, and open transactions are being aborted."""
+        self._aborts_deadline_ms = inf
         self._has_ended = False
         self.has_begun = False
 
@@ -76,6 +83,8 @@ class WorkerDrain:
         """When the next step is due without an event, monotonic ms."""
         if self._has_ended:
             return inf
+        if self._is_forced and self._transactions.are_open:
+            return self._aborts_deadline_ms
         return self._deadline_ms if self._acks_deadline_ms is None else self._acks_deadline_ms
 
     def step(self, now_ms: float) -> None:
@@ -83,17 +92,24 @@ class WorkerDrain:
         if self._has_ended:
             return
         waiting = self._topics.waiting
-        if not self._is_forced and (waiting.entry_count or not self._sender.is_idle):
+        self._stub_port.continue_draining()
+        is_busy = waiting.entry_count or not self._sender.is_idle or self._transactions.are_open
+        if not self._is_forced and is_busy:
             if now_ms >= self._deadline_ms:
                 log.warning(
-                    "Drain timed out (daemon.shutdown_timeout_s): undelivered records fail, or become dead letters."
+                    "Drain timed out (daemon.shutdown_timeout_s): undelivered records fail, or become dead letters; "
+                    "open transactions are aborted."
                 )
+                self._transactions.stop_all(STOPS_TEXT)
+                self._aborts_deadline_ms = now_ms + ABORTS_WAIT_MS_MAX
                 waiting.fail_all(LocalCode.ABORTED, now_ms)
                 self._sender.force_close(now_ms)
                 # From here on no answer is awaited: requests to a silent broker would outlive the daemon.
                 self._is_forced = True
                 self._deadline_ms = inf
                 self._turns.wake()
+            return
+        if self._transactions.are_open and now_ms < self._aborts_deadline_ms:
             return
         if self._acks_deadline_ms is None:
             self._acks_deadline_ms = now_ms + ACKS_WAIT_MS_MAX

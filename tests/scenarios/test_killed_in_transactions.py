@@ -112,3 +112,27 @@ def test_end_under_way_when_the_worker_is_killed(bed: Bed, moment: str, *, commi
         assert not errors
         run(bed, producer, topic, b"third")
     assert bed.committed(topic) == [b"first", *([b"second"] if commit else []), b"third"]
+
+
+@ENDS
+def test_stopping_daemon_waits_for_open_transactions(*, commit: bool) -> None:
+    """Its client goes on sending and ends it; what is not ended in time is aborted before the daemon is gone."""
+    settings = {**FAST, "daemon.shutdown_timeout_s": 20 if commit else 1}
+    with FakeBroker() as kafka, SidecarDaemon(kafka.bootstrap_servers, settings=settings) as daemon:
+        bed = Bed(kafka, daemon)
+        topic = bed.topic()
+        producer = bed.producer()
+        producer.begin_transaction()
+        producer.send(topic, b"before").result(CALL_S)
+        assert daemon.process is not None
+        daemon.process.terminate()
+        wait_until(
+            lambda: "drain" in daemon.log_tail().lower() or "stop" in daemon.log_tail().lower(), "the drain"
+        )
+        if commit:
+            producer.send(topic, b"after").result(CALL_S)
+            producer.commit_transaction(CALL_S)
+        daemon.process.wait(CALL_S)
+        producer.close(0)
+        assert bed.committed(topic) == ([b"before", b"after"] if commit else [])
+        assert not kafka._topics[topic][0].open, "no reader waits for it"

@@ -31,6 +31,11 @@ class Lane:
     def number(self) -> int:
         return self.manager.lane
 
+    def is_open(self, session: LaneClient, transaction: int) -> bool:
+        """Whether this is the client's transaction, and has not ended."""
+        manager = self.manager
+        return session is self.session and transaction == manager.number and not manager.is_over
+
     def refusal_of(self, session: LaneClient, transaction: int) -> Refusal | None:
         """Why records of this transaction fail; None if they may be sent. The first ones begin it."""
         manager = self.manager

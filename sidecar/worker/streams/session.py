@@ -166,6 +166,11 @@ class ClientSession:
         """It said goodbye without waiting, so its callers know that their records may fail."""
         self.ring_full_since_ms: float | None = None
 
+    def is_in_transaction(self, transaction: int = 0) -> bool:
+        """Whether its transaction, or this one, has begun and not ended."""
+        lane = self.lane
+        return lane is not None and lane.is_open(self, transaction or lane.manager.number)
+
     def take_over(self, before: ClientSession) -> None:
         """Move streams and unwritten outcomes of the client's earlier connection to this one."""
         self.earlier_routing_id = before.routing_id

@@ -146,7 +146,7 @@ class Intake:
                 return False
         elif not self._openings.may_open(session, stream_id, seq):
             return False
-        if self.draining:
+        if self.draining and not session.is_in_transaction(transaction):
             return False
         payload_bytes = skipped_bytes or len(payload)
         if not (

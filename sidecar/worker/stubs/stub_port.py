@@ -121,6 +121,8 @@ class StubPort:
         """Called when a client with a transactional id is gone for good. Set likewise."""
         self.on_table_full: Callable[[float], None] = lambda now_ms: None
         """Called when no row is free for a new client. Set by the client watch."""
+        self._in_transactions: set[ClientSession] = set()
+        """While it drains: clients that may send more, until their transactions have ended."""
         self.endpoint: Endpoint | None = None
         """Set once it is bound; it needs this object's ``on_message`` first."""
 
@@ -318,10 +320,18 @@ class StubPort:
                 self.end(session, now_ms)
 
     def start_draining(self) -> None:
-        """Stop accepting records, and send DRAINING to all stubs."""
+        """Stop accepting records, and send DRAINING to all stubs: to one in a transaction once that has ended."""
         self._intake.draining = True
-        for session in self._sessions:
-            self._outboxes.send(session, [Kind.DRAINING, DRAINING_TEXT])
+        self._in_transactions = set(self._sessions)
+        self.continue_draining()
+
+    def continue_draining(self) -> None:
+        """Send DRAINING to those whose transactions have ended meanwhile."""
+        for session in list(self._in_transactions):
+            if not session.is_in_transaction():
+                self._in_transactions.discard(session)
+                if session.attached:
+                    self._outboxes.send(session, [Kind.DRAINING, DRAINING_TEXT])
 
     def end_draining(self) -> None:
         """Send the final positions of all streams, when all records have an outcome: so stubs know which were not

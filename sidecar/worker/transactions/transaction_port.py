@@ -208,6 +208,16 @@ class TransactionPort:
         """Abandon the transactions of clients that are gone for good, and give up their lanes."""
         self._lanes.check_clients()
 
+    @property
+    def are_open(self) -> bool:
+        """Whether a transaction is open or being ended."""
+        return any(not lane.manager.is_over for lane in self._lanes)
+
+    def stop_all(self, text: str) -> None:
+        """Abort the open transactions, as the daemon stops."""
+        for lane in self._lanes:
+            lane.manager.stop(text)
+
     def open_ms(self) -> list[int]:
         """For how long each open transaction is open."""
         return [ms for lane in self._lanes if (ms := lane.manager.open_ms)]
