@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from client_stub.spark.columns import Columns, find_columns
 from client_stub.spark.options import Options, read_options
-from client_stub.spark.topic_check import check_topic
+from client_stub.spark.topic_check import check_topic_of_stream
 from client_stub.spark.writer import write_batches, write_rows
 from client_stub.system.log import log
 
@@ -42,7 +42,7 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
         )
     read = read_options(_as_text(options))
     columns = find_columns(frame.schema, read.topic)
-    check_topic(read)
+    check_topic_of_stream(read)
     used = {name: position for name, position in columns._asdict().items() if position is not None}
     # By position: mapInArrow() asks for each column by its name, which may have dots, or be there twice.
     numbered = frame.toDF(*(f"c{position}" for position in range(len(frame.columns))))

@@ -198,7 +198,7 @@ def test_without_a_daemon_the_error_says_how_to_start_one(
             **{"topic": "t", "sidecar.run_dir": str(run_dir), "max.block.ms": 100},
         )
     assert f"kafka-sidecar daemon at {run_dir}" in str(caught.value)
-    assert "Each executor host needs a daemon ('kafka-sidecar run')" in str(caught.value)
+    assert "Each executor host needs a daemon; option sidecar.run_dir names" in str(caught.value)
 
 
 @pytest.mark.parametrize(

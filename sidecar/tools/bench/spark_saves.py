@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sidecar.tools.bench.spark_session import key_and_value, session, spark_cpu_seconds, tell
+from sidecar.tools.bench.used_memory import use_memory
 from sidecar.tools.testing.process_stats import cpu_seconds
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ RATE, ETL = "rows/s", "ETL of parquet to JSON, rows/s"
 CPU, DAEMON_CPU = "CPU of JVM and Python, a row", "CPU of the daemon, a row"
 MANY_TOPICS: Final = "topics in a column"
 ROWS_SENT: Final = "rows sent"
+RECORD_BYTES: Final = 130
+"""In the broker's log, about."""
 ETL_SHARE: Final = 3
 """Of the rows, for the ETL: 1 in so many."""
 
@@ -36,6 +39,7 @@ class Saves:
 
     def __init__(self, bootstrap: str, run_dir: str, topic: str, topics: int) -> None:
         self._bootstrap, self._run_dir, self._topic, self._topics = bootstrap, run_dir, topic, topics
+        self.has_topics = topics > 0
         self.sent = 0
         """Rows that the topic must have got."""
 
@@ -103,6 +107,8 @@ def main() -> int:
 
         def measured(what: str, side: str, save: Callable[[DataFrame], None], *, is_counted: bool) -> None:
             given, count = (etl(), etl_count) if what == ETL else (frame, rows)
+            if saves.has_topics:  # the broker is of this bench, and so on this machine
+                use_memory(count * RECORD_BYTES)
             daemon_s, before, start = cpu_seconds(daemon), spark_cpu_seconds(), time.monotonic()
             save(given)
             seconds, after = time.monotonic() - start, spark_cpu_seconds()
@@ -126,7 +132,7 @@ def main() -> int:
             (ETL, OURS, saves.by_sidecar),
             (ETL, TUNED, saves.by_tuned_spark),
         ]
-        if saves._topics:
+        if saves.has_topics:
             ways.insert(2, (f"{topics} {MANY_TOPICS}, {RATE}", OURS, saves.by_many_topics))
         try:
             for turn in range(int(rounds) + 1):
