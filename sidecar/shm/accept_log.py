@@ -202,12 +202,12 @@ class AcceptLog:
             numbers += [self.number] * (stop - at)
             at = stop
         while endings:
-            room = (self._end - self._position - FRAME_HEADER_BYTES) // ENDING_BYTES
-            if room <= 0:
+            capacity = (self._end - self._position - FRAME_HEADER_BYTES) // ENDING_BYTES
+            if capacity <= 0:
                 self._next_file(0)
                 continue
-            self._write_frame([], endings[:room])
-            endings = endings[room:]
+            self._write_frame([], endings[:capacity])
+            endings = endings[capacity:]
         # Only now, when a frame with the new head is on disk, are these files not needed.
         self._drop_below(self._head)
         return numbers

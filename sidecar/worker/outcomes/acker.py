@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Acker:
-    """Completes failures, and deliveries that waited for room in an outcome ring. Belongs to the worker's loop.
+    """Releases failures, and deliveries that waited for capacity in an outcome ring. Belongs to the worker's loop.
 
     Failures of a client that is gone become dead letters.
     """
@@ -27,7 +27,7 @@ class Acker:
         self._dead_letters = dead_letters
 
     def acked(self, session: ClientSession, now_ms: float) -> None:
-        """Handle a client's ACK: release its failures up to there, and write outcomes that waited for room."""
+        """Handle a client's ACK: release its failures up to there, and write outcomes that waited."""
         acked_number = session.row.acked_number
         while session.unacked and session.unacked[0][0] <= acked_number:
             session.unacked.popleft()[1].release()

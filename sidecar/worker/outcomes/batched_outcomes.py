@@ -77,8 +77,8 @@ class BatchedOutcomes:
         return sum(each[2] for each in self.slices)
 
     def write(self, row: ClientRow) -> bool:
-        """Write as many outcomes as the outcome ring has room for, with one store."""
-        room = row.ring_free_bytes
+        """Write as many outcomes as the outcome ring has capacity for, with one store."""
+        free_bytes = row.ring_free_bytes
         number = row.next_number
         outcomes: list[bytes] = []
         for batch, index, _, _, _ in self.slices[self._written :]:
@@ -93,15 +93,15 @@ class BatchedOutcomes:
                 append_time_ms=batch.append_time_ms,
                 text=batch.text.encode()[:_TEXT_BYTES] if batch.text else b"",
             )
-            room -= len(data)
-            if room < 0:
+            free_bytes -= len(data)
+            if free_bytes < 0:
                 self._written += len(outcomes)
                 break
             number += 1
             outcomes.append(data)
         if outcomes:
             row.ring_append(b"".join(outcomes))
-        return room >= 0
+        return free_bytes >= 0
 
     def undelivered(self, row: ClientRow | None, name_of: NameOf) -> list[Undelivered]:
         return [batch_undelivered(batch, index, row, name_of) for batch, index, _, _, _ in self.slices]

@@ -62,12 +62,12 @@ class ClientRowShares:
                 "(daemon.clients_max)."
             )
         taken = self._table.taken()
-        room = PER_FREE * (self._table.capacity - taken)
-        if uid is None or taken < room:
+        most = PER_FREE * (self._table.capacity - taken)
+        if uid is None or taken < most:
             return
         if now_ms - self._counted_ms >= COUNT_MS:
             self._of_user, self._counted_ms = self._table.count_by_user(), now_ms
-        if self._of_user.get(uid, 0) >= room:
+        if self._of_user.get(uid, 0) >= most:
             raise TableFull(self.full_text(uid))
 
     def full_text(self, uid: int | None) -> str:
