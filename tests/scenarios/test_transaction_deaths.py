@@ -9,10 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -291,3 +293,35 @@ def test_the_transaction_of_a_killed_client_is_aborted_at_once(
     again.commit_transaction(CALL_S)
     assert Counter(judge.values(topic, wanted=2)) == Counter([b"other", b"again"])
     balanced(module_daemon)
+
+
+def test_after_a_crash_of_the_host_nothing_of_an_open_transaction_is_sent(
+    kafka: KafkaCluster, start_daemon: StartDaemon, new_topic: NewTopic, judge: Judge
+) -> None:
+    """With pool.sync = accept other accepted records come back from the disk; those of the transaction must not, as
+    nothing would say where they belong.
+    """
+    topic = new_topic(1)
+    with tempfile.TemporaryDirectory(prefix="ks-pool-", dir="/var/tmp") as folder:
+        pool = Path(folder) / "pool"
+        settings = {"daemon.workers": 1, "pool.path": str(pool), "pool.sync": "accept", "linger.ms": 60_000}
+        daemon = start_daemon(kafka.bootstrap_servers, settings=settings)
+        run_dir = str(daemon.run_dir)
+        open_one = Producer(run_dir=run_dir, client_name="crash", transactional_id="crash")
+        plain = Producer(run_dir=run_dir, client_name="plain")
+        open_one.init_transactions(CALL_S)
+        open_one.begin_transaction()
+        open_one.send(topic, b"of the open transaction")
+        plain.send(topic, b"plain")
+        wait_until(lambda: metric(daemon, "kafka_sidecar_records_accepted_total") == 2, "both are accepted")
+        daemon.kill_all()
+        open_one.close(0)
+        plain.close(0)
+        for name in ("segment.json", "daemon.json"):
+            (daemon.run_dir / name).unlink(missing_ok=True)
+        pool.unlink()
+        daemon.use(**{"linger.ms": 5})
+        daemon.start()
+        assert judge.values(topic, wanted=1) == [b"plain"]
+        assert "ALARM" not in daemon.log_path.read_text()
+        balanced(daemon)

@@ -109,8 +109,11 @@ class GroupCommit:
 
     def _live(self) -> Iterator[tuple[TopicQueue, Entry]]:
         for queue in self._queues:
-            for entry in queue.chain.entries():
-                yield queue, entry
+            if (
+                queue.transaction is None
+            ):  # after a crash of the host, records of a transaction end as aborted
+                for entry in queue.chain.entries():
+                    yield queue, entry
 
     def close(self) -> None:
         """Wait for the running group and write the last releases. Stubs are no longer informed."""

@@ -282,7 +282,8 @@ class Intake:
         stream.position = entry.seq
         session.row.store_position(stream.stream, entry.seq)
         # kill point: accept.position
-        if self.commit is None:
+        if self.commit is None or queue.transaction is not None:
+            # Records of a transaction end with it at a crash of the host, so they are not written to the disk.
             stream.accepted = entry.seq
             session.accepted_streams.add(stream)
         else:
