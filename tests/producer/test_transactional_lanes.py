@@ -13,7 +13,7 @@ from sidecar.common.model import ProducerIdAndEpoch
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, TRANSACTIONAL
 from sidecar.producer.partition_queue import PartitionQueue
-from sidecar.producer.transaction_manager import TransactionManager
+from sidecar.producer.transaction_manager import TransactionManager, TransactionTally
 from sidecar.producer.transaction_states import TransactionState
 
 from .fake_kernel import FakeBlock
@@ -36,6 +36,7 @@ class Lanes:
             number,
             transaction_version=lambda: version,
             backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
+            tally=TransactionTally(),
         )
         manager.state = TransactionState.READY
         manager.identity = ProducerIdAndEpoch(900 + number, 5)
