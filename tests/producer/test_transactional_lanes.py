@@ -35,13 +35,13 @@ class Lanes:
             f"id-{number}",
             number,
             transaction_version=lambda: version,
-            backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
             tally=TransactionTally(),
+            backoff=ExponentialBackoff(100, 1000, lambda: 0.5),
         )
         manager.state = TransactionState.READY
         manager.identity = ProducerIdAndEpoch(900 + number, 5)
         self.core.accumulator.open_lane(manager)
-        assert manager.begin(1, self.core.now_ms)
+        assert manager.begin(1)
         return manager
 
     def append(self, *payloads: int, lane: int = FIRST, partition: int = 0, topic: str = TOPIC) -> None:
