@@ -167,6 +167,22 @@ def test_without_a_file_the_latest_schema_is_taken(
     assert "value avro late.Flight, subject late-value, id " in check(spark, made)
 
 
+@needs("spark-avro")
+def test_a_key_has_a_subject_of_its_own(
+    spark: SparkSession,
+    daemon: FakeDaemon,
+    folder: Path,
+    registry: SchemaRegistry,
+    client: SchemaRegistryClient,
+) -> None:
+    number = client.register_schema("late-key", Schema('"string"', "AVRO"))
+    changes = {"timestamp =": 'key_format = "avro"\ntimestamp ='} | table(registry.url)
+    made = pipeline(folder, daemon, changes, minutes="90")
+    assert f"key avro string, subject late-key, id {number}" in check(spark, made)
+    assert run(spark, made).ok
+    assert [record[0] for _, record in rows_of(daemon)] == [b"\0" + number.to_bytes(4) + b"\4CC"]
+
+
 @needs("spark-protobuf")
 @pytest.mark.parametrize(("message", "indexes"), [("Flight", b"\2\2"), ("First", b"\0")])
 def test_values_of_protobuf_have_the_path_to_their_message(
