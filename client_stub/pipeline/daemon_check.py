@@ -6,6 +6,7 @@ On the driver, in the process of the pipeline's command or of spark-submit.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from client_stub.pipeline.positions import Path as KeyPath
 
 LOOKED_UP_AT_ONCE: Final = 8
+SIZE_WAIT_MS: Final = 30_000.0
 MAX_REQUEST_SIZE: Final = 1 << 20
 """Kafka's default, of daemons that the tasks start on other hosts."""
 
@@ -134,7 +136,11 @@ def _look_up(
             if isinstance(answer.error, MetadataTimeout) and answer.cluster_error:
                 found.status = TIMED_OUT
     if found.partitions:
-        with Producer(run_dir, client_name="pipeline", max_block_ms=TOPIC_LOOK_MS) as producer:
+        # A daemon that is busy for so long is no reason to send nothing: it names a row that is too large by itself.
+        with (
+            suppress(SidecarError),
+            Producer(run_dir, client_name="pipeline", max_block_ms=SIZE_WAIT_MS) as producer,
+        ):
             found.size_limit = producer.size_limit(next(iter(found.partitions)))
 
 

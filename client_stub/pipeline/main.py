@@ -31,8 +31,6 @@ ALONE: Final = {
     "spark.master": "local[*]",
     "spark.log.level": "WARN",
     "spark.ui.showConsoleProgress": "false",
-    # How far a task is, Spark tells with its heartbeat.
-    "spark.executor.heartbeatInterval": "1s",
 }
 """Of a run without spark-submit."""
 TIMEOUT_MAX_S: Final = 1e6

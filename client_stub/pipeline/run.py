@@ -32,7 +32,7 @@ from client_stub.pipeline.plan import COUNT, OutputPlan, Planner
 from client_stub.pipeline.progress import RunProgress
 from client_stub.pipeline.records import REASON, bad_records, good_records, with_reasons
 from client_stub.pipeline.report import OutputReport, Report
-from client_stub.pipeline.stages import Stages, source_bytes
+from client_stub.pipeline.stages import Stages
 from client_stub.pipeline.status import FAILED, INTERRUPTED, TIMED_OUT
 from client_stub.spark import register
 from client_stub.spark.options import REPORT
@@ -84,7 +84,6 @@ class Run:
         self._writes = 0
         """Outputs of a batch that are written."""
         self._share_of_write = 0.0
-        self._bytes_of_write = 0
         self._writing = threading.Lock()
         self._last_batch: dict[str, int] = {}
         """Query → the micro-batch that it wrote last."""
@@ -175,7 +174,6 @@ class Run:
             # A view that no step of this output reads is never counted.
             observed = {name: each for name, each in observed.items() if is_counted(plan.frame, each._name)}
             scanned.take()
-            self._bytes_of_write = source_bytes(plan.frame)
             bad = self._send_good_rows(plan, self._tried(plan, keep_row=False))
             read = scanned.take()
             for name, observation in observed.items():
@@ -337,7 +335,7 @@ class Run:
         """The share of the outputs that are written; of that which is being written, what Spark knows. None while no
         task runs.
         """
-        now = self._stages.share(self._bytes_of_write)
+        now = self._stages.share()
         if now is None:
             return None
         # One that reads a shuffle begins at 0 again.

@@ -17,8 +17,10 @@ from client_stub.contract.run_dir import RUN_DIR_VARIABLE
 from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.pipeline.check import check
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.main import main
 from client_stub.pipeline.report import Report
 from client_stub.pipeline.run import Interrupted, Run
+from tests.spark.conftest import FLIGHTS
 from tests.spark.test_datasource import rows_of
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -49,14 +51,18 @@ run_dir = "{run_dir}"
 
 
 def pipeline(
-    folder: Path, daemon: FakeDaemon, changes: Mapping[str, str] | None = None, **settings: str
+    folder: Path,
+    daemon: FakeDaemon,
+    changes: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **settings: str,
 ) -> Pipeline:
     text = LATE.format(folder=folder, run_dir=daemon.run_dir)
     for old, new in (changes or {}).items():
         assert old in text
         text = text.replace(old, new)
     (folder / "late.toml").write_text(text)
-    return read_pipeline(folder / "late.toml", settings, {})
+    return read_pipeline(folder / "late.toml", settings, environment or {})
 
 
 def run(spark: SparkSession, made: Pipeline) -> Report:
@@ -93,6 +99,55 @@ def test_a_parameter_is_bound_and_never_pasted(spark: SparkSession, daemon: Fake
     changes = {"delay > :minutes": "carrier = :who", "minutes = 10": 'who = "AA"'}
     report = run(spark, pipeline(folder, daemon, changes, who="x' OR 'a' = 'a"))
     assert (report.ok, report.steps, daemon.received) == (True, {"late": 0}, [])
+
+
+def test_a_variable_of_the_environment_is_bound_and_never_pasted(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    changes = {"delay > :minutes": "carrier = :who", "minutes = 10": 'who = "${WHO}"'}
+    hostile, plain = {"WHO": "x' OR 'a' = 'a"}, {"WHO": "CC"}
+    assert run(spark, pipeline(folder, daemon, changes, hostile)).steps == {"late": 0}
+    assert run(spark, pipeline(folder, daemon, changes, plain)).steps == {"late": 1}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "orc", "csv", "table", "glob"])
+def test_every_kind_of_source_is_read(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, kind: str
+) -> None:
+    rows = spark.createDataFrame(FLIGHTS, "carrier string, delay int").coalesce(1)
+    source = f'format = "{kind}"\npath = "{folder}/rows"'
+    if kind == "table":
+        rows.createOrReplaceTempView("flights_of_a_test")
+        source = 'table = "flights_of_a_test"'
+    elif kind == "glob":
+        for number in (1, 2):
+            rows.write.parquet(f"{folder}/day={number}")
+        source = f'format = "parquet"\npath = "{folder}/day=*"'
+    elif kind == "csv":
+        rows.write.csv(f"{folder}/rows", header=True)
+        source += "\noptions = { header = true, inferSchema = true }"
+    else:
+        rows.write.format(kind).save(f"{folder}/rows")
+    plain = f'format = "csv"\npath = "{folder}/*.csv"\nschema = "carrier STRING, delay INT"'
+    report = run(spark, pipeline(folder, daemon, {plain: source}, minutes="25"))
+    times = 2 if kind == "glob" else 1
+    assert (report.ok, report.outputs[0].rows) == (True, 3 * times)
+    sent = sorted(json.loads(record[1])["delay"] for _, record in rows_of(daemon))
+    assert sent == sorted([30, 99, 50] * times)
+
+
+def test_without_a_daemon_a_run_says_so_before_spark_starts(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline(folder, daemon, {str(daemon.run_dir): "/nowhere"})
+    assert main(["run", str(folder / "late.toml"), "--json"]) == 69
+    shown = capsys.readouterr()
+    assert shown.err == (
+        f"{folder}/late.toml:18: no daemon runs on /nowhere, start one with 'kafka-sidecar run', or name its run_dir "
+        "in [sidecar]\n"
+    )
+    found = json.loads(shown.out)
+    assert (found["pipeline"], found["outputs"], found["ok"]) == ("late", [], False)
 
 
 def test_bad_rows_are_kept_with_their_reason_and_their_file(
