@@ -9,6 +9,7 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from client_stub.spark.autostart import HOME_VARIABLE
@@ -16,7 +17,6 @@ from sidecar.tools.demo.requirements import requirements
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.reading import iterate_topic
-from sidecar.tools.testing.waiting import wait_until
 from tests.spark.spark_cluster import CONF, ROOT, JobFailed, SparkCluster, SparkJob
 from tests.spark.test_autostart import daemons
 
@@ -83,7 +83,7 @@ def test_an_archive_of_an_environment_is_all_that_a_job_needs(
     options = {
         "topic": topic,
         "sidecar.autostart": "true",
-        "sidecar.daemon.idle_timeout_s": "5",
+        "sidecar.daemon.idle_timeout_s": "600",
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.buffer.memory": "33554432",
     }
@@ -93,9 +93,12 @@ def test_an_archive_of_an_environment_is_all_that_a_job_needs(
         arguments = {"rows": 20_000, "tasks": 8, "options": options}
         SparkJob(cluster.master, "write", conf, arguments, python, packed).result()
         started = [daemon for home in homes for daemon in daemons(home)]
-        assert len(started) == 2
-        for daemon, host in zip(started, cluster.hosts, strict=True):
-            assert str(host.folder / "work") in daemon.environ()["PYTHONPATH"]
+        try:
+            for daemon, host in zip(started, cluster.hosts, strict=True):
+                assert any(each.path.startswith(f"{host.folder / 'work'}") for each in daemon.memory_maps())
+        finally:
+            for daemon in started:
+                daemon.terminate()
+            psutil.wait_procs(started, timeout=30)
     rows = Counter(int(each.value or b"") for each in iterate_topic(kafka.bootstrap_servers, topic))
     assert rows == Counter(range(20_000))
-    wait_until(lambda: not any(daemons(home) for home in homes), "the idle daemons to end", timeout_s=60)
