@@ -284,8 +284,14 @@ class TransactionPort:
     def _tell(
         self, session: ClientSession, what: TxnPart, number: int, code: int, effect: TxnEffect, text: str
     ) -> None:
-        """The client hears it after the outcomes of its records."""
-        self._outboxes.send_after_outcomes(session, [Kind.TXN, what, number, code, effect, text])
+        """The client hears an answer after the outcomes of its records, and what its transaction has come to before
+        them: a record that failed says less than that the transactional id is lost.
+        """
+        message = [Kind.TXN, what, number, code, effect, text]
+        if what == TxnPart.STATE:
+            self._outboxes.send(session, message)
+        else:
+            self._outboxes.send_after_outcomes(session, message)
 
     def _tell_fenced(self, session: ClientSession, lane: Lane, what: TxnPart, number: int) -> None:
         text = (
