@@ -57,8 +57,6 @@ KEPT_BESIDE: Final = {
 """The same of the tools and the tests, which a library calls by these names."""
 API: Final = "client_stub/compat/"
 """Other clients' calls: only programs of users make them."""
-BEING_BUILT: Final = ("txn", "transaction", "coordinator", "lane_record")
-"""In a definition's path or name: transactions are being built from both ends."""
 
 
 def check(found: list[Definition], kept: dict[str, str]) -> None:
@@ -66,14 +64,7 @@ def check(found: list[Definition], kept: dict[str, str]) -> None:
         names = (each.name, ".".join((*each.scope, each.name)))
         return next((name for name in names if name in kept), None)
 
-    def is_being_built(each: Definition) -> bool:
-        return any(word in "/".join((each.path, *each.scope, each.name)).lower() for word in BEING_BUILT)
-
-    needless = [
-        str(each)
-        for each in found
-        if reason(each) is None and not each.path.startswith(API) and not is_being_built(each)
-    ]
+    needless = [str(each) for each in found if reason(each) is None and not each.path.startswith(API)]
     assert not needless, "used by nobody, or by tests only: put it to use or remove it\n" + "\n".join(
         needless
     )
