@@ -98,7 +98,9 @@ def _with_pipeline(arguments: argparse.Namespace) -> _Outcome:
     except OSError as error:
         _usage(f"--spark-log {arguments.spark_log} cannot be written: {error.strerror}.")
     with log:
-        with progress.shown(quiet=arguments.quiet):
+        # spark-submit joins a program's stderr with its stdout, on which a script reads one object.
+        is_joined = not log.is_used and arguments.command == "run" and arguments.json
+        with progress.shown(quiet=arguments.quiet or is_joined):
             outcome = _with_spark(arguments, pipeline, progress, log)
         if outcome.is_of_spark and log.is_used:
             log.is_kept = True
