@@ -181,7 +181,7 @@ class SparkJob:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**_environment(), **(environment or {})},
+            env={**driver_environment(), **(environment or {})},
             cwd=folder,
         )
 
@@ -216,7 +216,7 @@ class SparkJob:
         return json.loads(out.splitlines()[-1])
 
 
-def _environment() -> dict[str, str]:
+def driver_environment() -> dict[str, str]:
     """Workers find the packages also where they are not installed; what the caller's own daemon has set stays here."""
     kept = {
         name: value
@@ -239,5 +239,5 @@ def _start_class(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**_environment(), **own, **environment},
+            env={**driver_environment(), **own, **environment},
         )
