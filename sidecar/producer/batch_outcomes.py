@@ -442,3 +442,5 @@ def _fail_transaction(batch: ProducerBatch, transaction: TransactionManager, cod
     batch.queue.sequences.give_up(batch)
     if code != LocalCode.TXN_ABORTED:
         transaction.batch_failed(batch.topic, batch.partition, code, text)
+    elif batch.has_sequence:
+        transaction.sequences_lost()

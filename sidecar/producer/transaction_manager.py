@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
-from client_stub.contract.wire import LocalCode, TxnEffect, TxnPart
+from client_stub.contract.wire import WORD_FAILED_MIN, LocalCode, TxnEffect, TxnPart
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, Node, TopicPartition
@@ -193,12 +193,14 @@ class TransactionManager:
         self.version, self.identity, self.number = record.version, record.identity, record.number
         self.aborted_up_to, self._has_produced = record.aborted_up_to, record.has_produced
         self._deadline_ms, self._timeout_ms = record.deadline_ms, record.timeout_ms
-        self._has_asked_commit = record.state is _State.COMMITTING
+        self._has_asked_commit = record.has_asked_commit
         self.last_committed = record.last_committed
         if record.last_ended:
             self._last_end = TransactionResult(TxnPart.END, record.last_ended, 0, TxnEffect.NONE, "")
         if record.state in (_State.ABORTABLE, _State.FATAL):
-            self.cause = LocalCode.TXN_ABORTED, "What went wrong was lost with the worker that knew it."
+            code = record.cause_code or LocalCode.TXN_ABORTED
+            text = "What went wrong was lost with the worker that knew it."
+            self.cause = code, text if code >= WORD_FAILED_MIN else classify(code).text
         self._on_work()
 
     def restart(self, timeout_ms: int, client_row: int, client_generation: int) -> None:
@@ -247,7 +249,7 @@ class TransactionManager:
     def end(self, number: int, is_commit: bool) -> None:
         """Commit or abort transaction ``number``, as soon as all of it is answered. A repeat gets the one result."""
         self._on_work()
-        if self._last_end is not None and number == self._last_end.number and self.state is not _State.FATAL:
+        if self._last_end is not None and number == self._last_end.number:
             if is_commit == self.last_committed:
                 self._is_end_untold = True
                 if self.state is not _State.INITIALIZING:
@@ -289,6 +291,9 @@ class TransactionManager:
     @property
     def is_over(self) -> bool:
         """Nothing is open or under way: the lane of a client that is gone can be given up."""
+        if self.state is _State.INITIALIZING:
+            # It may still have to end the transaction of an earlier client.
+            return self._in_flight is None and not self._has_produced
         return self._in_flight is None and self.state not in (
             _State.IN_TRANSACTION,
             _State.ABORTABLE,
@@ -323,14 +328,26 @@ class TransactionManager:
             self.store()
 
     def batch_failed(self, topic: str, partition: int, code: int, text: str) -> None:
-        """A batch failed for good, so the transaction can only be aborted. Of several the first is its cause."""
+        """A batch failed for good, so the transaction can only be aborted. Of several the first is its cause.
+
+        Once the commit was sent, only the coordinator knows how it ends. While the lane initializes, the batch is of an
+        earlier client.
+        """
+        self.sequences_lost()
+        is_commit_sent = self.state is _State.COMMITTING and self._has_asked_commit
+        if is_commit_sent or self.state is _State.INITIALIZING:
+            return
         if code in _FATAL_TO_BATCH:
             self._refuse(code, text)
         elif self.state in (_State.IN_TRANSACTION, _State.COMMITTING, _State.ABORTABLE):
             self._fail(code, f"{topic}-{partition}: {text}")
-        # The sequences that it used are lost. With version 2 the end begins an epoch anyway.
-        self._needs_epoch = True
         self._on_work()
+
+    def sequences_lost(self) -> None:
+        """A batch that used sequences was given up. Its broker may lack them, or a late copy of it may arrive: the next
+        transaction must not continue after it. With version 2 the end begins an epoch anyway.
+        """
+        self._needs_epoch = True
 
     # --- the coordinator -------------------------------------------------------------------------------------
 
@@ -340,6 +357,7 @@ class TransactionManager:
         """
         if self._in_flight is not None or now_ms < self._retry_at_ms:
             return None
+        self._retry_at_ms = 0.0
         self._in_flight = self._next_request(is_quiet)
         return self._in_flight
 
@@ -356,7 +374,7 @@ class TransactionManager:
         is_stale, self._is_restarted = self._is_restarted, False
         if self.state is _State.FATAL or is_stale:
             return
-        code = answer.code or next(filter(None, answer.partition_codes.values()), 0)
+        code = answer.code or _first_error(answer)
         if code and self._is_retried(request, code):
             self._failures = failures + 1
             self._retry(request, code, now_ms)
@@ -395,7 +413,9 @@ class TransactionManager:
             self.last_committed,
             # A request that adds something may be carried out after the worker's death.
             self._has_produced or isinstance(self._in_flight, AddPartitions | AddOffsets),
+            self._has_asked_commit,
             self.identity,
+            self.cause[0],
             self.number,
             0 if last is None else last.number,
             self.aborted_up_to,
@@ -563,13 +583,12 @@ class TransactionManager:
             self._group_coordinators.pop(request.member.group_id, None)
         elif code in _FIND_AGAIN:
             self._coordinator = None
-        if code not in (Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT):
-            return
-        # It may have been carried out, or be carried out later.
+        # It may have been carried out, or be carried out later. A coordinator also gives up its place, or says that it
+        # is not available, when it has written to its log and that was not replicated in time.
         if isinstance(request, AddPartitions | AddOffsets):
-            self._has_produced = True
+            self._has_produced |= code in _FIND_AGAIN
         elif isinstance(request, EndTransaction) and self.version < SELF_ADDING_VERSION:
-            self._needs_epoch = True
+            self._needs_epoch |= code in (Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT)
 
     def _found(self, request: FindCoordinator, answer: CoordinatorAnswer) -> None:
         if not answer.code and answer.coordinator is not None:
@@ -665,3 +684,9 @@ class TransactionManager:
         self._fail(code, text)
         if was_aborting:
             self._tell(TxnPart.END, self.number, code, text, TxnEffect.ABORTABLE)
+
+
+def _first_error(answer: CoordinatorAnswer) -> int:
+    """The first error of a partition. One that was not attempted says nothing, unless there is no other."""
+    codes = [code for code in answer.partition_codes.values() if code]
+    return next((code for code in codes if code != Code.OPERATION_NOT_ATTEMPTED), codes[0] if codes else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final, TypeVar
 
 import pytest
@@ -21,7 +22,11 @@ from sidecar.producer.coordinator_requests import (
     InitTransactionalId,
 )
 from sidecar.producer.transaction_manager import TransactionManager, TransactionResult, TransactionTally
-from sidecar.producer.transaction_record import TRANSACTION_RECORD_BYTES, unpack_transaction_record
+from sidecar.producer.transaction_record import (
+    TRANSACTION_RECORD_BYTES,
+    TransactionRecord,
+    unpack_transaction_record,
+)
 from sidecar.producer.transaction_states import TRANSITIONS, TransactionEvent, TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 
@@ -562,7 +567,9 @@ def test_record_has_what_a_successor_needs(version: int) -> None:
         version,
         True,
         True,
+        False,
         life.manager.identity,
+        0,
         2,
         1,
         2,
@@ -664,3 +671,139 @@ def test_successor_ends_what_was_being_added_when_the_worker_died(version: int) 
     successor.manager.adopt(record)
     successor.manager.end(1, False)
     successor.do(FindCoordinator, EndTransaction)
+
+
+def _record_of(life: Life) -> TransactionRecord:
+    record = unpack_transaction_record(life.manager.record)
+    assert record is not None
+    return record
+
+
+@VERSIONS
+def test_topic_made_again_while_the_end_is_under_way_does_not_change_the_end(version: int) -> None:
+    """Only the coordinator knows by now whether it is committed."""
+    life = Life(version).in_transaction()
+    request = life.ends()
+    life.manager.batch_failed("orders", -1, LocalCode.TOPIC_DELETED, "it was created again")
+    assert life.results() == []
+    life.answer(request, Code.COORDINATOR_LOAD_IN_PROGRESS)
+    life.manager.batch_failed("orders", -1, LocalCode.TOPIC_DELETED, "it was created again")
+    life.wait()
+    life.answer(life.next(EndTransaction))
+    if version < 2:
+        life.do(InitTransactionalId)
+    assert life.results() == ended()
+    assert life.manager.last_committed
+
+
+@VERSIONS
+def test_successor_of_a_commit_that_was_not_sent_fails_it_with_its_batch(version: int) -> None:
+    life = Life(version).in_transaction()
+    life.manager.end(1, True)
+    assert life.nothing_next(is_quiet=False)
+    successor = Life(version)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.end(1, True)
+    successor.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
+    assert successor.results() == [(TxnPart.END, 1, LocalCode.EXPIRED, TxnEffect.ABORTABLE)]
+
+
+def test_successor_does_not_report_an_abort_after_a_commit_that_was_carried_out() -> None:
+    """The commit was answered with an error that says nothing, then its worker died."""
+    life = Life(2).in_transaction()
+    life.answer(life.ends(), Code.UNKNOWN_SERVER_ERROR)
+    successor = Life(2)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.end(1, False)
+    successor.answer(successor.next(FindCoordinator))
+    successor.answer(successor.next(EndTransaction), Code.INVALID_TXN_STATE)
+    assert successor.results() == [(TxnPart.END, 1, Code.INVALID_TXN_STATE, TxnEffect.FATAL)]
+
+
+def test_successor_tells_which_refusal_its_lane_had() -> None:
+    life = Life(2).in_transaction()
+    life.answer(life.ends(), Code.PRODUCER_FENCED)
+    successor = Life(2)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.initialize(60_000)
+    assert successor.results() == [(TxnPart.INIT, 0, Code.PRODUCER_FENCED, TxnEffect.FATAL)]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_nothing_is_due_once_a_request_is_not_repeated_any_more(version: int) -> None:
+    life = Life(version).ready()
+    assert life.manager.begin(1)
+    assert not life.manager.may_send("orders", 0)
+    life.answer(life.next(AddPartitions), Code.COORDINATOR_LOAD_IN_PROGRESS)
+    life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
+    life.wait()
+    assert life.nothing_next()
+    assert life.manager.next_due_ms == inf
+
+
+def test_partition_that_is_not_known_yet_is_added_again_whatever_the_order_of_the_answer() -> None:
+    life = Life(1).ready()
+    assert life.manager.begin(1)
+    assert not life.manager.may_send("orders", 0)
+    assert not life.manager.may_send("new", 0)
+    request = life.next(AddPartitions)
+    codes = (Code.OPERATION_NOT_ATTEMPTED, Code.UNKNOWN_TOPIC_OR_PARTITION)
+    answer = CoordinatorAnswer(0, partition_codes=dict(zip(request.partitions, codes, strict=True)))
+    life.manager.on_answer(request, answer, life.now_ms)
+    life.wait()
+    life.do(AddPartitions)
+    assert life.manager.may_send("new", 0)
+    assert life.results() == []
+
+
+@VERSIONS
+def test_late_answer_to_an_earlier_client_does_not_refuse_the_next_one(version: int) -> None:
+    life = Life(version).in_transaction()
+    life.manager.restart(30_000, 4, 1)
+    life.manager.batch_failed("orders", 0, Code.PRODUCER_FENCED, "fenced")
+    life.do(InitTransactionalId)
+    assert life.results() == [(TxnPart.INIT, 0, 0, TxnEffect.NONE)]
+    life.in_transaction()
+
+
+@VERSIONS
+def test_transaction_of_an_earlier_client_is_ended_though_the_next_one_is_gone_too(version: int) -> None:
+    life = Life(version).in_transaction()
+    life.manager.restart(30_000, 4, 1)
+    life.manager.abandon()
+    assert not life.manager.is_over
+    successor = Life(version)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.abandon()
+    assert not successor.manager.is_over
+    successor.do(FindCoordinator, InitTransactionalId)
+    assert successor.manager.is_over
+
+
+@VERSIONS
+@ENDS
+def test_result_of_an_end_is_repeated_though_the_id_is_lost_since(version: int, *, commit: bool) -> None:
+    life = Life(version).in_transaction()
+    life.answer(life.ends(commit=commit))
+    life.in_transaction(2)
+    life.manager.batch_failed("orders", 0, Code.PRODUCER_FENCED, "fenced")
+    life.results()
+    life.manager.end(1, commit)
+    assert life.results() == ended()
+    life.manager.end(2, commit)
+    assert life.results() == [(TxnPart.END, 2, Code.PRODUCER_FENCED, TxnEffect.FATAL)]
+
+
+@pytest.mark.parametrize(
+    "code", [Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR, Code.NETWORK_EXCEPTION]
+)
+def test_partition_that_may_have_been_added_is_ended_by_the_abort(code: int) -> None:
+    """A coordinator that cannot replicate the addition in time says so, and may have it all the same."""
+    life = Life(1).ready()
+    assert life.manager.begin(1)
+    assert not life.manager.may_send("orders", 0)
+    life.answer(life.next(AddPartitions), code)
+    life.manager.end(1, False)
+    life.wait()
+    life.answer(life.next(FindCoordinator))
+    life.next(EndTransaction)

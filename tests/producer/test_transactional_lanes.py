@@ -9,7 +9,14 @@ import pytest
 from client_stub.contract.wire import LocalCode, Persistence
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
-from sidecar.common.model import ProducerIdAndEpoch
+from sidecar.common.model import Node, ProducerIdAndEpoch, TopicPartition
+from sidecar.producer.coordinator_requests import (
+    CoordinatorAnswer,
+    CoordinatorRequest,
+    EndTransaction,
+    FindCoordinator,
+    InitTransactionalId,
+)
 from sidecar.producer.in_flight import ProduceRequest
 from sidecar.producer.lanes import IDEMPOTENT_LANE, TRANSACTIONAL
 from sidecar.producer.partition_queue import PartitionQueue
@@ -169,6 +176,32 @@ def test_an_aborted_batch_without_an_answer_may_be_in_the_log() -> None:
     lanes.core.poll()
     (batch,) = lanes.core.decided
     assert (batch.code, batch.persistence) == (LocalCode.TXN_ABORTED, Persistence.POSSIBLY_PERSISTED)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_an_abort_that_gives_up_a_numbered_batch_begins_an_epoch_below_version_2(is_sent: bool) -> None:
+    """Its broker may lack the batch, or get it late: under the same epoch it would join the next transaction."""
+    lanes = Lanes(version=1)
+    lanes.manager._added.update(TopicPartition(TOPIC, each) for each in range(2))
+    lanes.core.acknowledge(lanes.send(1))
+    if is_sent:
+        request = lanes.send(2, partition=1)
+        lanes.core.sender.on_disconnect(request.node_id, lanes.core.now_ms, reason="gone")
+    else:
+        lanes.append(2, partition=1)
+    lanes.manager.end(1, False)
+    lanes.core.sender.abort_lane(FIRST, "aborted", lanes.core.now_ms)
+    lanes.core.poll()
+    asked: list[type[CoordinatorRequest]] = []
+    while (request_now := lanes.manager.poll(lanes.core.now_ms, is_quiet=True)) is not None:
+        asked.append(type(request_now))
+        coordinator = Node(1, "kafka-1", 9092)
+        answered = CoordinatorAnswer(0, coordinator=coordinator, identity=ProducerIdAndEpoch(900, 6))
+        if isinstance(request_now, EndTransaction):
+            answered = CoordinatorAnswer(0)
+        lanes.manager.on_answer(request_now, answered, lanes.core.now_ms)
+    assert asked == [FindCoordinator, EndTransaction, *([InitTransactionalId] if is_sent else [])]
+    assert lanes.manager.state is TransactionState.READY
 
 
 def test_a_commit_ends_the_linger_of_all_topics() -> None:
