@@ -242,9 +242,11 @@ class SlotHarness:
         topic: str = TOPIC,
         *,
         is_express: bool = False,
+        transaction: int = 0,
     ) -> None:
-        """One submission, as Intake takes it."""
-        queue = self.topics.get(topic)
+        """One submission, as Intake takes it. ``transaction``: its number, of a client with a lane."""
+        manager = None if session.lane is None else session.lane.manager
+        queue = self.topics.get(topic, manager)
         assert queue is not None
         if is_express:
             queue = self.topics.express_of(queue)
@@ -253,7 +255,7 @@ class SlotHarness:
         number = 1 if topic == TOPIC else 2
         stream = session.streams.get(number)
         if stream is None:
-            bulk = self.topics.get(topic)
+            bulk = self.topics.get(topic, manager)
             assert bulk is not None
             session.row.place_stream(number, bulk.chain.chain_id)
             stream = session.streams[number] = StreamState(session, number, bulk, 0)
@@ -277,6 +279,7 @@ class SlotHarness:
             format=1,
             flags=SubmitFlag.WANT_INDEXES,
             accepted_ms=self.now_ms + self.rooms.memory.clock_ahead_ms,
+            txn_number=transaction,
         )
         session.unsettled_records += len(values)
         stream.position += 1

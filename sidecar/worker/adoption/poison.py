@@ -106,7 +106,9 @@ class Poison:
         fail: Callable[[ProducerBatch, int, str], None],
         row_of: Callable[[int, int], ClientRow | None],
     ) -> list[Undelivered]:
-        """Fail poisonous batches by ``fail(batch, code, text)``. Returns their records as dead letters."""
+        """Fail poisonous batches by ``fail(batch, code, text)``. Returns their records as dead letters; those of a
+        transaction end with it.
+        """
         letters: list[Undelivered] = []
         for batch in batches:
             self._counters.inc("poison_submissions_total")
@@ -119,6 +121,8 @@ class Poison:
             batch.in_doubt = True
             fail(batch, int(LocalCode.POISON_SUBMISSION), POISON_TEXT)
             assert batch.persistence == Persistence.POSSIBLY_PERSISTED
+            if batch.queue.transaction is not None:
+                continue
             for index in range(batch.records.slice_count):
                 row, generation, *_ = batch.records.slice_share(index)
                 letters.append(
@@ -129,9 +133,11 @@ class Poison:
     def letters_of(
         self, chain: Chain, topic: str, entry: Entry, failures: Failures, row: ClientRow | None
     ) -> list[Undelivered]:
-        """The set-aside records as dead letters. Each adoption yields the same letters until the submission
-        has ended.
+        """The set-aside records as dead letters; those of a transaction end with it. Each adoption yields the same
+        letters until the submission has ended.
         """
+        if entry.txn_number:
+            return []
         return records_undelivered(
             chain, entry, failures, row, self._submission_name, topic=topic, text=POISON_TEXT
         )

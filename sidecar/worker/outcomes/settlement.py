@@ -205,7 +205,8 @@ class Settlement:
     ) -> None:
         """Fail records before sending. Their words already hold the codes. ``text`` None: use the code's own text.
 
-        ``is_repeat``: a worker that has died may have counted these failures already.
+        ``is_repeat``: a worker that has died may have counted these failures already. Whose transaction they fail is
+        for the caller to say.
         """
         if text is None:
             text = self._text_of(queue, entry, failures)
@@ -215,8 +216,9 @@ class Settlement:
             client = self._sessions.name_of(entry.client_row, entry.client_generation)
             for code, records in Counter(code for _, code in failures).items():
                 self.failures.note(queue.topic, code, text, persistence_of(code), records, client)
-        if queue.transaction is not None and failures[0][1] != LocalCode.TXN_ABORTED:
-            queue.transaction.batch_failed(queue.topic, NO_PARTITION, failures[0][1], text)
+        transaction = None if is_repeat else queue.transaction
+        if transaction is not None and failures[0][1] != LocalCode.TXN_ABORTED:
+            transaction.batch_failed(queue.topic, NO_PARTITION, failures[0][1], text)
         early = EarlyFailures(self._releases, queue.chain, entry, failures, text, queue.topic)
         self._hand_over((early,), now_ms)
 

@@ -1,0 +1,91 @@
+"""A worker takes over transactional lanes: what failed in a transaction fails that one, and nothing becomes a dead
+letter.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.contract.wire import LocalCode
+from sidecar.common.model import ProducerIdAndEpoch
+from sidecar.producer.transaction_states import TransactionState
+from sidecar.shm.in_work import InWork, batch_word, entry_word
+from sidecar.shm.segment import Segment
+from sidecar.worker.streams.lane import Lane
+from sidecar.worker.streams.session import ClientSession
+
+from .slot_harness import MemoryBroker, SlotHarness
+from .test_poison import heir
+
+
+def begun(harness: SlotHarness, session: ClientSession, number: int = 1) -> Lane:
+    """A lane of the client, with transaction ``number`` open under transaction.version 2."""
+    lane = harness.rooms.lanes.open("orders-1", session)
+    assert lane is not None
+    session.lane = lane
+    manager = lane.manager
+    manager._transaction_version = lambda: 2
+    manager.state, manager.identity = TransactionState.READY, ProducerIdAndEpoch(900, 5)
+    assert manager.begin(number)
+    return lane
+
+
+def lane_of(harness: SlotHarness) -> Lane:
+    (lane,) = harness.rooms.lanes
+    return lane
+
+
+def test_poisonous_submission_of_a_transaction_aborts_it_and_is_no_dead_letter(segment: Segment) -> None:
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.accept(session, [b"poison", b"too"], [0, 0], transaction=1)
+    chain = next(iter(first.chain_table))
+    (entry,) = chain.entries()
+    harness = first
+    for _ in range(3):
+        InWork(segment.slot(0)).loop_word[:] = entry_word(chain.chain_id, entry.ordinal).to_bytes(8, "little")
+        harness = heir(harness)
+    assert harness.broker.spool == []
+    manager = lane_of(harness).manager
+    assert (manager.state, manager.cause[0]) == (TransactionState.ABORTABLE, LocalCode.POISON_SUBMISSION)
+
+
+def test_poisonous_batch_of_a_transaction_aborts_it_and_is_no_dead_letter(segment: Segment) -> None:
+    first = SlotHarness(segment, MemoryBroker(is_silent=True), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.know_topic()
+    first.accept(session, [b"poison"], [0], transaction=1)
+    first.turn()
+    first.turn()
+    (bad,) = first.descriptors
+    harness = first
+    for _ in range(3):
+        InWork(segment.slot(0)).loop_word[:] = batch_word(bad.serial).to_bytes(8, "little")
+        harness = heir(harness)
+    assert harness.broker.spool == []
+    manager = lane_of(harness).manager
+    assert (manager.state, manager.cause[0]) == (TransactionState.ABORTABLE, LocalCode.POISON_SUBMISSION)
+
+
+@pytest.mark.parametrize("is_of_open", [True, False])
+def test_failure_that_a_dead_worker_told_fails_only_its_own_transaction(
+    segment: Segment, is_of_open: bool
+) -> None:
+    """The client has not acknowledged it, so the successor tells it again."""
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    manager = begun(first, session).manager
+    first.know_topic()
+    first.accept(session, [b"nowhere"], [77], transaction=1)
+    first.topics.waiting.fail_all(LocalCode.INVALID_PARTITION, first.now_ms)
+    assert manager.state is TransactionState.ABORTABLE
+    if not is_of_open:
+        manager.end(1, False)
+        assert manager.poll(first.now_ms, is_quiet=True) is None
+        assert manager.begin(2)
+    first.rooms.lanes.store(lane_of(first))
+    successor = lane_of(heir(first)).manager
+    expected = TransactionState.ABORTABLE if is_of_open else TransactionState.IN_TRANSACTION
+    assert successor.state is expected
