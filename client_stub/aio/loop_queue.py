@@ -171,11 +171,15 @@ class LoopQueue:
 
     def timeout_error(self, timeout: float | None) -> TimeoutError:
         """The error of a flush() that timed out before all calls found room."""
+        return TimeoutError(self.wait_text("flush()", timeout))
+
+    def wait_text(self, what: str, timeout: float | None) -> str:
+        """That ``what`` timed out before all calls found room."""
         count = len(self._by_age)
         topic = next(iter(self._by_age)).topic if self._by_age else ""
         why = self._outbox.waiters.reasons.why_not_taken(topic, for_capacity=True)
         which = "1 send waits" if count == 1 else f"{count} sends wait"
-        return TimeoutError(f"flush() timed out after {timeout} s: {which} for room{why}.")
+        return f"{what} timed out after {timeout} s: {which} for room{why}."
 
     async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:  # noqa: ASYNC109
         """Wait until ``ready()``, which the io thread or this queue makes true. Returns False after ``timeout``
@@ -311,6 +315,7 @@ class LoopQueue:
                 error = outbox.capacity_wait.error(
                     waiter.topic, limit_s * 1e3, was_attached=outbox.attached_once
                 )
+                outbox.refused(error)
                 waiter.future.set_exception(_explained(waiter, error))
             self._remove(waiter)
         self._timer = None

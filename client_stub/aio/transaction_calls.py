@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from client_stub.aio.loop_queue import LoopQueue
 from client_stub.engine.engine import Engine
 from client_stub.engine.transactions import Transactions
-from client_stub.errors import SidecarError
+from client_stub.errors import SidecarError, TransactionTimeout
 from client_stub.records.offsets import GroupMetadata, Offsets
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class AsyncTransactionCalls:
 
     async def begin_transaction(self) -> None:
         """As Producer.begin_transaction()."""
-        self._engine.transactions.begin()
+        self._transactions().begin()
 
     async def send_offsets_to_transaction(
         self,
@@ -71,24 +71,33 @@ class AsyncTransactionCalls:
                     error.add_note(f"The transaction could not be aborted: {failed}")
             raise
 
+    def _transactions(self) -> Transactions:
+        transactions = self._engine.transactions
+        transactions.caller = asyncio.current_task
+        return transactions
+
     async def _run(
         self,
         begin: Callable[[Transactions], TxnCall | None],
         timeout: float | None,  # noqa: ASYNC109
     ) -> None:
-        transactions = self._engine.transactions
+        transactions = self._transactions()
         timeout_s = transactions.timeout_s(timeout)
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout_s
         queue = self._queue_of(loop)
         last = queue.last_number
-        if not await queue.until(lambda: queue.is_past(last), timeout_s):
-            raise queue.timeout_error(timeout_s)
+        # An abort does not wait for them to be sent: without a transaction they fail.
+        if begin is not Transactions.abort and not await queue.until(lambda: queue.is_past(last), timeout_s):
+            raise TransactionTimeout(queue.wait_text("The call", timeout_s))
         call = begin(transactions)
         if call is None:
             return
         try:
-            await queue.until(partial(transactions.is_over, call), max(0.0, ends - loop.time()))
+            if await queue.until(partial(transactions.is_reached, call), transactions.reach_s(timeout_s)):
+                await queue.until(
+                    lambda: queue.is_past(last) and transactions.is_over(call), max(0.0, ends - loop.time())
+                )
         finally:
             transactions.release()
         transactions.conclude(call, timeout_s)

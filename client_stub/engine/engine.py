@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Never
 
 from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, SubmitFlag
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.engine.transactions import FORKED, TIMEOUT_MS, Transactions, without_id
+from client_stub.engine.transactions import FORKED, TIMEOUT_MS, TIMEOUT_MS_MAX, Transactions, without_id
 from client_stub.errors import ProducerClosed, SidecarError, TransactionStateError
 from client_stub.io import process_end
 from client_stub.io.daemon_address import control_path, hello_flags, keys_for
@@ -62,7 +62,7 @@ DELIVERY_TIMEOUT_MS: Final = 120_000.0
 ERROR_CLOSE_S: Final = 5.0
 """How long a ``with`` block waits for outcomes after an exception, which includes Ctrl-C and cancellation."""
 JOIN_S: Final = 5.0
-_LEFT_OPEN: Final = "The transaction that was open at close() was not aborted: %s"
+_LEFT_OPEN: Final = "The transaction that was open at close() has not ended: %s"
 
 
 class Engine(EngineCore):
@@ -124,6 +124,10 @@ class Engine(EngineCore):
         if transactional_id is not None:
             check_transactional_id(transactional_id)
             timeout_ms = milliseconds("transaction_timeout_ms", transaction_timeout_ms, may_be_zero=False)
+            if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+                raise ValueError(
+                    f"transaction_timeout_ms must be from 1 to {TIMEOUT_MS_MAX}, not {transaction_timeout_ms}."
+                )
             self._transactional = transactional_id, int(timeout_ms)
         self.outbox = self._new_outbox()
         """That of this process: a forked child gets its own."""
@@ -254,8 +258,10 @@ class Engine(EngineCore):
         call = begin(transactions)
         if call is None:
             return
+        wait = self.outbox.waiters.wait_until
         try:
-            self.outbox.waiters.wait_until(partial(transactions.is_over, call), timeout_s)
+            if wait(partial(transactions.is_reached, call), transactions.reach_s(timeout_s)):
+                wait(partial(transactions.is_over, call), timeout_s)
         finally:
             transactions.release()
         transactions.conclude(call, timeout_s)
@@ -320,13 +326,19 @@ class Engine(EngineCore):
             outbox.failures.raise_unobserved()
 
     def abort_at_close(self, timeout: float | None) -> tuple[Transactions, TxnCall, float] | None:
-        """Begin to abort the transaction that is open at a close(), as Kafka's producer does. Returns what to wait for,
-        and how many seconds; None if nothing is open. The daemon aborts it as well, once its client has left.
+        """Begin to abort the transaction that is open at a close(), or wait for the end that was asked for, as Kafka's
+        producer does. Returns what to wait for, and how many seconds; None if nothing is open. The daemon aborts it as
+        well, once its client has left.
         """
         transactions = self._transactions
-        if transactions is None or not transactions.is_open or timeout == 0 or self.outbox.closed:
+        if transactions is None or timeout == 0 or self.outbox.closed:
             return None
         timeout_s = transactions.timeout_s(timeout)
+        asked = transactions.unanswered_end
+        if asked is not None:
+            return transactions, asked, timeout_s
+        if not transactions.is_open:
+            return None
         try:
             return transactions, transactions.abort(), timeout_s
         except SidecarError as error:
@@ -334,7 +346,7 @@ class Engine(EngineCore):
             return None
 
     def aborted_at_close(self, call: TxnCall, timeout_s: float) -> None:
-        """Log an abort of a close() that has failed."""
+        """Log an end of a transaction at a close() that has failed."""
         try:
             self.transactions.conclude(call, timeout_s)
         except SidecarError as error:

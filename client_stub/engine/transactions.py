@@ -6,6 +6,7 @@ say why. One call at a time: a second thread gets TransactionStateError and chan
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -28,6 +29,8 @@ _Result = TypeVar("_Result")
 _S, _E = CallerState, CallerEvent
 TIMEOUT_MS: Final = 60_000.0
 """Kafka's transaction.timeout.ms."""
+TIMEOUT_MS_MAX: Final = (1 << 31) - 1
+"""The largest that Kafka's request holds."""
 FORKED: Final = (
     "This is a forked child: the transaction is its parent's, and so is the transactional id. Create a producer with "
     "an id of its own here."
@@ -38,9 +41,10 @@ _WHAT_TO_DO: Final = {
     _S.READY: "no transaction is open: call begin_transaction() first",
     _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
     _S.COMMITTING: "commit_transaction() has no answer yet: call it again",
-    _S.ABORTABLE: "the transaction can only be aborted: call abort_transaction()",
     _S.ABORTING: "abort_transaction() has no answer yet: call it again",
 }
+CLOSED: Final = "Cannot perform operation after producer has been closed."
+_INIT_AGAIN: Final = "it was done before the first transaction, and is done once"
 
 
 class Transactions:
@@ -60,7 +64,12 @@ class Transactions:
         self._call: TxnCall | None = None
         """The call whose answer nobody has had."""
         self._claims: dict[str, tuple[str, object]] = {}
-        """The name of the call that runs now. In a dict, because its setdefault() is atomic."""
+        """The call that runs now, and whose it is. In a dict, because its setdefault() is atomic."""
+        self.caller: Callable[[], object] = threading.get_ident
+        """Who calls: a thread, or for AsyncProducer a task. A claim of one's own is of a call that an exception has
+        ended in its last step, or that a signal handler interrupts; it holds up nobody.
+        """
+        self._fatal: SidecarError | None = None
 
     # --- calls: each claims the producer ------------------------------------------------------------------
 
@@ -72,13 +81,14 @@ class Transactions:
         """As begin_transaction()."""
 
         def run() -> None:
-            self._move(_E.BEGIN)
+            following = self._following(_E.BEGIN)
             self._number += 1
-            self._transaction = Transaction(self._number, self._outbox.refuse_sends)
-            self._outbox.begin(self._transaction)
+            self._transaction = transaction = Transaction(self._number, self._outbox.refuse_sends)
+            self.state = following
+            self._outbox.begin(transaction)
 
         self._claimed("begin_transaction()", run)
-        self._claims.clear()
+        self.release()
 
     def offsets(self, offsets: Offsets, group: GroupMetadata | str) -> TxnCall | None:
         """As send_offsets_to_transaction(), which then waits; None if there are none."""
@@ -86,6 +96,7 @@ class Transactions:
         group_fields, payload = offset_frames(entries, checked_group(group))
 
         def run() -> TxnCall:
+            self._check_cause()
             self._move(_E.OFFSETS)
             self._requests += 1
             call = TxnCall(
@@ -96,7 +107,7 @@ class Transactions:
 
         if not entries:
             self._claimed("send_offsets_to_transaction()", lambda: self._move(_E.OFFSETS))
-            self._claims.clear()
+            self.release()
             return None
         return self._claimed("send_offsets_to_transaction()", run)
 
@@ -115,8 +126,14 @@ class Transactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is open that nobody has asked to end."""
-        return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE)
+        """Whether a transaction of this process is open that nobody has asked to end."""
+        return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE) and not self._outbox.forked
+
+    @property
+    def unanswered_end(self) -> TxnCall | None:
+        """The commit or abort whose answer nobody has had."""
+        is_asked = self.state in (_S.COMMITTING, _S.ABORTING) and not self._outbox.forked
+        return self._call if is_asked else None
 
     def timeout_s(self, timeout: float | None) -> float:
         """The seconds that a call may wait; None: max_block_ms, as in Kafka."""
@@ -125,6 +142,14 @@ class Transactions:
 
     # --- waiting ----------------------------------------------------------------------------------------
 
+    def reach_s(self, timeout_s: float) -> float:
+        """The part of ``timeout_s`` in which ``is_reached`` must be true."""
+        return min(timeout_s, self._outbox.connect_timeout_ms / 1e3)
+
+    def is_reached(self, call: TxnCall) -> bool:
+        """Whether a daemon has taken this producer, or ``is_over``."""
+        return self._outbox.attached_once or self.is_over(call)
+
     def is_over(self, call: TxnCall) -> bool:
         """Whether ``conclude`` has a result."""
         outbox = self._outbox
@@ -132,7 +157,9 @@ class Transactions:
 
     def release(self) -> None:
         """Let other calls begin. After each call, however its wait ended."""
-        self._claims.clear()
+        runs = self._claims.get("call")
+        if runs is not None and runs[1] == self.caller():
+            self._claims.clear()
 
     def conclude(self, call: TxnCall, timeout_s: float) -> None:
         """The result of a call: returns when it was done, else raises its error."""
@@ -142,88 +169,119 @@ class Transactions:
                 raise TransactionStateError(FORKED, fatal=True)
             if outbox.fatal is not None:
                 raise outbox.fatal
-            if outbox.closed:
-                raise ProducerClosed("Cannot perform operation after producer has been closed.")
+            if not outbox.attached_once:
+                raise outbox.capacity_wait.error("", self.reach_s(timeout_s) * 1e3, was_attached=False)
             why = outbox.waiters.reasons.last_word.rstrip(".") or "the brokers have not answered the daemon"
             raise TransactionTimeout(
                 f"No answer after {timeout_s:g} s: {why}. Make the same call again to wait for the same answer."
             )
-        if self._call is call:
-            self._call = None
         error = call.error
+        if self._call is call or call.part is TxnPart.OFFSETS:  # otherwise its result was given before
+            self._follow(call, error)
+        if error is not None:
+            raise error
+
+    def _follow(self, call: TxnCall, error: SidecarError | None) -> None:
+        """Change the state by the answer of ``call``."""
+        is_offsets = call.part is TxnPart.OFFSETS
         if error is None:
-            if call.part is not TxnPart.OFFSETS:
+            if not is_offsets:
                 self._move(_E.DONE)
-            return
-        if error.fatal:
+                self._outbox.leave()
+        elif error.fatal:
             self._lose(error)
         elif call.part is TxnPart.INIT:
             self._move(_E.REFUSED)
-        elif error.abortable and self.state in (_S.IN_TRANSACTION, _S.COMMITTING):
+        elif error.abortable and (
+            self.state is _S.COMMITTING
+            or (self.state is _S.IN_TRANSACTION and call.transaction is self._transaction)
+        ):
             self._move(_E.FAILED)
-            outbox.leave(error)
-        raise error
+            self._outbox.leave(error)
+        if not is_offsets:
+            self._call = None
 
     # --- inside -----------------------------------------------------------------------------------------
 
     def _claimed(self, name: str, run: Callable[[], _Result]) -> _Result:
         """Run the first part of a call, alone. It is released after an error; otherwise the caller does that."""
-        mine = (name, object())
-        runs = self._claims.setdefault("call", mine)
-        if runs is not mine:
-            raise TransactionStateError(
-                f"{name} while {runs[0]} runs in another thread: it has done nothing."
-            )
+        if self._outbox.forked:
+            raise TransactionStateError(FORKED, fatal=True)
+        caller = self.caller()
         try:
+            runs = self._claims.setdefault("call", (name, caller))
+            if runs[1] != caller:
+                raise TransactionStateError(
+                    f"{name} while {runs[0]} runs in another thread: it has done nothing."
+                )
             self._check_producer(name)
             return run()
         except BaseException:
-            self._claims.clear()
+            self.release()
             raise
 
     def _check_producer(self, name: str) -> None:
         outbox = self._outbox
         outbox.waiters.refuse_in_callback(name)
-        if outbox.forked:
-            raise TransactionStateError(FORKED, fatal=True)
         if outbox.closed:
-            raise ProducerClosed("Cannot perform operation after producer has been closed.")
-        if outbox.lost_id is not None:
-            self._lose(outbox.lost_id)
-            raise outbox.lost_id
+            raise ProducerClosed(CLOSED)
+        fatal = self._fatal or outbox.lost_id
+        if fatal is not None:
+            self._lose(fatal)
+            raise fatal
 
     def _init(self) -> TxnCall:
-        self._move(_E.INIT)
-        if self._call is None:
+        following = self._following(_E.INIT)
+        call = self._call
+        if call is None:
             self._start()
-            self._call = TxnCall(TxnPart.INIT)
-            self._outbox.post(self._call)
-        return self._call
+            call = self._call = TxnCall(TxnPart.INIT)
+        self.state = following
+        self._outbox.post(call)
+        return call
 
     def _end(self, event: CallerEvent) -> TxnCall:
         """Ask for the end of the transaction, or continue to wait for it."""
+        if event is _E.COMMIT:
+            self._check_cause()
+        following = self._following(event)
+        call = self._call
+        if call is None or self.state not in (_S.COMMITTING, _S.ABORTING):
+            self._outbox.leave(
+                TransactionStateError(f"{event} has no answer yet: call it again before send().")
+            )
+            call = self._call = TxnCall(TxnPart.END, self._transaction, commits=event is _E.COMMIT)
+        # In this order, and posted again by the same call: an exception may end a call between any two steps.
+        self.state = following
+        self._outbox.post(call)
+        return call
+
+    def _check_cause(self) -> None:
+        """Raises the error of a transaction that can only be aborted."""
         transaction = self._transaction
-        if self.state is _S.IN_TRANSACTION and transaction is not None and transaction.cause is not None:
+        if transaction is None or transaction.cause is None:
+            return
+        if self.state is _S.IN_TRANSACTION:
             self._move(_E.FAILED)
             self._outbox.leave(transaction.error())
-        if self.state is _S.ABORTABLE and event is _E.COMMIT and transaction is not None:
+        if self.state is _S.ABORTABLE:
             raise transaction.error()
-        is_repeated = self.state in (_S.COMMITTING, _S.ABORTING)
-        self._move(event)
-        if is_repeated and self._call is not None:
-            return self._call
-        self._outbox.leave()
-        self._call = TxnCall(TxnPart.END, transaction, commits=event is _E.COMMIT)
-        self._outbox.post(self._call)
-        return self._call
 
     def _move(self, event: CallerEvent) -> None:
+        self.state = self._following(event)
+
+    def _following(self, event: CallerEvent) -> CallerState:
+        """The state after ``event``. Raises the error of a call that is not possible now."""
         following = TRANSITIONS[self.state].get(event)
-        if following is None:
-            raise TransactionStateError(f"{event} is not possible now: {_WHAT_TO_DO[self.state]}.")
-        self.state = following
+        if following is not None:
+            return following
+        if event is _E.INIT:
+            raise TransactionStateError(f"{event} is not possible now: {_INIT_AGAIN}.")
+        self._check_cause()
+        raise TransactionStateError(f"{event} is not possible now: {_WHAT_TO_DO[self.state]}.")
 
     def _lose(self, error: SidecarError) -> None:
+        self._fatal = error
         if self.state is not _S.LOST:
             self.state = TRANSITIONS[self.state][_E.LOST]
         self._outbox.leave(error)

@@ -28,7 +28,7 @@ class TransactionalMemoryDaemon(MemoryDaemon):
 
     def work(self) -> None:
         super().work()
-        self._calls += self._transactional_outbox.take_calls()
+        self._calls += [each for each in self._transactional_outbox.take_calls() if each not in self._calls]
         while self._calls and not (self.is_held and self._calls[0].commits):
             self._answer(self._calls.pop(0))
             self._transactional_outbox.calls_ended(None)

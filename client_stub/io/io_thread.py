@@ -15,7 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.contract.wire import Format, LocalCode, Persistence
-from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.errors import DeliveryFailed, ProducerClosed, SidecarError, error_for
 from client_stub.io.slow_topics import SlowTopics
 from client_stub.io.topic_question import TopicQuestion
 from client_stub.io.transport import Transport
@@ -279,6 +279,7 @@ class IoThread:
         session.add(outbox.gather(lambda _: True)[0], monotonic() * 1e3)
         cancels = self._ending == CANCEL or session.streams.undecided
         farewell = session.cancel(_cancelled) if cancels else session.bye()
+        self._end_calls(ProducerClosed("The producer was closed before the call had its answer."))
         self._publish_state()
         released, finished, _ = session.streams.take_progress()
         outbox.settle(released, finished, is_news=True)
@@ -287,6 +288,12 @@ class IoThread:
         self._unsent = None
         outbox.set_waker(None)
         self._transport.close(farewell)
+
+    def _end_calls(self, error: SidecarError) -> None:
+        """Give the calls of transactions that wait, and later ones, this result."""
+        if self._session.transactional is not None and self._transactions is not None:
+            self._session.transactional.end(error)
+            self._transactions.end_calls(error)
 
     def _die(self, error: BaseException) -> None:
         """Handle a bug in this thread: all pending and later calls fail with it, and none hangs."""
@@ -300,6 +307,7 @@ class IoThread:
             outbox.settle(released, finished, is_news=True)
         except Exception:
             log.exception("Shutting down the producer's io thread failed as well.")
+        self._end_calls(outbox.fatal)
         # Records that the session has lost in the same bug fail here.
         left = list(outbox.pending)
         for submission in left:

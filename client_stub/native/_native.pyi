@@ -98,6 +98,8 @@ class OutboxCore:
     fatal: SidecarError | None
     transaction: Transaction | None
     """The open one. A submission of another one is not published."""
+    is_transactional: bool
+    """Whether nothing may be published outside of a transaction."""
     closed: bool
     forked: bool
     """Whether this is a forked child's copy, which has no io thread."""

@@ -11,6 +11,7 @@ cdef class OutboxCore:
     cdef public dict pending
     cdef public object fatal
     cdef public object transaction
+    cdef public bint is_transactional
     cdef public bint closed
     cdef public bint forked
     cdef public bint flush_requested
@@ -54,12 +55,12 @@ cdef class OutboxCore:
 
     def publish(self, OpenStream stream not None, SubmissionCore expected, SubmissionCore made not None):
         """Replace ``expected``, which takes no more records, by ``made``. Returns False and does nothing when another
-        thread did so first, when the outbox takes no more records at all, or when the transaction of ``made`` has
-        ended meanwhile.
+        thread did so first, when the outbox takes no more records at all, or when the transaction of ``made`` is not
+        open: it has ended meanwhile, or none was open when ``made`` was.
         """
         if self.closed or self.fatal is not None or stream.open is not expected:
             return False
-        if made.transaction is not self.transaction:
+        if made.transaction is not self.transaction or (self.is_transactional and made.transaction is None):
             return False
         PyList_Append(self.opened, made)
         try:

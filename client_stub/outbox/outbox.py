@@ -20,6 +20,7 @@ from client_stub.errors import (
     FORKED_TEXT,
     ForkedProducer,
     ProducerClosed,
+    SidecarError,
 )
 from client_stub.native.hot import Delivery, OnDelivery, OpenStream, OutboxCore
 from client_stub.outbox.capacity_wait import FULL, CapacityWait, Full
@@ -170,6 +171,7 @@ class Outbox(OutboxCore):
         submission.parts.append(part)
         while not self.publish(stream, stream.open, submission):
             self.check_usable(stream)
+            submission.transaction = self.transaction  # another thread may have begun the next one meanwhile
         return part
 
     def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> bool:
@@ -265,6 +267,9 @@ class Outbox(OutboxCore):
             raise stream.refusal
 
     # --- callers: the rest ----------------------------------------------------------------------------
+
+    def refused(self, error: SidecarError) -> None:
+        """Note that a call has ended with ``error``, and not queued its record."""
 
     def open_stream(self, topic: str) -> OpenStream:
         # Made first: a fork by a signal handler between the look-up of ``streams`` and its change would leave a stream

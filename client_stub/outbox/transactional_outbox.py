@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from client_stub.errors import BufferExhausted, RecordTooLarge, SidecarError, TransactionStateError
+from client_stub.errors import (
+    BufferExhausted,
+    DaemonUnreachable,
+    DeliveryFailed,
+    RecordTooLarge,
+    SidecarError,
+    TransactionStateError,
+)
 from client_stub.native.hot import OpenStream
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.transaction import Transaction
 from client_stub.outbox.txn_call import TxnCall
 from client_stub.records.size_limits import SizeLimits
 
+NOT_INITIALIZED = (
+    "No transaction is open: call init_transactions() once, then begin_transaction() before send()."
+)
 NOT_BEGUN = "No transaction is open: call begin_transaction() before send()."
 
 
@@ -19,23 +29,28 @@ class TransactionalOutbox(Outbox):
     """A submission belongs to the transaction in which it was opened. Only its first record asks for that: the end of a
     transaction closes all open submissions, in a step that no other thread sees half done.
 
-    A record that is refused by the call itself, as too large or for want of room, makes its transaction abortable, as
-    in Kafka's producer.
+    A record that is refused by the call itself, as too large, for want of room or for its topic, makes its transaction
+    abortable, as in Kafka's producer.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.is_transactional = True
         self.size_limits = _SizeLimits(self)
-        self.why_outside: SidecarError | None = TransactionStateError(NOT_BEGUN)
+        self.why_outside: SidecarError | None = TransactionStateError(NOT_INITIALIZED)
         """The error of a send outside of a transaction."""
         self.lost_id: SidecarError | None = None
         """Why nothing more is possible with the transactional id. The io thread sets it."""
         self._calls: deque[TxnCall] = deque()
+        self._why_ended: SidecarError | None = None
+        """Why the io thread takes no more calls."""
 
     def post(self, call: TxnCall) -> None:
-        """Hand a call to the io thread. Submissions of its transaction must be closed."""
+        """Hand a call to the io thread, which ignores one that it has. Submissions of its transaction are closed."""
         self._calls.append(call)
         self.wake(always=True)
+        if self._why_ended is not None:
+            self.end_calls(self._why_ended)
 
     def take_calls(self) -> list[TxnCall]:
         """For the io thread: the calls that came since it last asked."""
@@ -47,6 +62,13 @@ class TransactionalOutbox(Outbox):
     def calls_ended(self, lost_id: SidecarError | None) -> None:
         """For the io thread: wake the callers whose calls have ended. ``lost_id``: why the transactional id is lost."""
         self.lost_id = lost_id
+        self.waiters.notify()
+
+    def end_calls(self, error: SidecarError) -> None:
+        """End the calls that the io thread has not taken, and all later ones."""
+        self._why_ended = error  # first: a call that is posted after the loop is ended by its caller
+        for call in self.take_calls():
+            call.end(error)
         self.waiters.notify()
 
     def begin(self, transaction: Transaction) -> None:
@@ -69,7 +91,18 @@ class TransactionalOutbox(Outbox):
 
     def roll(self, stream: OpenStream, size: int, *, waits: bool = True) -> bool:
         self._check_transaction()
-        return super().roll(stream, size, waits=waits)
+        try:
+            return super().roll(stream, size, waits=waits)
+        except (BufferExhausted, DaemonUnreachable, DeliveryFailed) as error:
+            self.refused(error)
+            raise
+
+    def refused(self, error: SidecarError) -> None:
+        if self.transaction is not None:
+            self.transaction.fail(error)
+
+    def may_take(self, topic: str) -> bool:
+        return self.transaction is None or super().may_take(topic)
 
     def check_usable(self, stream: OpenStream) -> None:
         super().check_usable(stream)
@@ -79,16 +112,15 @@ class TransactionalOutbox(Outbox):
         transaction = self.transaction
         if transaction is None:
             assert self.why_outside is not None
-            raise self.why_outside
+            raise self.why_outside.with_traceback(None)  # it is raised often, and would keep all those frames
         if transaction.cause is not None:
             raise transaction.error()
 
     def wait_for_capacity(self, stream: OpenStream) -> None:
         try:
             super().wait_for_capacity(stream)
-        except BufferExhausted as error:
-            if self.transaction is not None:
-                self.transaction.fail(error)
+        except (BufferExhausted, DaemonUnreachable, DeliveryFailed) as error:
+            self.refused(error)
             raise
 
 
@@ -101,6 +133,5 @@ class _SizeLimits(SizeLimits):
         try:
             super().check(topic, record)
         except RecordTooLarge as error:
-            if self._outbox.transaction is not None:
-                self._outbox.transaction.fail(error)
+            self._outbox.refused(error)
             raise

@@ -65,6 +65,8 @@ class TransactionalId:
     def add(self, calls: Iterable[TxnCall], *, is_attached: bool) -> None:
         """Take over calls, in order. All submissions of their transaction were added before."""
         for call in calls:
+            if call.is_over or call in self._calls:
+                continue  # its caller was interrupted, and has made it again
             if call.transaction is not None:
                 self.transaction = call.transaction
             if self.fatal is not None:
@@ -146,6 +148,12 @@ class TransactionalId:
             return [msgpack.packb(head), msgpack.packb(ends)]
         return None
 
+    def end(self, error: SidecarError) -> None:
+        """End every call, as the session ends."""
+        calls, self._calls = self._calls, []
+        for call in calls:
+            call.end(error)
+
     def take_changed(self) -> bool:
         """Whether a call has ended, or the state has changed, since the io thread last asked."""
         changed, self._changed = self._changed, False
@@ -205,6 +213,4 @@ class TransactionalId:
         self._awaits_init = self._must_init = False
         if self.transaction is not None:
             self.transaction.fail(error)
-        calls, self._calls = self._calls, []
-        for call in calls:
-            call.end(error)
+        self.end(error)

@@ -6,10 +6,12 @@ Each scenario is gone through once for every byte code that it runs, with an exc
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 
 import client_stub
 from client_stub import Producer, errors
+from client_stub.contract.wire import Kind
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
 
@@ -235,3 +238,55 @@ def test_an_exception_at_any_byte_code_of_send_arrow_queues_whole_blocks_or_none
                 assert len(blocks) == 1
                 return
     pytest.fail("send_arrow has more byte codes than OPCODES_MAX")
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_calls_of_transactions_can_be_made_again(run_dir: Path, is_commit: bool) -> None:
+    """Also after an exception in its last step a call holds up no later one, and none waits for ever."""
+    daemon = FakeDaemon(run_dir)
+    try:
+        with Producer(run_dir, transactional_id="t") as producer:
+            producer.init_transactions(WAIT_S)
+            ends = producer.commit_transaction if is_commit else producer.abort_transaction
+
+            def whole() -> None:
+                producer.begin_transaction()
+                producer.send_offsets_to_transaction({("in", 0): 1}, "group", WAIT_S)
+                ends(WAIT_S)
+
+            for number in count(1):
+                is_interrupted = interrupted_at(number, whole)
+                transactions = producer._engine.transactions
+                if transactions.unanswered_end is not None:
+                    ends(WAIT_S)
+                elif transactions.is_open:
+                    producer.abort_transaction(WAIT_S)
+                with producer.transaction():
+                    producer.send("orders", b"x")
+                if not is_interrupted:
+                    break
+                assert number < OPCODES_MAX
+    finally:
+        daemon.stop()
+    ended = {tuple(each[1:3]) for each in daemon.txn_frames if each[0] == Kind.TXN_END}
+    assert len({number for number, _ in ended}) == len(ended), "no transaction was both committed and aborted"
+    assert {each.transaction for each in daemon.received} <= {number for number, commits in ended if commits}
+
+
+def test_init_can_be_made_again(run_dir: Path) -> None:
+    daemon = FakeDaemon(run_dir)
+    try:
+        kept = []  # so that none is collected in the midst of another one's call
+        for number in count(1, 7):
+            with Producer(run_dir, transactional_id="t") as producer:
+                kept.append(producer)
+                is_interrupted = interrupted_at(number, partial(producer.init_transactions, WAIT_S))
+                with contextlib.suppress(errors.TransactionStateError):
+                    producer.init_transactions(WAIT_S)
+                with producer.transaction():
+                    producer.send("orders", b"x")
+            if not is_interrupted:
+                break
+            assert number < OPCODES_MAX
+    finally:
+        daemon.stop()

@@ -4,6 +4,7 @@ each, also over reconnects.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from client_stub import Producer
 from client_stub.contract.wire import Kind, LocalCode, OutcomeKind, Persistence, TxnEffect, TxnPart
 from client_stub.errors import (
+    DaemonUnreachable,
+    ProducerClosed,
     ProducerFenced,
     RecordTooLarge,
     SidecarError,
@@ -22,6 +25,7 @@ from client_stub.errors import (
     TransactionStateError,
     TransactionTimeout,
 )
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -71,7 +75,6 @@ def test_calls_in_a_wrong_state_do_nothing(producer: Producer, daemon: FakeDaemo
     assert "call init_transactions() first" in state_error(producer.begin_transaction)
     assert "begin_transaction() before send()" in state_error(producer.send, "orders", b"x")
     producer.init_transactions(WAIT_S)
-    assert "no transaction is open" in state_error(producer.init_transactions)
     assert "no transaction is open" in state_error(producer.commit_transaction)
     assert "no transaction is open" in state_error(producer.abort_transaction)
     assert "begin_transaction() before send()" in state_error(producer.send_many, "orders", [(None, b"x")])
@@ -311,3 +314,218 @@ def test_close_aborts_an_open_transaction(ready: Producer, daemon: FakeDaemon) -
     ready.send("orders", b"a")
     ready.close()
     assert daemon.txn_frames[-1][:3] == [Kind.TXN_END, 1, False]
+
+
+def test_no_record_is_sent_outside_when_another_thread_commits_during_a_send(
+    ready: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = ready._engine.outbox
+    assert isinstance(outbox, TransactionalOutbox)
+    check = outbox._check_transaction
+
+    def then_another_thread_commits() -> None:
+        check()
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: ready.commit_transaction(WAIT_S))
+        thread.start()
+        thread.join(WAIT_S)
+
+    ready.begin_transaction()
+    monkeypatch.setattr(outbox, "_check_transaction", then_another_thread_commits)
+    assert "begin_transaction() before send()" in state_error(ready.send, "orders", b"late")
+    assert not daemon.received
+    with ready.transaction():
+        ready.send("orders", b"next")
+    assert [each.transaction for each in daemon.received] == [2]
+
+
+def test_arrow_rows_join_the_transaction_that_another_thread_has_begun_meanwhile(
+    ready: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    outbox = ready._engine.outbox
+    publish = outbox.publish
+    calls = 0
+
+    def after_the_next_has_begun(*arguments: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        assert calls < 10, "it tries for ever"
+        if calls == 1:
+            ready.commit_transaction(WAIT_S)
+            ready.begin_transaction()
+        return publish(*arguments)
+
+    ready.begin_transaction()
+    ready.send("orders", b"a").result(WAIT_S)
+    monkeypatch.setattr(outbox, "publish", after_the_next_has_begun)
+    ready.send_arrow("orders", pa.table({"value": [b"b"]}))
+    ready.commit_transaction(WAIT_S)
+    assert [each.transaction for each in daemon.received] == [1, 2]
+
+
+def test_close_ends_a_call_that_waits_in_another_thread(ready: Producer, daemon: FakeDaemon) -> None:
+    kept: list[Any] = []
+    daemon.on_txn = lambda client, txn: kept.append(txn)
+    ready.begin_transaction()
+    caught: list[SidecarError] = []
+
+    def offsets() -> None:
+        try:
+            ready.send_offsets_to_transaction({("in", 0): 1}, "group", WAIT_S * 100)
+        except SidecarError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=offsets)
+    thread.start()
+    eventually(lambda: kept)
+    ready.close(0.1)
+    thread.join(WAIT_S)
+    assert isinstance(caught[0], ProducerClosed)
+
+
+def test_close_waits_for_the_commit_that_was_asked_for(ready: Producer, daemon: FakeDaemon) -> None:
+    kept: list[Any] = []
+    daemon.on_txn = lambda client, txn: kept.append(txn)
+    ready.begin_transaction()
+    with pytest.raises(TransactionTimeout):
+        ready.commit_transaction(0.01)
+    thread = threading.Thread(target=ready.close)
+    thread.start()
+    eventually(lambda: kept)
+    daemon.do(lambda: None)
+    assert not daemon.byes
+    daemon.do(lambda: daemon.answer_txn(daemon.only_client, kept[0]))
+    thread.join(WAIT_S)
+    eventually(lambda: daemon.byes == [False])
+
+
+def test_result_of_a_commit_that_another_thread_had_first_is_given_to_both(
+    ready: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = ready._engine.transactions
+    release = transactions.release
+
+    def then_another_thread_goes_on() -> None:
+        release()
+        monkeypatch.undo()
+
+        def go_on() -> None:
+            ready.commit_transaction(WAIT_S)
+            ready.begin_transaction()
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        thread.join(WAIT_S)
+
+    ready.begin_transaction()
+    monkeypatch.setattr(transactions, "release", then_another_thread_goes_on)
+    ready.commit_transaction(WAIT_S)
+    ready.commit_transaction(WAIT_S)
+    assert [each[1:3] for each in daemon.txn_frames if each[0] == Kind.TXN_END] == [[1, True], [2, True]]
+
+
+def test_no_daemon_is_named_after_connect_timeout_ms(run_dir: Path) -> None:
+    with Producer(run_dir, transactional_id="x", connect_timeout_ms=50) as producer:
+        for _ in range(2):
+            with pytest.raises(DaemonUnreachable, match=r"waited 0\.05 s") as caught:
+                producer.init_transactions(WAIT_S * 100)
+            assert caught.value.retriable
+        daemon = FakeDaemon(run_dir)
+        try:
+            eventually(lambda: _is_initialized(producer))
+        finally:
+            producer.close()
+            daemon.stop()
+
+
+def _is_initialized(producer: Producer) -> bool:
+    try:
+        producer.init_transactions(WAIT_S)
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+def test_second_init_says_that_it_was_done(ready: Producer) -> None:
+    assert "is done once" in state_error(ready.init_transactions)
+    ready.begin_transaction()
+    assert "is done once" in state_error(ready.init_transactions)
+
+
+def test_calls_of_a_failed_transaction_name_the_first_cause(ready: Producer) -> None:
+    for call in (
+        ready.begin_transaction,
+        ready.commit_transaction,
+        lambda: ready.send_offsets_to_transaction({("in", 0): 1}, "group"),
+    ):
+        ready.begin_transaction()
+        with pytest.raises(RecordTooLarge):
+            ready.send("orders", b"x" * (2 << 20))
+        for _ in range(2):
+            with pytest.raises(
+                TransactionError, match="must be aborted: The message for topic orders"
+            ) as caught:
+                call()
+            assert caught.value.abortable
+        ready.abort_transaction(WAIT_S)
+
+
+def test_send_before_a_commit_has_its_answer_names_the_commit(ready: Producer, daemon: FakeDaemon) -> None:
+    kept: list[Any] = []
+    daemon.on_txn = lambda client, txn: kept.append(txn)
+    ready.begin_transaction()
+    with pytest.raises(TransactionTimeout):
+        ready.commit_transaction(0.01)
+    assert "commit_transaction() has no answer yet" in state_error(ready.send, "orders", b"x")
+    eventually(lambda: kept)
+    daemon.do(lambda: daemon.answer_txn(daemon.only_client, kept[0]))
+    ready.commit_transaction(WAIT_S)
+    assert "begin_transaction() before send()" in state_error(ready.send, "orders", b"x")
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), 1 << 31, 0.5, 0])
+def test_transaction_timeout_that_kafka_cannot_hold_is_refused(run_dir: Path, wrong: float) -> None:
+    with pytest.raises(ValueError, match="transaction_timeout_ms must be"):
+        Producer(run_dir, transactional_id="x", transaction_timeout_ms=wrong)
+
+
+@pytest.mark.parametrize("least_or_most", [1, (1 << 31) - 1])
+def test_transaction_timeout_at_its_bounds_is_taken(run_dir: Path, least_or_most: int) -> None:
+    Producer(run_dir, transactional_id="x", transaction_timeout_ms=least_or_most).close()
+
+
+def test_forked_child_leaves_the_transaction_to_its_parent(
+    ready: Producer, daemon: FakeDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = len(daemon.txn_frames)
+    with ready.transaction():
+        ready.send("orders", b"a").result(WAIT_S)
+        claims = ready._engine.transactions._claims
+        claims["call"] = ("commit_transaction()", "of another thread")
+        child = os.fork()
+        if not child:
+            says_why = "forked child" in state_error(ready.abort_transaction)
+            ready.close()
+            os._exit(0 if says_why and not caplog.records else 1)
+        claims.clear()
+        assert os.waitpid(child, 0)[1] == 0
+    assert [each[:3] for each in daemon.txn_frames[before:]] == [[Kind.TXN_END, 1, True]]
+
+
+def test_record_that_finds_no_room_because_the_daemon_is_away_makes_the_transaction_abortable(
+    run_dir: Path,
+) -> None:
+    daemon = FakeDaemon(run_dir)
+    with Producer(run_dir, transactional_id="x", max_block_ms=50) as producer:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        daemon.stop()
+        producer._engine.outbox.buffer_bytes = 0
+        eventually(lambda: producer._engine.outbox.waiters.reasons.last_word)
+        with pytest.raises(DaemonUnreachable):
+            producer.send("orders", b"x")
+        with pytest.raises(TransactionError, match="must be aborted") as caught:
+            producer.commit_transaction(WAIT_S)
+        assert caught.value.abortable
+        producer.close(0)
