@@ -34,6 +34,10 @@ TOPIC_BYTES_MAX: Final = 249
 CLIENT_NAME_BYTES_MAX: Final = 64
 TRANSACTIONAL_ID_BYTES_MAX: Final = 160
 """A lane record in the segment has room for this much of a transactional id."""
+OFFSET_METADATA_BYTES_MAX: Final = 32_767
+"""The longest text that Kafka's requests hold. Brokers allow offset.metadata.max.bytes of it, 4,096 by default."""
+GROUP_BYTES_MAX: Final = 768
+"""The limit of a group's id, member and instance together, which are in the head of TXN_OFFSETS."""
 TCP_PREFIX: Final = "tcp://"
 """Begins an address in the place of a run directory."""
 SUBMIT_HEAD_BYTES_MAX: Final = 1 << 10

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
+from client_stub.contract.wire import GROUP_BYTES_MAX, OFFSET_METADATA_BYTES_MAX, TOPIC_BYTES_MAX
+from client_stub.records.record_fields import INT_MAX, LONG_MAX
+
 NO_GENERATION = -1
 
 
@@ -50,11 +53,28 @@ def checked_offsets(offsets: Any) -> list[OffsetToCommit]:
             entry = OffsetToCommit(*each)
         if not isinstance(entry.topic, str) or not entry.topic:
             raise TypeError(f"offsets: a topic is a text, not {entry.topic!r}.")
-        for name, number in (("partition", entry.partition), ("offset", entry.offset)):
-            if type(number) is not int or number < 0:
+        if len(entry.topic.encode()) > TOPIC_BYTES_MAX:
+            raise ValueError(
+                f"offsets: a topic has {TOPIC_BYTES_MAX} bytes at most, not {entry.topic!r:.300}."
+            )
+        for name, number, least, most in (
+            ("partition", entry.partition, 0, INT_MAX),
+            ("offset", entry.offset, 0, LONG_MAX),
+            ("leader_epoch", entry.leader_epoch, -1, INT_MAX),
+        ):
+            if type(number) is not int or not least <= number <= most:
                 raise ValueError(
-                    f"offsets: the {name} of {entry.topic} is a number from 0 on, not {number!r}."
+                    f"offsets: the {name} of {entry.topic} is a number from {least} to {most}, not {number!r:.40}."
                 )
+        metadata: object = entry.metadata
+        if metadata is not None and not isinstance(metadata, str):
+            raise TypeError(
+                f"offsets: the metadata of {entry.topic} is a text, not {type(metadata).__name__}."
+            )
+        if metadata is not None and len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+            raise ValueError(
+                f"offsets: the metadata of {entry.topic} has {OFFSET_METADATA_BYTES_MAX} bytes at most."
+            )
         entries.append(entry)
     return entries
 
@@ -65,8 +85,18 @@ def checked_group(group: Any) -> GroupMetadata:
         group = GroupMetadata(group)
     if not isinstance(group, GroupMetadata):
         raise TypeError(f"group is the group's id or client_stub.GroupMetadata, not {type(group).__name__}.")
+    texts: tuple[object, ...] = (group.group, group.member, group.instance or "")
+    if not all(isinstance(each, str) for each in texts):
+        raise TypeError("group: the group's id, member and instance are texts.")
     if not group.group:
         raise ValueError("group: a group has an id.")
+    if sum(len(str(each).encode()) for each in texts) > GROUP_BYTES_MAX:
+        raise ValueError(f"group: its id, member and instance have {GROUP_BYTES_MAX} bytes at most together.")
+    generation: object = group.generation
+    if type(generation) is not int or not NO_GENERATION <= generation <= INT_MAX:
+        raise ValueError(
+            f"group: its generation is a number from {NO_GENERATION} to {INT_MAX}, not {generation!r:.40}."
+        )
     return group
 
 

@@ -9,6 +9,7 @@ import pytest
 from client_stub.contract.wire import LocalCode
 from sidecar.common.model import ProducerIdAndEpoch
 from sidecar.producer.transaction_states import TransactionState
+from sidecar.protocol.describe_producers import ProducerState
 from sidecar.shm.in_work import InWork, batch_word, entry_word
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.lane import Lane
@@ -89,3 +90,23 @@ def test_failure_that_a_dead_worker_told_fails_only_its_own_transaction(
     successor = lane_of(heir(first)).manager
     expected = TransactionState.ABORTABLE if is_of_open else TransactionState.IN_TRANSACTION
     assert successor.state is expected
+
+
+def test_late_answer_about_a_transaction_that_has_ended_does_not_fail_the_next_one(segment: Segment) -> None:
+    """Its client aborted it before the broker said which sequence is next. By now the broker has the next epoch."""
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.rooms.lanes.store(lane_of(first))
+    successor = heir(first)
+    manager = lane_of(successor).manager
+    manager._transaction_version = lambda: 2
+    queue = successor.accumulator.queue("t", manager.lane, 0)
+    inquiry = successor.rooms.brokers.inquiry
+    assert queue in inquiry.unanswered
+    manager.end(1, False)
+    assert manager.poll(successor.now_ms, is_quiet=True) is None
+    manager.identity = ProducerIdAndEpoch(900, 6)
+    assert manager.begin(2)
+    inquiry._answered(queue, {900: ProducerState(6, -1)})
+    assert manager.state is TransactionState.IN_TRANSACTION

@@ -125,8 +125,8 @@ def _continue(
     """
     sequences = queue.sequences
     assert sequences is not None
-    if not sequences.awaits_number:
-        return
+    if not sequences.awaits_number or sequences.identity != transaction.identity:
+        return  # the transaction has ended meanwhile
     producer_id, epoch = sequences.identity
     state = None if producers is None else producers.get(producer_id)
     if producers is None:

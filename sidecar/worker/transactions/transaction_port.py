@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgpack
 
-from client_stub.contract.wire import TRANSACTIONAL_ID_BYTES_MAX, Kind, LocalCode, TxnEffect, TxnPart
+from client_stub.contract.wire import (
+    OFFSET_METADATA_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    TRANSACTIONAL_ID_BYTES_MAX,
+    Kind,
+    LocalCode,
+    TxnEffect,
+    TxnPart,
+)
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code
 from sidecar.net.kafka.connector import LinkError
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
 _State = TransactionState
 _IDLE: Final = frozenset(
     {_State.UNINITIALIZED, _State.READY, _State.IN_TRANSACTION, _State.ABORTABLE, _State.FATAL}
@@ -207,6 +216,9 @@ class TransactionPort:
     def check_clients(self) -> None:
         """Abandon the transactions of clients that are gone for good, and give up their lanes."""
         self._lanes.check_clients()
+        for noted in (self._asked_ends, self._records_ended):
+            for lane in [each for each in noted if self._lanes.of_number(each.number) is not each]:
+                del noted[lane]
 
     @property
     def are_open(self) -> bool:
@@ -410,18 +422,26 @@ def _offsets_of(fields: list[Any], payload: Any) -> tuple[int, int, GroupMember,
     texts = (group, member) if instance is None else (group, member, instance)
     if not _is_count(number) or not _is_count(request) or not all(type(each) is str for each in texts):
         raise MalformedFrame("TXN_OFFSETS does not name its transaction, request, group or member")
-    if type(generation) is not int or not -1 <= generation <= INT32_MAX:
+    if not _is_within(generation, -1, INT32_MAX):
         raise MalformedFrame(f"{generation!r:.40} is no generation of a group")
     offsets = []
     for row in _rows_of(payload):
         if type(row) is not list or len(row) != 5:
             raise MalformedFrame(f"{row!r:.40} is no offset of a partition")
         topic, partition, offset, leader_epoch, metadata = row
-        numbers = (partition, offset, leader_epoch)
-        if type(topic) is not str or not all(type(each) is int for each in numbers):
+        # What has no field in Kafka's request would fail where that is made, in the turn of all lanes.
+        if (
+            type(topic) is not str
+            or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX
+            or not _is_within(partition, 0, INT32_MAX)
+            or not _is_within(offset, 0, INT64_MAX)
+            or not _is_within(leader_epoch, -1, INT32_MAX)
+        ):
             raise MalformedFrame(f"{row!r:.40} is no offset of a partition")
-        if metadata is not None and type(metadata) is not str:
-            raise MalformedFrame("the metadata of an offset is a string")
+        if metadata is not None and not (
+            type(metadata) is str and len(metadata.encode()) <= OFFSET_METADATA_BYTES_MAX
+        ):
+            raise MalformedFrame(f"the metadata of an offset has {OFFSET_METADATA_BYTES_MAX} bytes at most")
         offsets.append(CommittedOffset(topic, partition, offset, leader_epoch, metadata))
     return number, request, GroupMember(group, generation, member, instance), offsets
 
@@ -437,4 +457,8 @@ def _rows_of(payload: Any) -> list[Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
+    return _is_within(value, 0, INT64_MAX)
+
+
+def _is_within(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most

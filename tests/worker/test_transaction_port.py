@@ -1,0 +1,101 @@
+"""TransactionPort: no frame of a client harms another one's lane, and a closed lane leaves nothing."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import msgpack
+import pytest
+
+from client_stub.contract.wire import Kind
+from sidecar.common.model import Node, ProducerIdAndEpoch
+from sidecar.producer.transaction_states import TransactionState
+from sidecar.worker.streams.lane import Lane
+from tests.worker.port_harness import Peer, PortHarness
+
+
+def ready(port_harness: PortHarness, peer: Peer, transactional_id: str = "orders-1") -> Lane:
+    """A lane of the client whose coordinator has given it a producer id."""
+    peer.send([Kind.TXN_INIT, transactional_id, 60_000, False])
+    lane = port_harness.rooms.lanes.of_id(transactional_id)
+    assert lane is not None
+    lane.manager._transaction_version = lambda: 2
+    lane.manager._coordinator = Node(1, "kafka-1", 9092)
+    lane.manager.state, lane.manager.identity = TransactionState.READY, ProducerIdAndEpoch(900, 5)
+    return lane
+
+
+def step(port_harness: PortHarness) -> None:
+    port_harness.rooms.brokers.transactions.step(port_harness.clock.now_ms())
+    port_harness.port.end_turn(port_harness.clock.now_ms())
+
+
+def offsets_frame(*rows: list[Any]) -> tuple[list[Any], bytes]:
+    return [Kind.TXN_OFFSETS, 1, 1, "group", 3, "member", None], msgpack.packb(list(rows))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["in", 1 << 31, 0, -1, None],
+        ["in", -1, 0, -1, None],
+        ["in", 0, 1 << 63, -1, None],
+        ["in", 0, -1, -1, None],
+        ["in", 0, 0, 1 << 31, None],
+        ["in", 0, 0, -2, None],
+        ["", 0, 0, -1, None],
+        ["x" * 250, 0, 0, -1, None],
+        ["in", 0, 0, -1, "x" * 32_768],
+        ["in", 0, 0, -1, "\u20ac" * 10_923],
+    ],
+)
+def test_offsets_that_kafka_has_no_field_for_are_refused(port_harness: PortHarness, row: list[Any]) -> None:
+    """They would fail where the request is made, in the turn of all lanes."""
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    peer.heard()
+    head, payload = offsets_frame(row)
+    peer.send(head, payload)
+    assert [message[1] for message in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
+    assert port_harness.counted("malformed_frames_total") == 1
+    assert lane.manager.state is TransactionState.READY
+
+
+def test_largest_offset_is_taken(port_harness: PortHarness) -> None:
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    peer.heard()
+    head, payload = offsets_frame(["x" * 249, (1 << 31) - 1, (1 << 63) - 1, (1 << 31) - 1, "x" * 32_767])
+    peer.send(head, payload)
+    assert peer.heard(Kind.REFUSED) == []
+    assert lane.manager.state is TransactionState.IN_TRANSACTION
+
+
+def test_closed_lane_leaves_nothing(port_harness: PortHarness) -> None:
+    """Its client is gone before the submissions of its commit have come, or in a transaction that is aborted."""
+    left = []
+    for number in range(2):
+        peer = port_harness.client()
+        lane = ready(port_harness, peer)
+        peer.heard()
+        if number:
+            assert lane.manager.begin(1)
+            peer.send([Kind.TXN_END, 1, False], msgpack.packb([]))
+        else:
+            peer.send([Kind.TXN_END, 1, True], msgpack.packb([[1, 7]]))
+        step(port_harness)
+        left.append(weakref.ref(lane.manager))
+        session: Any = lane.session
+        session.is_gone = True
+        del lane
+        for _ in range(3):
+            port_harness.rooms.brokers.transactions.check_clients()
+            step(port_harness)
+        session.lane = None  # it goes as well
+    gc.collect()
+    assert len(port_harness.rooms.lanes) == 0
+    port_harness.rooms.brokers.transactions.check_clients()
+    gc.collect()
+    assert [each() for each in left] == [None, None]
