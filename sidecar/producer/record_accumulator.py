@@ -232,7 +232,8 @@ class RecordAccumulator:
         """Drop the queues of forgotten topics of which nothing is under way any more."""
         answered, self.answered_forgotten = self.answered_forgotten, []
         for queue in answered:
-            self.schedule.forget(self.lanes[queue.lane].let_rest((queue,)))
+            if queue.lane in self.lanes:  # a transactional one may have been closed since
+                self.schedule.forget(self.lanes[queue.lane].let_rest((queue,)))
 
     # --- transactional lanes --------------------------------------------------------------------------------
 
@@ -296,7 +297,7 @@ class RecordAccumulator:
 
     def touch_all(self, lane: int, now_ms: float) -> None:
         """Touch all partitions of a lane, as something they wait for has changed (a producer id has come)."""
-        for queue in self.lanes[lane]:
+        for queue in self.lanes.get(lane, ()):  # a transactional one may have been closed since
             if queue.batches or queue.express:
                 self.schedule.touch(queue, now_ms)
 

@@ -178,6 +178,8 @@ class TransactionManager:
         if self.state is _State.INITIALIZING:
             self._is_init_asked = True
         elif self.state is _State.FATAL:
+            if self.last_committed and self._last_end is not None:
+                self._results.append(self._last_end)  # a client that was away may not have heard it
             self._tell(TxnPart.INIT, 0, *self.cause, TxnEffect.FATAL)
         else:
             self._tell(TxnPart.INIT, 0)

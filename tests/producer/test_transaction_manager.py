@@ -807,3 +807,17 @@ def test_partition_that_may_have_been_added_is_ended_by_the_abort(code: int) -> 
     life.wait()
     life.answer(life.next(FindCoordinator))
     life.next(EndTransaction)
+
+
+def test_init_of_a_lost_id_tells_a_commit_that_was_carried_out() -> None:
+    """Its client was away when the next epoch was refused, so it has not heard the commit's result."""
+    life = Life(1).in_transaction()
+    life.answer(life.ends(), Code.NETWORK_EXCEPTION)
+    life.wait()
+    life.answer(life.next(FindCoordinator))
+    life.answer(life.next(EndTransaction))
+    life.answer(life.next(InitTransactionalId), Code.PRODUCER_FENCED)
+    successor = Life(1)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.initialize(60_000)
+    assert successor.results() == [*ended(), (TxnPart.INIT, 0, Code.PRODUCER_FENCED, TxnEffect.FATAL)]

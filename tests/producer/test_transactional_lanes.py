@@ -254,3 +254,13 @@ def test_a_closed_lane_is_forgotten() -> None:
     lanes.core.poll()
     lanes.core.accumulator.close_lane(FIRST)
     assert FIRST not in lanes.core.accumulator.lanes
+
+
+def test_a_late_word_about_a_closed_lane_changes_nothing() -> None:
+    """A broker says which sequence is next, or a batch that was given up is answered, after its lane was closed."""
+    lanes = Lanes()
+    queue = lanes.core.accumulator.queue(TOPIC, FIRST, 0)
+    lanes.core.accumulator.answered_forgotten.append(queue)
+    lanes.core.accumulator.close_lane(FIRST)
+    lanes.core.sender.lane_changed(FIRST, lanes.core.now_ms)
+    assert lanes.core.poll() == []

@@ -9,11 +9,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from client_stub.contract.wire import Kind
+from client_stub.contract.wire import Format, Kind, TxnPart
 from sidecar.common.model import Node, ProducerIdAndEpoch
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.worker.streams.lane import Lane
-from tests.worker.port_harness import Peer, PortHarness
+from tests.worker.harness import EPOCH
+from tests.worker.port_harness import BASE_TIMESTAMP_MS, RECORD, Peer, PortHarness
 
 
 def ready(port_harness: PortHarness, peer: Peer, transactional_id: str = "orders-1") -> Lane:
@@ -99,3 +100,26 @@ def test_closed_lane_leaves_nothing(port_harness: PortHarness) -> None:
     port_harness.rooms.brokers.transactions.check_clients()
     gc.collect()
     assert [each() for each in left] == [None, None]
+
+
+def test_transaction_that_begins_in_a_drain_waits_for_the_next_daemon(port_harness: PortHarness) -> None:
+    """Its stub has not read DRAINING yet. A record of it that was refused, or a commit that was answered, would be
+    a commit without its records.
+    """
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    assert lane.manager.begin(1)
+    port_harness.port.start_draining()
+    peer.send([Kind.TXN_END, 1, True], msgpack.packb([]))
+    step(port_harness)
+    port_harness.port.continue_draining()
+    assert lane.manager.state is TransactionState.READY
+    fields = [EPOCH, 1, 1, "t", BASE_TIMESTAMP_MS, Format.MSGPACK, 0, 1]
+    peer.send([Kind.SUBMIT, *fields, None, 2], RECORD)
+    peer.send([Kind.TXN_END, 2, True], msgpack.packb([[1, 1]]))
+    step(port_harness)
+    assert peer.outcomes() == []
+    told = peer.heard(Kind.TXN, Kind.DRAINING, Kind.ACCEPTED)
+    assert [message[0] for message in told] == [Kind.TXN, Kind.DRAINING]
+    assert told[0][1:4] == [TxnPart.END, 1, 0]
+    assert lane.manager.number == 1

@@ -110,3 +110,20 @@ def test_late_answer_about_a_transaction_that_has_ended_does_not_fail_the_next_o
     assert manager.begin(2)
     inquiry._answered(queue, {900: ProducerState(6, -1)})
     assert manager.state is TransactionState.IN_TRANSACTION
+
+
+def test_broker_is_not_asked_about_a_transaction_that_has_ended(segment: Segment) -> None:
+    """Its topic may have been deleted: nobody would ever answer."""
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.rooms.lanes.store(lane_of(first))
+    successor = heir(first)
+    manager = lane_of(successor).manager
+    successor.accumulator.queue("t", manager.lane, 0)
+    inquiry = successor.rooms.brokers.inquiry
+    inquiry.step(successor.now_ms)
+    assert len(inquiry.unanswered) == 1
+    manager.identity = ProducerIdAndEpoch(900, 6)
+    inquiry.step(successor.now_ms + 60_000)
+    assert not inquiry.unanswered

@@ -27,6 +27,8 @@ _SIZES: Final = (
     ("SECRET_BYTES", "a secret"),
     ("CLIENT_NAME_BYTES_MAX", "a client name at most, in bytes of UTF-8"),
     ("TRANSACTIONAL_ID_BYTES_MAX", "a transactional id at most, in bytes of UTF-8"),
+    ("OFFSET_METADATA_BYTES_MAX", "the metadata of an offset at most, in bytes of UTF-8"),
+    ("GROUP_BYTES_MAX", "the id, member and instance of a group at most, together, in bytes of UTF-8"),
     ("TOPIC_BYTES_MAX", "a topic at most"),
     ("SUBMISSION_BYTES_MAX", "a submission's payload at most, unless it is one record"),
     ("SUBMISSION_RECORDS_MAX", "records of a submission at most"),

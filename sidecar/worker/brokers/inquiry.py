@@ -117,6 +117,14 @@ def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | No
         sequences.acked_next = (state.last_sequence + 1) & SEQUENCE_MASK
 
 
+def _has_ended(queue: PartitionQueue) -> bool:
+    """Whether the transaction is over in which a dead worker may have sent batches of this partition."""
+    sequences, transaction = queue.sequences, queue.transaction
+    if sequences is None or transaction is None:
+        return True
+    return not sequences.awaits_number or sequences.identity != transaction.identity
+
+
 def _continue(
     queue: PartitionQueue, transaction: TransactionManager, producers: Mapping[int, ProducerState] | None
 ) -> None:
@@ -124,9 +132,8 @@ def _continue(
     the broker refuses the question.
     """
     sequences = queue.sequences
-    assert sequences is not None
-    if not sequences.awaits_number or sequences.identity != transaction.identity:
-        return  # the transaction has ended meanwhile
+    if sequences is None or _has_ended(queue):
+        return
     producer_id, epoch = sequences.identity
     state = None if producers is None else producers.get(producer_id)
     if producers is None:
@@ -216,9 +223,9 @@ class Inquiry:
         for queue in [
             q
             for q, batches in self.unanswered.items()
-            if batches and all(batch.is_decided for batch, _ in batches)
+            if (all(batch.is_decided for batch, _ in batches) if batches else _has_ended(q))
         ]:
-            del self.unanswered[queue]  # all of its batches have expired
+            del self.unanswered[queue]  # all of its batches have expired, or its transaction has ended
         by_node: dict[int, list[PartitionQueue]] = {}
         leaderless: set[str] = set()
         snapshot = self._cache.current
