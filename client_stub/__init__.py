@@ -18,6 +18,7 @@ try:
     from client_stub.outbox.stats import ProducerStats
     from client_stub.producer import Producer
     from client_stub.record_metadata import OffsetRange, RecordMetadata
+    from client_stub.records.offsets import GroupMetadata, OffsetToCommit
 except ImportError as error:
     if error.name != COMPILED:
         raise
@@ -29,7 +30,9 @@ __all__ = [
     "AsyncProducer",
     "BulkDelivery",
     "Delivery",
+    "GroupMetadata",
     "OffsetRange",
+    "OffsetToCommit",
     "PartitionInfo",
     "Producer",
     "ProducerStats",

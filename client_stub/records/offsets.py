@@ -5,12 +5,13 @@ send_offsets_to_transaction() calls it, in the caller's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
 from client_stub.contract.wire import GROUP_BYTES_MAX, OFFSET_METADATA_BYTES_MAX, TOPIC_BYTES_MAX
+from client_stub.records.arguments import as_utf8
 from client_stub.records.record_fields import INT_MAX, LONG_MAX
 
 NO_GENERATION = -1
@@ -44,16 +45,10 @@ Offsets: TypeAlias = Mapping[tuple[str, int], int] | Iterable[OffsetToCommit]
 def checked_offsets(offsets: Any) -> list[OffsetToCommit]:
     """``offsets`` as a list. Raises TypeError and ValueError, which name the entry."""
     entries: list[OffsetToCommit] = []
-    given = offsets.items() if isinstance(offsets, Mapping) else offsets
-    for each in given:
-        if isinstance(offsets, Mapping):
-            (topic, partition), offset = each
-            entry = OffsetToCommit(topic, partition, offset)
-        else:
-            entry = OffsetToCommit(*each)
+    for entry in _entries_of(offsets):
         if not isinstance(entry.topic, str) or not entry.topic:
             raise TypeError(f"offsets: a topic is a text, not {entry.topic!r}.")
-        if len(entry.topic.encode()) > TOPIC_BYTES_MAX:
+        if len(as_utf8(entry.topic, f"offsets: the topic {entry.topic!a:.60}")) > TOPIC_BYTES_MAX:
             raise ValueError(
                 f"offsets: a topic has {TOPIC_BYTES_MAX} bytes at most, not {entry.topic!r:.300}."
             )
@@ -71,12 +66,30 @@ def checked_offsets(offsets: Any) -> list[OffsetToCommit]:
             raise TypeError(
                 f"offsets: the metadata of {entry.topic} is a text, not {type(metadata).__name__}."
             )
-        if metadata is not None and len(metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+        what = f"offsets: the metadata of {entry.topic}"
+        if metadata is not None and len(as_utf8(metadata, what)) > OFFSET_METADATA_BYTES_MAX:
             raise ValueError(
                 f"offsets: the metadata of {entry.topic} has {OFFSET_METADATA_BYTES_MAX} bytes at most."
             )
         entries.append(entry)
     return entries
+
+
+def _entries_of(offsets: Any) -> Iterator[OffsetToCommit]:
+    if isinstance(offsets, Mapping):
+        given = [(*key, offset) if isinstance(key, tuple) else key for key, offset in offsets.items()]
+    elif isinstance(offsets, Iterable) and not isinstance(offsets, str | bytes):
+        given = list(offsets)
+    else:
+        raise TypeError(
+            f'offsets are {{("orders", 0): 17}} or a list of OffsetToCommit, not {type(offsets).__name__}.'
+        )
+    for each in given:
+        if not isinstance(each, tuple) or not 3 <= len(each) <= len(OffsetToCommit._fields):
+            raise TypeError(
+                f'offsets: {each!r:.100} is no entry: a dict has ("orders", 0): 17, a list has OffsetToCommit.'
+            )
+        yield OffsetToCommit(*each)
 
 
 def checked_group(group: Any) -> GroupMetadata:
@@ -90,7 +103,7 @@ def checked_group(group: Any) -> GroupMetadata:
         raise TypeError("group: the group's id, member and instance are texts.")
     if not group.group:
         raise ValueError("group: a group has an id.")
-    if sum(len(str(each).encode()) for each in texts) > GROUP_BYTES_MAX:
+    if sum(len(as_utf8(str(each), "group")) for each in texts) > GROUP_BYTES_MAX:
         raise ValueError(f"group: its id, member and instance have {GROUP_BYTES_MAX} bytes at most together.")
     generation: object = group.generation
     if type(generation) is not int or not NO_GENERATION <= generation <= INT_MAX:

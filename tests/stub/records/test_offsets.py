@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from client_stub.records.offsets import GroupMetadata, OffsetToCommit, checked_group, checked_offsets
@@ -57,3 +59,28 @@ def test_group_out_of_range_is_refused_by_name(group: GroupMetadata, name: str) 
 def test_largest_group_is_taken() -> None:
     largest = GroupMetadata("g" * 300, INT_MAX, "m" * 300, "i" * 168)
     assert checked_group(largest) == largest
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (None, "offsets are .* not NoneType"),
+        ("in", "offsets are .* not str"),
+        (5, "offsets are .* not int"),
+        ({"in": 17}, "'in' is no entry"),
+        ({("in",): 17}, r"\('in', 17\) is no entry"),
+        ([("in", 0)], "is no entry"),
+        ([5], "5 is no entry"),
+        ([("in", 0, 1, -1, "", 7)], "is no entry"),
+        ({("\udc80", 0): 1}, "half a character"),
+        ([OffsetToCommit("in", 0, 1, -1, "\udc80")], "half a character"),
+    ],
+)
+def test_offsets_of_another_form_are_named(wrong: Any, text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        checked_offsets(wrong)
+
+
+def test_group_that_is_no_text_is_named() -> None:
+    with pytest.raises(ValueError, match="half a character"):
+        checked_group("\udc80")
