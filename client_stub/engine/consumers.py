@@ -32,7 +32,7 @@ def consumer_of(given: object) -> Consumer:
     """``given`` as what a transaction uses. Raises TypeError for a consumer of another kind, and ValueError for one
     that commits by itself.
     """
-    for kind in type(given).__mro__:
+    for kind in type(given).__mro__ if hasattr(given, "assignment") else ():
         library = kind.__module__.partition(".")[0]
         if library in ("confluent_kafka", "cimpl"):
             return _ConfluentConsumer(given)
@@ -80,11 +80,16 @@ def parsed_group(packed: bytes) -> GroupMetadata:
         "CGMDv2:" | i32 generation | group \\0 | member \\0 | u8 0: with an instance, 1: without | instance \\0
     """
     magic = b"CGMDv2:"
-    if not isinstance(packed, bytes) or not packed.startswith(magic):
-        raise TypeError("The group metadata are not those of confluent-kafka 1.4 or later.")
     start = len(magic)
+    parts = (
+        packed[start + 4 :].split(b"\0", 2) if isinstance(packed, bytes) and packed.startswith(magic) else []
+    )
+    if len(parts) != 3:
+        raise TypeError(
+            "group_metadata is what consumer_group_metadata() of a Consumer of confluent-kafka 1.4 or later returns."
+        )
     generation = int.from_bytes(packed[start : start + 4], sys.byteorder, signed=True)
-    group, member, rest = packed[start + 4 :].split(b"\0", 2)
+    group, member, rest = parts
     instance = None if rest[:1] == b"\1" else rest[1:].split(b"\0", 1)[0].decode()
     return GroupMetadata(group.decode(), generation, member.decode(), instance)
 
@@ -94,6 +99,14 @@ class _KafkaPythonConsumer:
         if consumer.config.get("enable_auto_commit"):
             raise ValueError(
                 "The consumer commits by itself, outside of the transaction: create it with enable_auto_commit=False."
+            )
+        if consumer.config.get("group_id") is None:
+            raise ValueError(
+                "The consumer has no group to commit its offsets for: create it with group_id=..."
+            )
+        if not hasattr(consumer, "group_metadata"):
+            raise TypeError(
+                "This kafka-python is older than KafkaConsumer.group_metadata(), which a transaction needs: upgrade it."
             )
         self._consumer = consumer
 

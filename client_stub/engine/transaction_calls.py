@@ -77,6 +77,8 @@ class TransactionCalls:
                     self.abort_transaction()
                 except SidecarError as failed:
                     error.add_note(f"The transaction could not be aborted: {failed}")
-                if reader is not None:
-                    reader.seek_back()
+            elif not transactions.is_lost:
+                raise  # a commit that has no result yet
+            if reader is not None:
+                reader.seek_back()
             raise

@@ -121,13 +121,18 @@ class Transactions:
 
     @property
     def is_uninitialized(self) -> bool:
-        """Whether nobody has called init_transactions() yet."""
-        return self.state is _S.UNINITIALIZED
+        """Whether init_transactions() has not succeeded yet."""
+        return self.state in (_S.UNINITIALIZED, _S.INITIALIZING)
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction of this process is open that nobody has asked to end."""
         return self.state in (_S.IN_TRANSACTION, _S.ABORTABLE) and not self._outbox.forked
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing more is possible with the id, and what it had open is ended by others."""
+        return self.state is _S.LOST and not self._outbox.forked
 
     @property
     def unanswered_end(self) -> TxnCall | None:

@@ -447,6 +447,13 @@ def _is_initialized(producer: Producer) -> bool:
     return True
 
 
+def test_with_block_initializes_after_an_init_that_found_no_daemon(run_dir: Path) -> None:
+    with Producer(run_dir, transactional_id="x", connect_timeout_ms=10) as producer:
+        for _ in range(2):
+            with pytest.raises(DaemonUnreachable), producer.transaction():
+                raise AssertionError("the block does not begin")
+
+
 def test_second_init_says_that_it_was_done(ready: Producer) -> None:
     assert "is done once" in state_error(ready.init_transactions)
     ready.begin_transaction()
