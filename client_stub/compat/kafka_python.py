@@ -20,7 +20,13 @@ from typing import Any, Final, NamedTuple
 from client_stub.compat.partition_choice import PartitionChoice, takes
 from client_stub.compat.settings import asked_cluster, producer_settings
 from client_stub.engine.engine import MAX_BLOCK_MS
-from client_stub.errors import BufferExhausted, DaemonUnreachable, MetadataTimeout, SidecarError
+from client_stub.errors import (
+    BufferExhausted,
+    DaemonUnreachable,
+    MetadataTimeout,
+    SidecarError,
+    TransactionTimeout,
+)
 from client_stub.inner_producer import InnerProducer
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.delivery import Delivery
@@ -188,8 +194,10 @@ class KafkaProducer:
         self._producer.close(timeout)
 
     def init_transactions(self) -> None:
-        """Get the transactional id, once, before the first transaction."""
-        self._producer.init_transactions()
+        """Get the transactional id, once, before the first transaction. Raises KafkaTimeoutError after max_block_ms, or
+        without a daemon; the same call again continues to wait, as for the three calls below.
+        """
+        self._transact(self._producer.init_transactions)
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""
@@ -206,7 +214,7 @@ class KafkaProducer:
                 *(
                     (found, -1, "")
                     if isinstance(found, int)
-                    else (found.offset, getattr(found, "leader_epoch", -1), found.metadata or "")
+                    else (found.offset, _epoch(found), found.metadata or "")
                 ),
             )
             for each, found in offsets.items()
@@ -216,15 +224,21 @@ class KafkaProducer:
             group = GroupMetadata(
                 group.group_id, group.generation_id, group.member_id or "", group.group_instance_id
             )
-        self._producer.send_offsets_to_transaction(entries, group)
+        self._transact(partial(self._producer.send_offsets_to_transaction, entries, group))
 
     def commit_transaction(self) -> None:
         """Send all, wait for all, and commit."""
-        self._producer.commit_transaction()
+        self._transact(self._producer.commit_transaction)
 
     def abort_transaction(self) -> None:
         """End the transaction so that nobody with read_committed sees it."""
-        self._producer.abort_transaction()
+        self._transact(self._producer.abort_transaction)
+
+    def _transact(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except (TransactionTimeout, DaemonUnreachable) as error:
+            raise KafkaTimeoutError(str(error)) from error
 
     def partitions_for(self, topic: str) -> set[int]:
         """Ids of the topic's partitions. Raises KafkaTimeoutError for a topic that Kafka does not have."""
@@ -253,6 +267,12 @@ class KafkaProducer:
 
     def __exit__(self, *error: object) -> None:
         self._producer.__exit__(*error)  # type: ignore[arg-type]
+
+
+def _epoch(found: Any) -> int:
+    """The leader epoch of an OffsetAndMetadata; that of an earlier kafka-python has none."""
+    epoch = getattr(found, "leader_epoch", None)
+    return -1 if epoch is None else int(epoch)
 
 
 def _dotted(name: str) -> str:

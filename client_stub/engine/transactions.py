@@ -197,12 +197,18 @@ class Transactions:
             self._lose(error)
         elif call.part is TxnPart.INIT:
             self._move(_E.REFUSED)
-        elif error.abortable and (
-            self.state is _S.COMMITTING
-            or (self.state is _S.IN_TRANSACTION and call.transaction is self._transaction)
-        ):
+        elif is_offsets:
+            if error.abortable and self.state is _S.IN_TRANSACTION and call.transaction is self._transaction:
+                self._move(_E.FAILED)
+                self._outbox.leave(error)
+        elif call.commits and not error.retriable:
+            assert call.transaction is not None
+            call.transaction.fail(error)
             self._move(_E.FAILED)
             self._outbox.leave(error)
+        elif not (error.retriable or error.abortable):
+            self._move(_E.DONE)  # refused, as the transaction has ended: the error says how
+            self._outbox.leave()
         if not is_offsets:
             self._call = None
 

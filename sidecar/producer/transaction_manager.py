@@ -273,8 +273,9 @@ class TransactionManager:
         elif is_commit and self.state is _State.IN_TRANSACTION:
             self._move(_Event.COMMIT)
         elif self.state is not (_State.COMMITTING if is_commit else _State.ABORTING):
-            other = "abort" if is_commit else "commit"
-            self._refuse_end(number, f"An {other} of this transaction has been asked for and is not over.")
+            other = "An abort" if is_commit else "A commit"
+            text = f"{other} of transaction {number} has been asked for and is not over."
+            self._refuse_end(number, text, TxnEffect.RETRIABLE)
 
     def abandon(self) -> None:
         """The client is gone. Its open transaction is aborted, unless its commit was asked for."""
@@ -513,8 +514,8 @@ class TransactionManager:
     ) -> None:
         self._results.append(TransactionResult(what, number, code, effect, text))
 
-    def _refuse_end(self, number: int, text: str) -> None:
-        self._tell(TxnPart.END, number, LocalCode.TXN_WRONG_STATE, text)
+    def _refuse_end(self, number: int, text: str, effect: TxnEffect = TxnEffect.NONE) -> None:
+        self._tell(TxnPart.END, number, LocalCode.TXN_WRONG_STATE, text, effect)
 
     def _refuse_offsets(self, request: int) -> None:
         if self.state is _State.FATAL:

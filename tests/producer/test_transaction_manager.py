@@ -360,7 +360,7 @@ def test_other_end_while_one_is_under_way_is_a_state_error(*, commit: bool) -> N
     life = Life(2).in_transaction()
     life.ends(commit=commit)
     life.manager.end(1, not commit)
-    assert life.results() == [(TxnPart.END, 1, LocalCode.TXN_WRONG_STATE, TxnEffect.NONE)]
+    assert life.results() == [(TxnPart.END, 1, LocalCode.TXN_WRONG_STATE, TxnEffect.RETRIABLE)]
 
 
 # --- InitProducerId --------------------------------------------------------------------------------------------

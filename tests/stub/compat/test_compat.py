@@ -778,3 +778,43 @@ def test_a_very_long_list_of_servers_is_cut() -> None:
     asked = asked_cluster({"bootstrap.servers": [f"host-{number}:9092" for number in range(1_000)]})
     assert len(asked["bootstrap.servers"]) == ASKED_CHARACTERS_MAX
     assert len(asked_cluster({"acks": "x" * ASKED_CHARACTERS_MAX})["acks"]) == ASKED_CHARACTERS_MAX
+
+
+def test_calls_of_transactions_time_out_as_each_library_says(daemon: FakeDaemon, tmp_path: Path) -> None:
+    absent = {"sidecar_run_dir": str(tmp_path), "transactional_id": "t", "max_block_ms": 50}
+    with pytest.raises(kafka_python.KafkaTimeoutError, match="No kafka-sidecar daemon"):
+        kafka_python.KafkaProducer(**absent).init_transactions()
+    producer = kafka_python.KafkaProducer(**absent | {"sidecar_run_dir": str(daemon.run_dir)})
+    producer.init_transactions()
+    producer.begin_transaction()
+    offsets = {kafka.structs.TopicPartition("in", 0): kafka.structs.OffsetAndMetadata(17, None, None)}
+    producer.send_offsets_to_transaction(offsets, "group")
+    daemon.on_txn = lambda client, txn: None
+    with pytest.raises(kafka_python.KafkaTimeoutError, match="No answer"):
+        producer.commit_transaction()
+    daemon.on_txn = daemon.answer_txn
+    eventually(lambda: daemon.txn_frames[-1][0] == Kind.TXN_END)
+    daemon.do(lambda: daemon.answer_txn(daemon.only_client, daemon.txn_frames[-1]))
+    producer.commit_transaction()
+    producer.close()
+
+
+def test_close_ends_a_commit_that_waits_without_limit(daemon: FakeDaemon) -> None:
+    producer = confluent.Producer({"sidecar.run_dir": str(daemon.run_dir), "transactional.id": "t"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    daemon.on_txn = lambda client, txn: None
+    caught: list[Any] = []
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+        except confluent.KafkaException as error:
+            caught.append(error.args[0])
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    eventually(lambda: daemon.txn_frames[-1][0] == Kind.TXN_END)
+    producer._engine.close(0.05)
+    thread.join(30)
+    assert caught[0].code() == confluent.KafkaError._STATE

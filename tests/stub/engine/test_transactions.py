@@ -536,3 +536,42 @@ def test_record_that_finds_no_room_because_the_daemon_is_away_makes_the_transact
             producer.commit_transaction(WAIT_S)
         assert caught.value.abortable
         producer.close(0)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_end_that_is_refused_because_the_transaction_has_ended_lets_the_next_one_begin(
+    ready: Producer, daemon: FakeDaemon, is_commit: bool
+) -> None:
+    ended = "aborted" if is_commit else "committed"
+
+    def refuse(client: Client, txn: list[Any]) -> None:
+        if txn[2] is is_commit:
+            text = f"Transaction {txn[1]} has been {ended}."
+            daemon.answer_txn(client, txn, code=LocalCode.TXN_WRONG_STATE, text=text)
+        else:
+            daemon.answer_txn(client, txn)
+
+    daemon.on_txn = refuse
+    ready.begin_transaction()
+    with pytest.raises(TransactionStateError, match=f"has been {ended}"):
+        ready.commit_transaction(WAIT_S) if is_commit else ready.abort_transaction(WAIT_S)
+    if is_commit:
+        ready.abort_transaction(WAIT_S)
+    daemon.on_txn = daemon.answer_txn
+    with ready.transaction():
+        ready.send("orders", b"next")
+    assert daemon.txn_frames[-1][:3] == [Kind.TXN_END, 2, True]
+
+
+def test_end_that_is_refused_for_now_may_be_called_again(ready: Producer, daemon: FakeDaemon) -> None:
+    daemon.on_txn = lambda client, txn: daemon.answer_txn(
+        client, txn, code=LocalCode.TXN_WRONG_STATE, effect=TxnEffect.RETRIABLE, text="A commit is not over."
+    )
+    ready.begin_transaction()
+    with pytest.raises(TransactionStateError, match="not over") as caught:
+        ready.abort_transaction(WAIT_S)
+    assert caught.value.retriable
+    daemon.on_txn = daemon.answer_txn
+    ready.abort_transaction(WAIT_S)
+    ready.begin_transaction()
+    ready.abort_transaction(WAIT_S)
