@@ -183,10 +183,14 @@ class LaneQueues:
             old, new = before.topics.get(name), after.topics.get(name)
             return old is not new and (old is None or new is None or old.topic_id != new.topic_id)
 
+        if isinstance(self.ids, TransactionalIds):
+            for name in list(self.ids.topics):
+                # A topic whose queues are gone may be missing because nothing asks for it any more.
+                is_asked_for = name in self._by_topic or (name in before.topics and name in after.topics)
+                if is_asked_for and is_another(name):
+                    self.ids.recreated(name)
         for name, queues in self._by_topic.items():
             if is_another(name):
-                if isinstance(self.ids, TransactionalIds):
-                    self.ids.recreated(name)
                 for queue in queues.values():
                     if queue.sequences is not None:
                         queue.sequences.forget()

@@ -25,14 +25,14 @@ NEVER_OLD_MS: Final = -1
 class TransactionalIds:
     """The identity of one transactional lane. Single-threaded: the worker's loop."""
 
-    __slots__ = ("_number", "_topics", "is_wanted", "manager")
+    __slots__ = ("_number", "is_wanted", "manager", "topics")
 
     def __init__(self, manager: TransactionManager) -> None:
         self.manager = manager
         self.is_wanted = False
         """Never: the client asks for its producer id itself."""
         self._number = 0
-        self._topics: set[str] = set()
+        self.topics: set[str] = set()
         """Topics with batches that were sent in transaction ``_number``."""
 
     @property
@@ -44,8 +44,8 @@ class TransactionalIds:
         number_batches(batches, self.manager.identity, NEVER_OLD_MS)
         if self._number != self.manager.number:
             self._number = self.manager.number
-            self._topics.clear()
-        self._topics.update(batch.topic for batch in batches)
+            self.topics.clear()
+        self.topics.update(batch.topic for batch in batches)
         self.manager.produced()
 
     @staticmethod
@@ -55,6 +55,6 @@ class TransactionalIds:
 
     def recreated(self, topic: str) -> None:
         """Note that a topic is gone or has another id: what was acknowledged in this transaction is gone with it."""
-        if topic in self._topics and self._number == self.manager.number:
+        if topic in self.topics and self._number == self.manager.number:
             text = "the topic was deleted, or created again, since it got records of this transaction."
             self.manager.batch_failed(topic, NO_PARTITION, LocalCode.TOPIC_DELETED, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -212,6 +213,25 @@ def test_a_commit_ends_the_linger_of_all_topics() -> None:
     lanes.core.accumulator.expedite_lane(FIRST, lanes.core.now_ms)
     (request,) = lanes.core.poll()
     assert len(request.batches) == 2
+
+
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_topic_made_again_aborts_the_transaction_though_its_queues_are_forgotten(
+    is_made_again: bool,
+) -> None:
+    """Its client has all outcomes and has ended the stream; the topic's name was given away. A topic that is missing
+    then may be one that nothing asks for.
+    """
+    lanes = Lanes()
+    lanes.core.acknowledge(lanes.send(1))
+    lanes.core.poll()
+    lanes.core.accumulator.forget_topic(TOPIC, FIRST)
+    assert not lanes.core.accumulator.lanes[FIRST].of(TOPIC)
+    leaders = {TOPIC: (1, 1, 1)} if is_made_again else {}
+    lanes.core.snapshot = snapshot_of(leaders, version=2, topic_id=UUID(int=2))
+    lanes.core.poll()
+    expected = TransactionState.ABORTABLE if is_made_again else TransactionState.IN_TRANSACTION
+    assert lanes.manager.state is expected
 
 
 @pytest.mark.parametrize("is_sent", [True, False])
