@@ -11,6 +11,7 @@ import pytest
 
 from client_stub.contract.wire import Format, Kind, TxnPart
 from sidecar.common.model import Node, ProducerIdAndEpoch
+from sidecar.producer.transaction_record import unpack_transaction_record
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.worker.streams.lane import Lane
 from tests.worker.harness import EPOCH
@@ -123,3 +124,33 @@ def test_transaction_that_begins_in_a_drain_waits_for_the_next_daemon(port_harne
     assert [message[0] for message in told] == [Kind.TXN, Kind.DRAINING]
     assert told[0][1:4] == [TxnPart.END, 1, 0]
     assert lane.manager.number == 1
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_record_of_a_lane_is_stored_before_its_records_end(
+    port_harness: PortHarness, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """A successor would take a transaction for open of which records have been given up."""
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    assert lane.manager.begin(1)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(port_harness.rooms.lanes, "abort", kill)
+    with pytest.raises(Killed):
+        if is_restarted:
+            port_harness.client("other").send([Kind.TXN_INIT, "orders-1", 60_000, False])
+        else:
+            peer.send([Kind.TXN_END, 1, False], msgpack.packb([]))
+            step(port_harness)
+    (row,) = port_harness.rooms.memory.lanes
+    record = unpack_transaction_record(row.content)
+    assert record is not None
+    expected = TransactionState.INITIALIZING if is_restarted else TransactionState.ABORTING
+    assert record.state is expected

@@ -127,3 +127,14 @@ def test_broker_is_not_asked_about_a_transaction_that_has_ended(segment: Segment
     manager.identity = ProducerIdAndEpoch(900, 6)
     inquiry.step(successor.now_ms + 60_000)
     assert not inquiry.unanswered
+
+
+def test_record_that_was_given_up_before_its_worker_died_fails_the_open_transaction(segment: Segment) -> None:
+    """It must not be committed without that record, whatever the lane's record has by then."""
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    lane = begun(first, session)
+    first.accept(session, [b"given up"], [0], transaction=1)
+    first.rooms.lanes.store(lane)
+    first.rooms.lanes.abort(lane, first.now_ms)
+    assert lane_of(heir(first)).manager.state is TransactionState.ABORTABLE

@@ -351,7 +351,7 @@ class Adoption:
         is_of_open = entry.txn_number == transaction.number and (
             (entry.client_row, entry.client_generation) == transaction.client
         )
-        if is_of_open and code != LocalCode.TXN_ABORTED:
+        if is_of_open:
             transaction.batch_failed(topic, NO_PARTITION, code, text)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:

@@ -189,6 +189,7 @@ class TransactionPort:
         self._asked_ends.pop(lane, None)
         lane.manager.restart(asked.timeout_ms, session.row.index, session.row.generation)
         self._records_ended.pop(lane, None)
+        self._lanes.store(lane)
         self._lanes.abort(lane, self._clock.now_ms())
         if earlier is not None:
             self._tell_fenced(cast("ClientSession", earlier), lane, TxnPart.STATE, 0)
@@ -257,6 +258,7 @@ class TransactionPort:
                 self._lanes.flush(lane, now_ms)
         if manager.state in _ENDS_RECORDS and self._records_ended.get(lane) != manager.number:
             self._records_ended[lane] = manager.number
+            self._lanes.store(lane)
             self._lanes.abort(lane, now_ms)
         request = self._unsent.pop(lane, None) or manager.poll(now_ms, is_quiet=self._lanes.is_quiet(lane))
         self._hand_on_results(lane)
