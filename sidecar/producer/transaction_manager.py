@@ -478,6 +478,8 @@ class TransactionManager:
             self._tell(TxnPart.END, self.number, *self.cause, TxnEffect.ABORTABLE)
         elif is_first:
             self._tell(TxnPart.STATE, self.number, *self.cause, TxnEffect.ABORTABLE)
+        if self.is_abandoned:
+            self._start_abort()  # nobody else will
 
     def _refuse(self, code: int, text: str) -> None:
         """The lane is of no use any more. What waits for an answer gets this one."""

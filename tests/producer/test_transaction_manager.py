@@ -821,3 +821,19 @@ def test_init_of_a_lost_id_tells_a_commit_that_was_carried_out() -> None:
     successor.manager.adopt(_record_of(life))
     successor.manager.initialize(60_000)
     assert successor.results() == [*ended(), (TxnPart.INIT, 0, Code.PRODUCER_FENCED, TxnEffect.FATAL)]
+
+
+@VERSIONS
+@pytest.mark.parametrize("is_end_refused", [False, True])
+def test_commit_of_a_dead_client_that_fails_is_aborted(version: int, *, is_end_refused: bool) -> None:
+    """Nobody else would abort it: its readers would wait, and its lane would never be closed."""
+    life = Life(version).in_transaction()
+    life.manager.end(1, True)
+    life.manager.abandon()
+    if is_end_refused:
+        life.answer(life.next(EndTransaction), Code.UNKNOWN_SERVER_ERROR)
+    else:
+        assert life.nothing_next(is_quiet=False)
+        life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
+    life.do(InitTransactionalId)
+    assert life.manager.is_over

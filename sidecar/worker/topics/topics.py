@@ -473,5 +473,12 @@ class Topics:
         return used
 
     def in_use(self) -> set[str]:
-        """Topics with records that have not ended."""
-        return {queue.topic for queue in self if queue.chain.live_entries and queue.is_wanted}
+        """Topics with records that have not ended, or whose transaction has not."""
+        return {
+            queue.topic
+            for queue in self
+            if queue.is_wanted
+            and (
+                queue.chain.live_entries or (queue.transaction is not None and not queue.transaction.is_over)
+            )
+        }

@@ -1,5 +1,5 @@
-"""A worker takes over transactional lanes: what failed in a transaction fails that one, and nothing becomes a dead
-letter.
+"""A worker's transactional lanes, also those of a dead one: what failed in a transaction fails that one, and nothing
+becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -138,3 +138,18 @@ def test_record_that_was_given_up_before_its_worker_died_fails_the_open_transact
     first.rooms.lanes.store(lane)
     first.rooms.lanes.abort(lane, first.now_ms)
     assert lane_of(heir(first)).manager.state is TransactionState.ABORTABLE
+
+
+def test_topic_of_an_open_transaction_is_in_use_until_the_end(segment: Segment) -> None:
+    """Metadata of a topic that nothing uses expires: nobody would notice that it was made again."""
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = harness.attach()
+    manager = begun(harness, session).manager
+    harness.know_topic()
+    harness.accept(session, [b"delivered"], [0], transaction=1)
+    for _ in range(3):
+        harness.turn()
+    assert not any(chain.live_entries for chain in harness.chain_table)
+    assert harness.topics.in_use() == {"t"}
+    manager.state = TransactionState.READY
+    assert harness.topics.in_use() == set()
