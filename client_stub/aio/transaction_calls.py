@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -73,7 +74,7 @@ class AsyncTransactionCalls:
 
     def _transactions(self) -> Transactions:
         transactions = self._engine.transactions
-        transactions.caller = asyncio.current_task
+        transactions.caller = _caller
         return transactions
 
     async def _run(
@@ -101,3 +102,11 @@ class AsyncTransactionCalls:
         finally:
             transactions.release()
         transactions.conclude(call, timeout_s)
+
+
+def _caller() -> object:
+    """The task that runs; the thread where there is none, as at the end of the process."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident()

@@ -20,7 +20,7 @@ from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminError
-from sidecar.protocol.describe_transactions import DescribedTransaction
+from sidecar.protocol.describe_transactions import COMMITTING, DescribedTransaction
 
 PARTITIONS_SHOWN = 8
 _Answer = TypeVar("_Answer")
@@ -107,12 +107,8 @@ def abort(
     found = _ask(run_dir, file, overrides, lambda admin: admin.abort(transactional_id))
     if as_json:
         print_object({**_row(found, time.time() * 1e3), "error": None})
-    elif found.partitions:
-        click.echo(
-            f"Aborted: the transaction of {transactional_id}, in {_partitions(found)}. Its producer is fenced."
-        )
     else:
-        click.echo(f"No transaction of {transactional_id} was open. Its producer is fenced.")
+        click.echo(f"{_ended(found)} Its producer is fenced.")
 
 
 def _ask(
@@ -139,6 +135,16 @@ def _ask(
         return asyncio.run(ask())
     except TransactionAdminError as error:
         fail(str(error))
+
+
+def _ended(found: DescribedTransaction) -> str:
+    """What the new producer id has made of the transaction that was ``found`` before."""
+    if not found.partitions:
+        return f"No transaction of {found.transactional_id} was open."
+    where = f"the transaction of {found.transactional_id}, in {_partitions(found)}"
+    if found.state == COMMITTING:
+        return f"Not aborted: {where}, was being committed already, and is now."
+    return f"Aborted: {where}."
 
 
 def _row(each: DescribedTransaction, now_ms: float) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from sidecar.common.model import ProducerIdAndEpoch, TopicPartition
 from sidecar.protocol.messages import ApiKey, RequestMessage, request_module
 
-ONGOING = ("Ongoing", "PrepareCommit", "PrepareAbort")
+COMMITTING = "PrepareCommit"
+ONGOING = ("Ongoing", COMMITTING, "PrepareAbort")
 """States in which readers with read_committed wait (Kafka's TransactionState)."""
 
 

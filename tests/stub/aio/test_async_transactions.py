@@ -140,3 +140,18 @@ def test_close_ends_a_call_that_waits_in_another_task(daemon: FakeDaemon) -> Non
             await commit
 
     asyncio.run(run())
+
+
+def test_transaction_that_is_open_when_its_loop_has_ended_is_aborted_by_the_engine(
+    daemon: FakeDaemon,
+) -> None:
+    producer = AsyncProducer(daemon.run_dir, transactional_id="t")
+
+    async def run() -> None:
+        await producer.init_transactions(WAIT_S)
+        await producer.begin_transaction()
+        await producer.send("orders", b"a")
+
+    asyncio.run(run())
+    producer._engine.close(WAIT_S)
+    assert ends(daemon) == [[1, False]]
