@@ -550,6 +550,11 @@ class Sender:
             self._outcomes.fail(batch, LocalCode.ABORTED, text, now_ms)
 
     @property
+    def has_decided(self) -> bool:
+        """Whether a decided outcome waits for a poll."""
+        return bool(self._outcomes.decided)
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing is unsent or in flight, and no decided outcome waits for a poll."""
         return not (self._incomplete or len(self._in_flight) or self._outcomes.decided)

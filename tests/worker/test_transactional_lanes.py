@@ -15,7 +15,7 @@ from sidecar.shm.segment import Segment
 from sidecar.worker.streams.lane import Lane
 from sidecar.worker.streams.session import ClientSession
 
-from .slot_harness import MemoryBroker, SlotHarness
+from .slot_harness import NODE, MemoryBroker, SlotHarness
 from .test_poison import heir
 
 
@@ -153,3 +153,35 @@ def test_topic_of_an_open_transaction_is_in_use_until_the_end(segment: Segment) 
     assert harness.topics.in_use() == {"t"}
     manager.state = TransactionState.READY
     assert harness.topics.in_use() == set()
+
+
+def test_sent_batch_that_cannot_be_read_back_fails_its_transaction(segment: Segment) -> None:
+    first = SlotHarness(segment, MemoryBroker(is_silent=True), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.know_topic()
+    first.accept(session, [b"lost", b"found"], [0, 0], transaction=1)
+    first.turn()
+    first.turn()
+    (batch,) = first.accumulator.incomplete.oldest_first()
+    batch.leave_wire()
+    batch.split()[0].records.mark_done()  # as damage would have it
+    manager = lane_of(heir(first)).manager
+    assert (manager.state, manager.cause[0]) == (TransactionState.ABORTABLE, LocalCode.ENCODE_MISMATCH)
+
+
+def test_abort_is_told_after_the_outcomes_of_its_records(segment: Segment) -> None:
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = harness.attach()
+    lane = begun(harness, session)
+    lane.manager._coordinator = NODE
+    harness.know_topic()
+    harness.accept(session, [b"not sent"], [0], transaction=1)
+    lane.manager.end(1, False)
+    transactions = harness.rooms.brokers.transactions
+    transactions.step(harness.now_ms)
+    assert not session.after_outcomes, "the record's outcome is not in the ring yet"
+    harness.turn()
+    assert session.row.next_number == 2
+    transactions.step(harness.now_ms)
+    assert len(session.after_outcomes) == 1

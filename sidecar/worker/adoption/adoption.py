@@ -371,6 +371,10 @@ class Adoption:
                 self._descriptors.step(DescriptorEvent.FREE, each.descriptor.index)
                 continue
             # The broker would silently drop other content under the same sequences.
+            if batch.queue.transaction is not None:
+                entry = batch.records.slice_entry(0)
+                code = LocalCode.ENCODE_MISMATCH
+                self._note_failure(batch.queue.transaction, entry, batch.topic, code, _LOST_TEXT)
             batch.decide(
                 code=int(LocalCode.ENCODE_MISMATCH),
                 persistence=Persistence.POSSIBLY_PERSISTED,

@@ -160,8 +160,12 @@ class Lanes:
     # --- the records of a lane ------------------------------------------------------------------------------
 
     def is_quiet(self, lane: Lane) -> bool:
-        """Whether none of its accepted records is unsent or unanswered."""
-        return self._accumulator.is_quiet(lane.number) and self._topics.is_quiet(lane.number)
+        """Whether none of its accepted records is unsent or unanswered, and their outcomes are with their clients."""
+        return (
+            not self._sender.has_decided
+            and self._accumulator.is_quiet(lane.number)
+            and self._topics.is_quiet(lane.number)
+        )
 
     def flush(self, lane: Lane, now_ms: float) -> None:
         """End linger for its records, including those that wait for metadata."""
