@@ -74,7 +74,7 @@ class AsyncTransactionCalls:
 
     def _transactions(self) -> Transactions:
         transactions = self._engine.transactions
-        transactions.caller = _caller
+        transactions.use_caller(_caller)
         return transactions
 
     async def _run(

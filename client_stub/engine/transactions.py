@@ -65,11 +65,15 @@ class Transactions:
         """The call whose answer nobody has had."""
         self._claims: dict[str, tuple[str, object]] = {}
         """The call that runs now, and whose it is. In a dict, because its setdefault() is atomic."""
-        self.caller: Callable[[], object] = threading.get_ident
+        self._caller: Callable[[], object] = threading.get_ident
         """Who calls: a thread, or for AsyncProducer a task. A claim of one's own is of a call that an exception has
         ended in its last step, or that a signal handler interrupts; it holds up nobody.
         """
         self._fatal: SidecarError | None = None
+
+    def use_caller(self, caller: Callable[[], object]) -> None:
+        """Say who calls, where it is not the thread."""
+        self._caller = caller
 
     # --- calls: each claims the producer ------------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class Transactions:
     def release(self) -> None:
         """Let other calls begin. After each call, however its wait ended."""
         runs = self._claims.get("call")
-        if runs is not None and runs[1] == self.caller():
+        if runs is not None and runs[1] == self._caller():
             self._claims.clear()
 
     def conclude(self, call: TxnCall, timeout_s: float) -> None:
@@ -218,7 +222,7 @@ class Transactions:
         """Run the first part of a call, alone. It is released after an error; otherwise the caller does that."""
         if self._outbox.forked:
             raise TransactionStateError(FORKED, fatal=True)
-        caller = self.caller()
+        caller = self._caller()
         try:
             runs = self._claims.setdefault("call", (name, caller))
             if runs[1] != caller:

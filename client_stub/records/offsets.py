@@ -85,7 +85,7 @@ def _entries_of(offsets: Any) -> Iterator[OffsetToCommit]:
             f'offsets are {{("orders", 0): 17}} or a list of OffsetToCommit, not {type(offsets).__name__}.'
         )
     for each in given:
-        if not isinstance(each, tuple) or not 3 <= len(each) <= len(OffsetToCommit._fields):
+        if not isinstance(each, tuple) or not 3 <= len(each) <= 5:
             raise TypeError(
                 f'offsets: {each!r:.100} is no entry: a dict has ("orders", 0): 17, a list has OffsetToCommit.'
             )

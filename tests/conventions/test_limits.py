@@ -31,7 +31,7 @@ UNITS = {
 
 NO_BOUND_OF_THE_PRODUCT = {
     # Widths of fields and formats; the code beside them says what does not fit.
-    "ARRAY_BYTES_MAX", "INT32_MAX", "INT64_MAX", "INT_MAX", "LONG_MAX", "TIMESTAMP_MS_MAX",
+    "ARRAY_BYTES_MAX", "INT32_MAX", "INT64_MAX", "INT_MAX", "LONG_MAX", "TIMEOUT_MS_MAX", "TIMESTAMP_MS_MAX",
     "ID_MAX",
     "COUNTER_ROWS_MAX", "PRODUCE_VERSION_MAX", "SENDMSG_BUFFERS_MAX",
     # How much is done at a time, kept for later use, or shown: more waits, is made anew, or is counted.
