@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,6 +13,7 @@ from client_stub.engine.engine import Engine
 from client_stub.engine.transactions import Transactions
 from client_stub.errors import SidecarError, TransactionTimeout
 from client_stub.records.offsets import GroupMetadata, Offsets
+from client_stub.system.originals import caller_ident
 
 if TYPE_CHECKING:
     from client_stub.outbox.txn_call import TxnCall
@@ -109,4 +109,4 @@ def _caller() -> object:
     try:
         return asyncio.current_task()
     except RuntimeError:
-        return threading.get_ident()
+        return caller_ident()

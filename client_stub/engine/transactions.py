@@ -6,7 +6,6 @@ say why. One call at a time: a second thread gets TransactionStateError and chan
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -24,6 +23,7 @@ from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from client_stub.outbox.txn_call import TxnCall
 from client_stub.records.arguments import checked_timeout
 from client_stub.records.offsets import GroupMetadata, Offsets, checked_group, checked_offsets, offset_frames
+from client_stub.system.originals import caller_ident
 
 _Result = TypeVar("_Result")
 _S, _E = CallerState, CallerEvent
@@ -65,7 +65,7 @@ class Transactions:
         """The call whose answer nobody has had."""
         self._claims: dict[str, tuple[str, object]] = {}
         """The call that runs now, and whose it is. In a dict, because its setdefault() is atomic."""
-        self._caller: Callable[[], object] = threading.get_ident
+        self._caller: Callable[[], object] = caller_ident
         """Who calls: a thread, or for AsyncProducer a task. A claim of one's own is of a call that an exception has
         ended in its last step, or that a signal handler interrupts; it holds up nobody.
         """

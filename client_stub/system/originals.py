@@ -91,3 +91,8 @@ def start_thread(run: Callable[[], object], name: str) -> threading.Thread | Non
         return thread
     start_new_thread(run, ())
     return None
+
+
+def caller_ident() -> int:
+    """Which thread calls; of green threads, which of them: the one function here that a patch is to reach."""
+    return threading.get_ident()
