@@ -7,8 +7,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +16,12 @@ from typing import Any
 import confluent_kafka
 import kafka as kafka_python_library
 import pytest
+from click.testing import CliRunner, Result
 
 from client_stub import Producer
 from client_stub.compat import confluent, kafka_python
 from client_stub.errors import TransactionError
+from sidecar.cli.main import cli
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
@@ -289,9 +289,8 @@ def _offset(number: int) -> Any:
     return OffsetAndMetadata(number, "", -1)
 
 
-def txn(daemon: SidecarDaemon, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sidecar", "txn", *words, "--run-dir", str(daemon.run_dir)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+def txn(daemon: SidecarDaemon, *words: str) -> Result:
+    return CliRunner().invoke(cli, ["txn", *words, "--run-dir", str(daemon.run_dir)])
 
 
 def test_command_lists_shows_and_aborts_an_open_transaction(
@@ -308,9 +307,9 @@ def test_command_lists_shows_and_aborts_an_open_transaction(
         assert f"{topic}-0" in txn(daemon, "list").stdout
         assert "Ongoing" in txn(daemon, "show", topic).stdout
         aborted = txn(daemon, "abort", topic)
-        assert aborted.returncode == 0 and aborted.stdout.startswith(f"Aborted: the transaction of {topic}")
+        assert aborted.exit_code == 0 and aborted.stdout.startswith(f"Aborted: the transaction of {topic}")
         with pytest.raises(TransactionError) as caught:
             producer.commit_transaction(WAIT_S)
         assert caught.value.fatal
     unknown = txn(daemon, "show", "nobody")
-    assert unknown.returncode == 1 and "TRANSACTIONAL_ID_NOT_FOUND" in unknown.stderr
+    assert unknown.exit_code == 1 and "TRANSACTIONAL_ID_NOT_FOUND" in unknown.stderr
