@@ -108,7 +108,7 @@ def table() -> str:
     lines = [
         HEADING,
         "",
-        "`sidecar/` is left out of the paths of code, `tests/` of those of tests. S7 (transactions) is not built yet.",
+        "`sidecar/` is left out of the paths of code, `tests/` of those of tests. S7 is tested by the scenarios TX.",
     ]
     for rule, code in CODE.items():
         lines += ["", f"### {rule}", "", f"Code: {', '.join(f'`{path}`' for path in code.split(', '))}", ""]
