@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from client_stub.compat.partition_choice import PartitionChoice, takes
 from client_stub.compat.settings import asked_cluster, producer_settings
+from client_stub.engine.consumers import group_of, leader_epoch_of
 from client_stub.engine.engine import MAX_BLOCK_MS
 from client_stub.errors import (
     BufferExhausted,
@@ -31,7 +32,7 @@ from client_stub.inner_producer import InnerProducer
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.delivery import Delivery
 from client_stub.records.arguments import check_callable, milliseconds
-from client_stub.records.offsets import GroupMetadata, OffsetToCommit
+from client_stub.records.offsets import OffsetToCommit
 from client_stub.records.packer import Headers
 from client_stub.records.record_fields import checked_headers
 
@@ -214,16 +215,12 @@ class KafkaProducer:
                 *(
                     (found, -1, "")
                     if isinstance(found, int)
-                    else (found.offset, _epoch(found), found.metadata or "")
+                    else (found.offset, leader_epoch_of(found), found.metadata or "")
                 ),
             )
             for each, found in offsets.items()
         ]
-        group = group_metadata
-        if not isinstance(group, str):
-            group = GroupMetadata(
-                group.group_id, group.generation_id, group.member_id or "", group.group_instance_id
-            )
+        group = group_metadata if isinstance(group_metadata, str) else group_of(group_metadata)
         self._transact(partial(self._producer.send_offsets_to_transaction, entries, group))
 
     def commit_transaction(self) -> None:
@@ -267,12 +264,6 @@ class KafkaProducer:
 
     def __exit__(self, *error: object) -> None:
         self._producer.__exit__(*error)  # type: ignore[arg-type]
-
-
-def _epoch(found: Any) -> int:
-    """The leader epoch of an OffsetAndMetadata; that of an earlier kafka-python has none."""
-    epoch = getattr(found, "leader_epoch", None)
-    return -1 if epoch is None else int(epoch)
 
 
 def _dotted(name: str) -> str:

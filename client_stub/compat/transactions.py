@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from client_stub.compat.kafka_error import KafkaException, error_of
-from client_stub.engine.consumers import parsed_group
+from client_stub.engine.consumers import offsets_of, parsed_group
 from client_stub.engine.engine import Engine
 from client_stub.engine.transactions import Transactions
 from client_stub.errors import SidecarError
 from client_stub.outbox.txn_call import TxnCall
-from client_stub.records.offsets import OffsetToCommit
 
 FOR_EVER_S: Final = 7 * 86_400.0
 """For librdkafka's timeout of -1."""
@@ -39,9 +38,7 @@ class ConfluentTransactions:
         self, positions: Iterable[Any], group_metadata: Any, timeout: float = -1
     ) -> None:
         """Commit ``consumer.position(...)`` with the transaction, for ``consumer.consumer_group_metadata()``."""
-        offsets = [
-            OffsetToCommit(each.topic, each.partition, each.offset) for each in positions if each.offset >= 0
-        ]
+        offsets = offsets_of(positions)
         group = parsed_group(group_metadata)
         self._transact(lambda transactions: transactions.offsets(offsets, group), timeout)
 

@@ -7,6 +7,7 @@ Neither library is imported here: a consumer is told by its class's module, and 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from client_stub.records.offsets import GroupMetadata, OffsetToCommit
@@ -51,12 +52,7 @@ class _ConfluentConsumer:
         self._consumer = consumer
 
     def positions(self) -> list[OffsetToCommit]:
-        found = self._consumer.position(self._consumer.assignment())
-        return [
-            OffsetToCommit(each.topic, each.partition, each.offset, _leader_epoch(each))
-            for each in found
-            if each.offset >= 0
-        ]
+        return offsets_of(self._consumer.position(self._consumer.assignment()))
 
     def group(self) -> GroupMetadata:
         return parsed_group(self._consumer.consumer_group_metadata())
@@ -68,7 +64,17 @@ class _ConfluentConsumer:
             self._consumer.seek(each)
 
 
-def _leader_epoch(position: Any) -> int:
+def offsets_of(positions: Iterable[Any]) -> list[OffsetToCommit]:
+    """confluent-kafka's ``consumer.position(...)``, without the partitions of which nothing was read."""
+    return [
+        OffsetToCommit(each.topic, each.partition, each.offset, leader_epoch_of(each))
+        for each in positions
+        if each.offset >= 0
+    ]
+
+
+def leader_epoch_of(position: Any) -> int:
+    """The leader epoch of either library's offset; -1 where it has none, as in earlier versions of both."""
     epoch = getattr(position, "leader_epoch", None)
     return -1 if epoch is None else int(epoch)
 
@@ -94,6 +100,13 @@ def parsed_group(packed: bytes) -> GroupMetadata:
     return GroupMetadata(group.decode(), generation, member.decode(), instance)
 
 
+def group_of(metadata: Any) -> GroupMetadata:
+    """The group metadata of kafka-python."""
+    return GroupMetadata(
+        metadata.group_id, metadata.generation_id, metadata.member_id or "", metadata.group_instance_id
+    )
+
+
 class _KafkaPythonConsumer:
     def __init__(self, consumer: Any) -> None:
         if consumer.config.get("enable_auto_commit"):
@@ -117,10 +130,7 @@ class _KafkaPythonConsumer:
         ]
 
     def group(self) -> GroupMetadata:
-        metadata = self._consumer.group_metadata()
-        return GroupMetadata(
-            metadata.group_id, metadata.generation_id, metadata.member_id or "", metadata.group_instance_id
-        )
+        return group_of(self._consumer.group_metadata())
 
     def seek_back(self) -> None:
         for each in self._consumer.assignment():

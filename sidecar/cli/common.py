@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -119,3 +120,17 @@ def daemon_info(run_dir: RunDir) -> dict[str, Any]:
             f"The daemon (pid {info['pid']}) is stopped: `kill -CONT {info['pid']}` lets it continue."
         )
     return info
+
+
+def running_configuration(run_dir: RunDir, overrides: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """(file, overrides): the configuration file and the servers of a running daemon. Its -X and variables are not
+    known.
+    """
+    with contextlib.suppress(RunDirError):
+        if run_dir.holder() is None:
+            return None, overrides
+    info = read_json(run_dir.files.daemon_json) or {}
+    file, servers = info.get("config_file"), info.get("bootstrap")
+    if servers:
+        overrides = (*overrides, f"bootstrap.servers={servers}")
+    return (Path(str(file)) if file else None), overrides

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from sidecar.cli.common import run_dir_option
+from sidecar.cli.common import run_dir_option, running_configuration
 from sidecar.cli.json_output import answer_with, print_answer
 from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.common.model import ExitStatus
@@ -111,20 +111,6 @@ def _configuration(
         return load_config(None, (), {}, need_servers=False), False
     show(Finding("warn", text) for text in config.warnings)
     return config, True
-
-
-def running_configuration(run_dir: RunDir, overrides: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
-    """(file, overrides): the configuration file and the servers of a running daemon. Its -X and variables are not
-    known.
-    """
-    with contextlib.suppress(RunDirError):
-        if run_dir.holder() is None:
-            return None, overrides
-    info = read_json(run_dir.files.daemon_json) or {}
-    file, servers = info.get("config_file"), info.get("bootstrap")
-    if servers:
-        overrides = (*overrides, f"bootstrap.servers={servers}")
-    return (Path(str(file)) if file else None), overrides
 
 
 def _installation(config: SidecarConfig, run_dir: RunDir) -> Iterator[Finding]:

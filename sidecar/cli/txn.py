@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sidecar.cli.common import fail, run_dir_option, say
-from sidecar.cli.doctor import running_configuration
+from sidecar.cli.common import fail, run_dir_option, running_configuration, say
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import config_file_option, json_option, settings_option
 from sidecar.cli.times import table

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.model import Node
+from sidecar.config.rules import parse_address
+from sidecar.config.settings import SidecarConfig
 from sidecar.doctor.findings import Finding, Mark
 from sidecar.doctor.login import EXPIRES_SOON_DAYS
 from sidecar.net.kafka.connector import (
@@ -204,6 +206,15 @@ class BrokerWalk:
             user = self._values["sasl.username"]
             login += f" of {user}" if user else ""
         return f"{_address(node)} is a Kafka broker (Produce version {produce}){login}.", "ok"
+
+
+def bootstrap_nodes(config: SidecarConfig) -> list[Node]:
+    """The addresses of bootstrap.servers as nodes, with negative ids, as they are not brokers yet."""
+    return [
+        Node(-1 - index, *address)
+        for index, server in enumerate(config.words("bootstrap.servers"))
+        if (address := parse_address(server)) is not None
+    ]
 
 
 class _StepFailed(Exception):

@@ -13,9 +13,8 @@ from client_stub.contract.error_codes import code_row
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.common.wording import counted
-from sidecar.config.rules import parse_address
 from sidecar.config.settings import SidecarConfig
-from sidecar.doctor.brokers import BrokerWalk
+from sidecar.doctor.brokers import BrokerWalk, bootstrap_nodes
 from sidecar.doctor.findings import Finding
 from sidecar.doctor.login import login_findings
 from sidecar.metadata.answer import MetadataAnswer, parse_metadata
@@ -51,12 +50,7 @@ async def kafka_findings(config: SidecarConfig, topics: Sequence[str]) -> AsyncI
 async def _walk_all(
     walk: BrokerWalk, config: SidecarConfig, topics: Sequence[str], *, has_login: bool
 ) -> AsyncIterator[Finding]:
-    servers = config.words("bootstrap.servers")
-    nodes = [
-        Node(-1 - index, *address)
-        for index, server in enumerate(servers)
-        if (address := parse_address(server)) is not None
-    ]
+    nodes = bootstrap_nodes(config)
     good: Node | None = None
     for node in nodes:
         async for finding in walk.walk(node, failure="warn" if len(nodes) > 1 else "FAIL"):

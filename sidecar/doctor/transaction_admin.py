@@ -13,9 +13,8 @@ from typing import Any, Final
 from client_stub.contract.error_codes import code_row
 from sidecar.common.errors import Code
 from sidecar.common.model import Node
-from sidecar.config.rules import parse_address
 from sidecar.config.settings import SidecarConfig
-from sidecar.doctor.brokers import TIMEOUT_MS, BrokerWalk
+from sidecar.doctor.brokers import TIMEOUT_MS, BrokerWalk, bootstrap_nodes
 from sidecar.metadata.answer import parse_metadata
 from sidecar.net.kafka.connector import authenticator_of
 from sidecar.protocol.coordinators import find_coordinator_request, parse_find_coordinator
@@ -47,11 +46,7 @@ class TransactionAdmin:
     """Use it from one loop, and close it."""
 
     def __init__(self, config: SidecarConfig) -> None:
-        self._servers = [
-            Node(-1 - index, *address)
-            for index, server in enumerate(config.words("bootstrap.servers"))
-            if (address := parse_address(server)) is not None
-        ]
+        self._servers = bootstrap_nodes(config)
         self._walk = BrokerWalk(config.values, authenticator_of(config.values))
 
     def close(self) -> None:
@@ -92,11 +87,8 @@ class TransactionAdmin:
         request = init_producer_id_request(
             version, transactional_id=transactional_id, transaction_timeout_ms=found.timeout_ms
         )
-        for _ in range(TRIES):
-            code = parse_init_producer_id(await self._ask(ApiKey.INIT_PRODUCER_ID, request)).error_code
-            if code not in _PASSING:
-                break
-            await asyncio.sleep(RETRY_S)
+        entity = await self._ask_until_decided(ApiKey.INIT_PRODUCER_ID, request)
+        code = parse_init_producer_id(entity).error_code
         if code:
             row = code_row(code)
             raise TransactionAdminError(f"{transactional_id} was not aborted: {row.name}, {row.text}")
@@ -134,16 +126,8 @@ class TransactionAdmin:
         version = self._walk.opened.versions.get(ApiKey.FIND_COORDINATOR)
         if version is None:
             raise TransactionAdminError("The brokers have no coordinators of transactions.")
-        for _ in range(TRIES):
-            found = parse_find_coordinator(
-                await self._ask(
-                    ApiKey.FIND_COORDINATOR,
-                    find_coordinator_request(version, transactional_id, is_group=False),
-                )
-            )
-            if found.error_code not in _PASSING:
-                break
-            await asyncio.sleep(RETRY_S)
+        request = find_coordinator_request(version, transactional_id, is_group=False)
+        found = parse_find_coordinator(await self._ask_until_decided(ApiKey.FIND_COORDINATOR, request))
         if found.node is None:
             row = code_row(found.error_code)
             raise TransactionAdminError(f"{transactional_id} has no coordinator: {row.name}, {row.text}")
@@ -152,6 +136,15 @@ class TransactionAdmin:
     async def _describe(self, ids: Iterable[str]) -> list[DescribedTransaction]:
         request = describe_transactions_request(ids)
         return parse_describe_transactions(await self._ask(ApiKey.DESCRIBE_TRANSACTIONS, request))
+
+    async def _ask_until_decided(self, key: ApiKey, message: Any) -> Any:
+        """As ``_ask``, again while the answer's error passes."""
+        for _ in range(TRIES):
+            entity = await self._ask(key, message)
+            if int(entity.error_code) not in _PASSING:
+                break
+            await asyncio.sleep(RETRY_S)
+        return entity
 
     async def _ask(self, key: ApiKey, message: Any) -> Any:
         assert self._walk.opened is not None
