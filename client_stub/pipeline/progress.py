@@ -103,7 +103,7 @@ class RunProgress:
 
     def note(self, text: str) -> None:
         """Print a line on stderr, in place of the bar, which comes back below it."""
-        print(f"\r\x1b[K{text}" if self._has_bar else text, file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text}\n" if self._has_bar else f"{text}\n", end="", file=sys.stderr, flush=True)
 
     def _sample(self) -> Sample:
         sample = Sample(time.monotonic() - self._began, self.counts().acknowledged)
@@ -119,7 +119,7 @@ class RunProgress:
                 sys.stderr.flush()
             elif not quiet and sample.seconds >= next_line_s:
                 next_line_s = sample.seconds + LINE_S
-                print(self.line(), file=sys.stderr, flush=True)
+                print(f"{self.line()}\n", end="", file=sys.stderr, flush=True)
         if self._has_bar:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

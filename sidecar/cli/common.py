@@ -47,8 +47,11 @@ class Failed(SystemExit):
 
 
 def say(sentence: str) -> None:
-    """Print one sentence on stderr: above the bar of a work that is under way, into which click.echo() would write."""
-    print(sentence, file=sys.stderr, flush=True)
+    """Print one sentence on stderr: above the bar of a work that is under way, into which click.echo() would write.
+
+    In one piece: another thread prints lines of the work, and would come between a sentence and its end.
+    """
+    print(f"{sentence}\n", end="", file=sys.stderr, flush=True)
 
 
 def fail(sentence: str, status: int = ExitStatus.FAILED) -> NoReturn:

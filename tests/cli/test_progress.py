@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import io
 import os
 import pty
 import re
@@ -17,6 +18,7 @@ from typing import Final
 import pytest
 
 from sidecar.cli import progress
+from sidecar.cli.common import say
 from sidecar.cli.progress import WorkDone, share_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -121,6 +123,20 @@ def test_elsewhere_there_is_a_line_now_and_then(share: str, read: str, count: st
     assert all(
         re.fullmatch(rf"[\d,]+ of 99,999 records delivered{read}, for \d+ s so far\.", line) for line in told
     )
+
+
+def test_sentence_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a line of the work, which another thread prints, comes between a sentence and its end."""
+
+    class Pieces(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    pieces: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Pieces())
+    say("One sentence.")
+    assert [each for each in pieces if each] == ["One sentence.\n"]
 
 
 def test_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
