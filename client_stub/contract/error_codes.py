@@ -480,6 +480,19 @@ ERROR_CODES: Final[dict[int, CodeRow]] = {
         _RETRY,
         "The daemon's worker has as many transactional ids as it may have; try again when another producer has closed.",
     ),
+    LocalCode.STAGE_UNKNOWN: CodeRow(
+        "UNKNOWN_STAGE", _FINAL, "No stage with this token waits: it was used, dropped, or its time was over."
+    ),
+    LocalCode.STAGE_FULL: CodeRow(
+        "STAGED_SHARE_FULL",
+        _RETRY,
+        "Staged records have their share of the pool (pool.staged_share); include or drop stages that wait.",
+    ),
+    LocalCode.STAGE_TOO_MANY: CodeRow(
+        "TOO_MANY_STAGES",
+        _RETRY,
+        "The daemon's worker has as many stages as it may have; include or drop stages that wait.",
+    ),
     LocalCode.ENCODE_MISMATCH: CodeRow(
         "ENCODE_MISMATCH",
         _FINAL,

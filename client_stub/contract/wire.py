@@ -36,6 +36,10 @@ TRANSACTIONAL_ID_BYTES_MAX: Final = 160
 """A lane record in the segment has room for this much of a transactional id."""
 OFFSET_METADATA_BYTES_MAX: Final = 32_767
 """The longest text that Kafka's requests hold. Brokers allow offset.metadata.max.bytes of it, 4,096 by default."""
+STAGE_BIT: Final = 1 << 63
+"""In SUBMIT's transaction, and in a journal entry's: the rest is the number of a stage, not of a transaction."""
+STAGE_OWNER_BYTES_MAX: Final = 64
+STAGE_TOKEN_BYTES_MAX: Final = 64
 GROUP_BYTES_MAX: Final = 768
 """The limit of a group's id, member and instance together, which are in the head of TXN_OFFSETS."""
 TCP_PREFIX: Final = "tcp://"
@@ -99,8 +103,18 @@ class Kind(IntEnum):
     # stub: transaction, request, group, generation, member, instance|nil  + msgpack: [[topic, partition, offset,
     # leader_epoch, metadata|nil], ...]
     TXN_OFFSETS = 29
-    # daemon: what (see TxnPart), number, code, effect (see TxnEffect), text
+    # daemon: what (see TxnPart), number, code, effect (see TxnEffect), text[, of INCLUDE [rows, bytes]; of the END of a
+    # commit that has included stages [[topic, partition, first offset, last offset, rows], ...]]
     TXN = 30
+    # stub: stage, number, owner. For the transactional id of HELLO; the stage is the client's own number of it, from 1
+    # up. These and STAGE only with a worker that has "stages" in WELCOME's limits
+    STAGE_OPEN = 31
+    STAGE_SEAL = 32  # stub: stage + msgpack: [[stream, last_seq], ...] of all its submissions
+    STAGE_DROP = 33  # stub: stage, open or sealed, of this client
+    STAGES_DROP = 34  # stub: request, transactional_id, up_to|nil + msgpack: [token, ...]
+    TXN_INCLUDE = 35  # stub: transaction, request + msgpack: [token, ...]
+    # daemon: what (see StagePart), number, code, effect (see TxnEffect), text[, of SEAL the token, of DROPPED how many]
+    STAGE = 36
 
 
 class TxnPart(IntEnum):
@@ -114,6 +128,21 @@ class TxnPart(IntEnum):
     """The answer to TXN_OFFSETS."""
     STATE = 4
     """Unasked: the transaction must be aborted, or the transactional id is lost, and why."""
+    INCLUDE = 5
+    """The answer to TXN_INCLUDE."""
+
+
+class StagePart(IntEnum):
+    """What a STAGE is about. Its number is the client's own of the stage; for DROPPED it is the request's."""
+
+    SEAL = 1
+    """The answer to STAGE_SEAL."""
+    DROP = 2
+    """The answer to STAGE_DROP."""
+    DROPPED = 3
+    """The answer to STAGES_DROP."""
+    STATE = 4
+    """Unasked: the stage is lost, and why. STAGE_OPEN has no other answer."""
 
 
 class TxnEffect(IntEnum):
@@ -259,6 +288,9 @@ class LocalCode(IntEnum):
     TXN_ABORTED = 0xFF13  # its transaction was aborted before the record was sent
     TXN_WRONG_STATE = 0xFF14  # a call that the state of the transaction does not allow
     TXN_TOO_MANY = 0xFF15  # the worker has as many transactional ids as it may have
+    STAGE_UNKNOWN = 0xFF16  # a token is unknown, used, dropped or expired: the text says which
+    STAGE_FULL = 0xFF17  # staged records have their share of the pool
+    STAGE_TOO_MANY = 0xFF18  # the worker has as many stages as it may have
 
 
 WORD_UNPARTITIONED: Final = 0xFFFF

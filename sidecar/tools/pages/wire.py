@@ -29,6 +29,9 @@ _SIZES: Final = (
     ("TRANSACTIONAL_ID_BYTES_MAX", "a transactional id at most, in bytes of UTF-8"),
     ("OFFSET_METADATA_BYTES_MAX", "the metadata of an offset at most, in bytes of UTF-8"),
     ("GROUP_BYTES_MAX", "the id, member and instance of a group at most, together, in bytes of UTF-8"),
+    ("STAGE_BIT", "the bit of SUBMIT's transaction that says that it is a stage"),
+    ("STAGE_OWNER_BYTES_MAX", "a stage's owner at most, in bytes of UTF-8"),
+    ("STAGE_TOKEN_BYTES_MAX", "a token at most"),
     ("TOPIC_BYTES_MAX", "a topic at most"),
     ("SUBMISSION_BYTES_MAX", "a submission's payload at most, unless it is one record"),
     ("SUBMISSION_RECORDS_MAX", "records of a submission at most"),
@@ -95,6 +98,7 @@ def wire_markdown() -> str:
             f"- Outcomes: {_numbers(wire.OutcomeKind)}. Shapes: {_numbers(wire.Shape)}.",
             f"- Persistence: {_numbers(wire.Persistence)}.",
             f"- Parts of TXN: {_numbers(wire.TxnPart)}. Its effects: {_numbers(wire.TxnEffect)}.",
+            f"- Parts of STAGE: {_numbers(wire.StagePart)}. Its effects are those of TXN.",
             textwrap.fill(f"- Partitioners: 0 the daemon's own, {partitioners}.", 120, subsequent_indent="  ")
             + "\n",
             _table(("name", "value", "of what"), ((f"`{n}`", getattr(wire, n), of) for n, of in _SIZES)),
