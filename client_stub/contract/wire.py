@@ -104,12 +104,12 @@ class Kind(IntEnum):
     # leader_epoch, metadata|nil], ...]
     TXN_OFFSETS = 29
     # daemon: what (see TxnPart), number, code, effect (see TxnEffect), text[, of INCLUDE [rows, bytes]; of the END of a
-    # commit that has included stages [[topic, partition, first offset, last offset, rows], ...]]
+    # commit that has included stages [[topic, partition, first offset, last offset, rows], ...], or nil if not known]
     TXN = 30
-    # stub: stage, number, owner. For the transactional id of HELLO; the stage is the client's own number of it, from 1
+    # stub: stage, number, owner, transactional_id (that of HELLO). The stage is the client's own number of it, from 1
     # up. These and STAGE only with a worker that has "stages" in WELCOME's limits
     STAGE_OPEN = 31
-    STAGE_SEAL = 32  # stub: stage + msgpack: [[stream, last_seq], ...] of all its submissions
+    STAGE_SEAL = 32  # stub: stage, records + msgpack: [[stream, last_seq], ...] of all its submissions
     STAGE_DROP = 33  # stub: stage, open or sealed, of this client
     STAGES_DROP = 34  # stub: request, transactional_id, up_to|nil + msgpack: [token, ...]
     TXN_INCLUDE = 35  # stub: transaction, request + msgpack: [token, ...]

@@ -122,8 +122,8 @@ def transaction_frames(identity: ClientIdentity) -> Iterator[tuple[str, Frames]]
     pack, token = msgpack.packb, b"1-0-9"
     yield "TXN_INCLUDE", [pack([Kind.TXN_INCLUDE, 7, 6]), pack([token])]
     yield "STAGES_DROP", [pack([Kind.STAGES_DROP, 8, "copy-1", 3]), pack([token])]
-    yield "STAGE_OPEN", [pack([Kind.STAGE_OPEN, 1, 3, "run-a"])]
-    yield "STAGE_SEAL", [pack([Kind.STAGE_SEAL, 1]), pack([[1, 2]])]
+    yield "STAGE_OPEN", [pack([Kind.STAGE_OPEN, 1, 3, "run-a", "copy-1"])]
+    yield "STAGE_SEAL", [pack([Kind.STAGE_SEAL, 1, 500]), pack([[1, 2]])]
     yield "STAGE_DROP", [pack([Kind.STAGE_DROP, 1])]
     yield "STAGE", [pack([Kind.STAGE, StagePart.SEAL, 1, 0, TxnEffect.NONE, "", token])]
 
