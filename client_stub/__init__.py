@@ -15,10 +15,12 @@ from client_stub.native.missing import COMPILED
 try:
     from client_stub.io.topic_lookup import PartitionInfo
     from client_stub.outbox.delivery import BulkDelivery, Delivery
+    from client_stub.outbox.inclusion import IncludedRange, Inclusion
     from client_stub.outbox.stats import ProducerStats
     from client_stub.producer import Producer
     from client_stub.record_metadata import OffsetRange, RecordMetadata
     from client_stub.records.offsets import GroupMetadata, OffsetToCommit
+    from client_stub.stage import Stage
 except ImportError as error:
     if error.name != COMPILED:
         raise
@@ -31,6 +33,8 @@ __all__ = [
     "BulkDelivery",
     "Delivery",
     "GroupMetadata",
+    "IncludedRange",
+    "Inclusion",
     "OffsetRange",
     "OffsetToCommit",
     "PartitionInfo",
@@ -38,6 +42,7 @@ __all__ = [
     "ProducerStats",
     "RecordMetadata",
     "SidecarError",
+    "Stage",
     "errors",
 ]
 

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Never, NoReturn, Self
 
 from client_stub.aio.async_delivery import AsyncBulkDelivery, DeliveryFuture
+from client_stub.aio.async_stage import AsyncStage
 from client_stub.aio.loop_queue import LoopQueue
 from client_stub.aio.loop_waits import close, flush, looked_up
 from client_stub.aio.transaction_calls import AsyncTransactionCalls
@@ -182,6 +183,12 @@ class AsyncProducer(AsyncTransactionCalls):
         """As Producer.send_arrow(), and otherwise as send_many()."""
         call = table_call(self._engine, topic, table)
         return await self._queue_of(asyncio.get_running_loop()).run(topic, call)
+
+    def stage(self, transactional_id: str, number: int, owner: str = "") -> AsyncStage:
+        """As Producer.stage(), for this event loop."""
+        loop = asyncio.get_running_loop()
+        clients, engine, life = self._engine.open_stage(transactional_id, number, owner)
+        return AsyncStage(clients, engine, life, self._serializers, self._queue_kind(loop, engine))
 
     async def partitions_for(
         self,

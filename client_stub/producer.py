@@ -33,6 +33,7 @@ from client_stub.records.arguments import check_on_delivery, list_of_rows
 from client_stub.records.habits import no_pickle, unknown_field
 from client_stub.records.serializers import Serializer, Serializers, serializers_of
 from client_stub.session.tracing import Trace
+from client_stub.stage import Stage
 
 if TYPE_CHECKING:
     import pyarrow
@@ -158,6 +159,14 @@ class Producer(TransactionCalls, ProducerCore):
         kafka-sidecar[arrow]``).
         """
         return table_call(self._engine, topic, table).run()
+
+    def stage(self, transactional_id: str, number: int, owner: str = "") -> Stage:
+        """Open a stage for the producer with this transactional id, which may be another process: see Stage.
+
+        ``number`` and ``owner`` are the caller's, for drop_stages() and for people. Nothing is asked of the daemon
+        before the first record. Raises TypeError and ValueError for wrong arguments, and ProducerClosed.
+        """
+        return Stage(*self._engine.open_stage(transactional_id, number, owner), self._serializers)
 
     @property
     def takes_records(self) -> bool:

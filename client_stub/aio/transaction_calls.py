@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from client_stub.aio.answers import answered
 from client_stub.aio.loop_queue import LoopQueue
 from client_stub.engine.engine import Engine
 from client_stub.engine.transactions import Transactions
-from client_stub.errors import SidecarError, TransactionTimeout
+from client_stub.errors import SidecarError
+from client_stub.outbox.inclusion import Inclusion
+from client_stub.records.arguments import check_up_to
 from client_stub.records.offsets import GroupMetadata, Offsets
 from client_stub.system.originals import caller_ident
 
@@ -45,6 +47,27 @@ class AsyncTransactionCalls:
     ) -> None:
         """As Producer.send_offsets_to_transaction()."""
         await self._run(lambda transactions: transactions.offsets(offsets, group), timeout)
+
+    async def include(self, tokens: Iterable[bytes], timeout: float | None = None) -> Inclusion:  # noqa: ASYNC109
+        """As Producer.include()."""
+        inclusion = await self._run(lambda transactions: transactions.include(tokens), timeout)
+        return Inclusion(0, 0) if inclusion is None else inclusion
+
+    async def drop_stages(
+        self,
+        tokens: Iterable[bytes] = (),
+        *,
+        up_to: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> int:
+        """As Producer.drop_stages()."""
+        check_up_to(up_to)
+        transactional_id = self._engine.transactional_id
+        return int(
+            await self._run(
+                lambda transactions: transactions.drop_stages(transactional_id, tokens, up_to), timeout
+            )
+        )
 
     async def commit_transaction(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """As Producer.commit_transaction(); sends of this loop that still wait for room belong to the transaction."""
@@ -81,27 +104,14 @@ class AsyncTransactionCalls:
         self,
         begin: Callable[[Transactions], TxnCall | None],
         timeout: float | None,  # noqa: ASYNC109
-    ) -> None:
+    ) -> Any:
         transactions = self._transactions()
-        timeout_s = transactions.timeout_s(timeout)
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout_s
-        queue = self._queue_of(loop)
-        last = queue.last_number
-        # An abort does not wait for them to be sent: without a transaction they fail.
-        if begin is not Transactions.abort and not await queue.until(lambda: queue.is_past(last), timeout_s):
-            raise TransactionTimeout(queue.wait_text("The call", timeout_s))
-        call = begin(transactions)
-        if call is None:
-            return
-        try:
-            if await queue.until(partial(transactions.is_reached, call), transactions.reach_s(timeout_s)):
-                await queue.until(
-                    lambda: queue.is_past(last) and transactions.is_over(call), max(0.0, ends - loop.time())
-                )
-        finally:
-            transactions.release()
-        transactions.conclude(call, timeout_s)
+        queue = self._queue_of(asyncio.get_running_loop())
+        # An abort does not wait for the sends that wait for room: without a transaction they fail.
+        follows_sends = begin is not Transactions.abort
+        return await answered(
+            transactions, queue, lambda: begin(transactions), timeout, follows_sends=follows_sends
+        )
 
 
 def _caller() -> object:

@@ -52,6 +52,8 @@ class ConfluentTransactions:
 
     def _transact(self, begin: Callable[[Transactions], TxnCall | None], timeout: float) -> None:
         try:
-            self._engine.run(begin, FOR_EVER_S if timeout is None or timeout < 0 else timeout)
+            transactions = self._engine.transactions
+            seconds = FOR_EVER_S if timeout is None or timeout < 0 else timeout
+            transactions.run(lambda: begin(transactions), seconds)
         except SidecarError as error:
             raise KafkaException(error_of(error)) from error

@@ -9,11 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Never, Self
 
 from client_stub.contract.wire import PARTITIONER_SHIFT, PARTITIONERS, SubmitFlag
 from client_stub.engine.flush_wait import FlushWait
-from client_stub.engine.transactions import FORKED, TIMEOUT_MS, TIMEOUT_MS_MAX, Transactions, without_id
+from client_stub.engine.stage_life import STAGE_FORKED, StageLife
+from client_stub.engine.staging_clients import StagingClients
+from client_stub.engine.transactions import (
+    CLOSED,
+    FORKED,
+    TIMEOUT_MS,
+    TIMEOUT_MS_MAX,
+    Transactions,
+    without_id,
+)
 from client_stub.errors import ProducerClosed, SidecarError, TransactionStateError
 from client_stub.io import process_end
 from client_stub.io.daemon_address import control_path, hello_flags, keys_for
@@ -88,9 +97,11 @@ class Engine(EngineCore):
         trace: Trace | None = None,
         transactional_id: str | None = None,
         transaction_timeout_ms: float = TIMEOUT_MS,
+        stages: bool = False,
         front: str = "Producer",
         **others: Never,
     ) -> None:
+        """``stages``: its records are those of stages for the transactional id."""
         if others:
             raise TypeError(unknown_argument(front, next(iter(others))))
         self.max_block_ms = milliseconds("max_block_ms", max_block_ms)
@@ -120,6 +131,19 @@ class Engine(EngineCore):
         self._fork_generation = 0
         self.streams: dict[str, OpenStream] = {}
         self._front = front
+        self._twin_settings: dict[str, Any] = {
+            "run_dir": run_dir,
+            "client_name": client_name,
+            "token": token,
+            "max_block_ms": max_block_ms,
+            "connect_timeout_ms": connect_timeout_ms,
+            "delivery_timeout_ms": delivery_timeout_ms,
+            "curve_key_file": curve_key_file,
+            "trace": trace,
+            "front": front,
+        }
+        self._stages = stages
+        self._staging: StagingClients[Self] = StagingClients()
         self._transactional: tuple[str, int] | None = None
         if transactional_id is not None:
             check_transactional_id(transactional_id)
@@ -132,7 +156,7 @@ class Engine(EngineCore):
         self.outbox = self._new_outbox()
         """That of this process: a forked child gets its own."""
         self._transactions: Transactions | None = None
-        if isinstance(self.outbox, TransactionalOutbox):
+        if isinstance(self.outbox, TransactionalOutbox) and not stages:
             self._transactions = Transactions(
                 self.outbox, partial(self._start, self.outbox), self.max_block_ms
             )
@@ -251,20 +275,26 @@ class Engine(EngineCore):
             raise without_id(self._front)
         return self._transactions
 
-    def run(self, begin: Callable[[Transactions], TxnCall | None], timeout: float | None) -> None:
-        """Make a call of a transaction and wait for its answer. An event loop waits itself."""
-        transactions = self.transactions
-        timeout_s = transactions.timeout_s(timeout)
-        call = begin(transactions)
-        if call is None:
-            return
-        wait = self.outbox.waiters.wait_until
-        try:
-            if wait(partial(transactions.is_reached, call), transactions.reach_s(timeout_s)):
-                wait(partial(transactions.is_over, call), timeout_s)
-        finally:
-            transactions.release()
-        transactions.conclude(call, timeout_s)
+    def open_stage(
+        self, transactional_id: str, number: int, owner: str
+    ) -> tuple[StagingClients[Self], Self, StageLife]:
+        """Open a stage. Returns those to whom its client is given back, the client, and the stage. Raises TypeError,
+        ValueError and ProducerClosed.
+        """
+        if self.outbox.closed:
+            raise ProducerClosed(CLOSED)
+        return self._staging, *self._staging.open(self.staging_twin, transactional_id, number, owner)
+
+    @property
+    def transactional_id(self) -> str:
+        """Raises TransactionStateError for a producer without one."""
+        if self._transactional is None:
+            raise without_id(self._front)
+        return self._transactional[0]
+
+    def staging_twin(self, transactional_id: str) -> Self:
+        """An engine with the same settings whose records are those of stages for this transactional id."""
+        return type(self)(**self._twin_settings, transactional_id=transactional_id, stages=True)
 
     # --- waiting and the end --------------------------------------------------------------------------------
 
@@ -311,6 +341,7 @@ class Engine(EngineCore):
             self.aborted_at_close(call, timeout_s)
         io = self.begin_close()
         if io is None:
+            self._staging.join(JOIN_S)
             return
         done = False
         if not in_callback and timeout != 0 and io.has_begun:
@@ -322,6 +353,7 @@ class Engine(EngineCore):
         io.request_close(cancel=not done)
         io.join(JOIN_S)
         self.end_close()
+        self._staging.join(JOIN_S)
         if done:
             outbox.failures.raise_unobserved()
 
@@ -357,6 +389,7 @@ class Engine(EngineCore):
 
         A close that an exception ended is done again. A second close from a callback leaves the work to the first.
         """
+        self._staging.begin_close()
         is_first = self.outbox.close()
         if self.io is None:
             self.end_close()
@@ -389,7 +422,7 @@ class Engine(EngineCore):
         self.outbox = self._new_outbox()
         self.outbox.closed = inherited.closed
         if isinstance(self.outbox, TransactionalOutbox):
-            self.outbox.leave(TransactionStateError(FORKED, fatal=True))
+            self.outbox.leave(TransactionStateError(STAGE_FORKED if self._stages else FORKED, fatal=True))
         inherited.waiters.notify()  # wake a call that waited there when a signal handler forked
 
     # --- the io thread --------------------------------------------------------------------------------------
@@ -398,6 +431,10 @@ class Engine(EngineCore):
     def io(self) -> IoThread | None:
         """The io thread of this process, once the first record has made it."""
         return self.outbox.io.get("thread")
+
+    def start(self) -> None:
+        """Start the io thread unless it runs."""
+        self._start(self.outbox)
 
     def _start(self, outbox: Outbox) -> None:
         io = outbox.io.get("thread")
@@ -432,7 +469,8 @@ class Engine(EngineCore):
             identity,
             delivery_timeout_ms=self._delivery_timeout_ms,
             partitioning=self._partitioning,
-            transactional=self._transactional,
+            transactional=None if self._stages else self._transactional,
+            stages=self._stages,
         )
         return IoThread(outbox, session, self._curve_keys)
 

@@ -22,6 +22,7 @@ class CallerEvent(StrEnum):
     INIT = "init_transactions()"
     BEGIN = "begin_transaction()"
     OFFSETS = "send_offsets_to_transaction()"
+    INCLUDE = "include()"
     COMMIT = "commit_transaction()"
     ABORT = "abort_transaction()"
     DONE = "the daemon has done what the call asked"
@@ -43,6 +44,7 @@ TRANSITIONS: Final[Mapping[CallerState, Mapping[CallerEvent, CallerState]]] = {
     _S.READY: {_E.BEGIN: _S.IN_TRANSACTION, _E.LOST: _S.LOST},
     _S.IN_TRANSACTION: {
         _E.OFFSETS: _S.IN_TRANSACTION,
+        _E.INCLUDE: _S.IN_TRANSACTION,
         _E.COMMIT: _S.COMMITTING,
         _E.ABORT: _S.ABORTING,
         _E.FAILED: _S.ABORTABLE,

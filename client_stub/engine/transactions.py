@@ -7,21 +7,21 @@ say why. One call at a time: a second thread gets TransactionStateError and chan
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from client_stub.contract.wire import TxnPart
+from client_stub.contract.wire import StagePart, TxnPart
+from client_stub.engine.daemon_calls import DaemonCalls
 from client_stub.engine.transaction_states import TRANSITIONS, CallerEvent, CallerState
 from client_stub.errors import (
     ProducerClosed,
     SidecarError,
     TransactionError,
     TransactionStateError,
-    TransactionTimeout,
 )
+from client_stub.outbox.inclusion import Inclusion, packed_tokens
 from client_stub.outbox.transaction import Transaction
 from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from client_stub.outbox.txn_call import TxnCall
-from client_stub.records.arguments import checked_timeout
 from client_stub.records.offsets import GroupMetadata, Offsets, checked_group, checked_offsets, offset_frames
 from client_stub.system.originals import caller_ident
 
@@ -44,25 +44,33 @@ _WHAT_TO_DO: Final = {
     _S.ABORTING: "abort_transaction() has no answer yet: call it again",
 }
 CLOSED: Final = "Cannot perform operation after producer has been closed."
+SECOND_INCLUDE: Final = (
+    "A transaction has one include(), with all its tokens, and this one has had it: commit or abort it, then include "
+    "the others in the next one."
+)
 _INIT_AGAIN: Final = "it was done before the first transaction, and is done once"
 
 
-class Transactions:
-    """The transactions of one engine. A call begins with ``init``, ``commit``, ``abort`` or ``offsets``, which claim
-    the producer; its caller waits until ``is_over``, then ``conclude`` gives its result. Event loops wait themselves.
+class Transactions(DaemonCalls):
+    """The transactions of one engine. A call begins with ``init``, ``commit``, ``abort``, ``offsets``, ``include`` or
+    ``drop_stages``, which claim the producer.
     """
+
+    forked_text = FORKED
 
     def __init__(self, outbox: TransactionalOutbox, start: Callable[[], None], max_block_ms: float) -> None:
         """``start`` starts the io thread unless it runs."""
-        self._outbox = outbox
+        super().__init__(outbox, max_block_ms)
         self._start = start
-        self._max_block_ms = max_block_ms
         self.state = _S.UNINITIALIZED
         self._number = 0
         self._requests = 0
         self._transaction: Transaction | None = None
         self._call: TxnCall | None = None
         """The call whose answer nobody has had."""
+        self._include: TxnCall | None = None
+        """The include() of the transaction, and whether its caller has had the result."""
+        self._include_has_result = False
         self._claims: dict[str, tuple[str, object]] = {}
         """The call that runs now, and whose it is. In a dict, because its setdefault() is atomic."""
         self._caller: Callable[[], object] = caller_ident
@@ -87,6 +95,7 @@ class Transactions:
         def run() -> None:
             following = self._following(_E.BEGIN)
             self._number += 1
+            self._include, self._include_has_result = None, False
             self._transaction = transaction = Transaction(self._number, self._outbox.refuse_sends)
             self.state = following
             self._outbox.begin(transaction)
@@ -114,6 +123,46 @@ class Transactions:
             self.release()
             return None
         return self._claimed("send_offsets_to_transaction()", run)
+
+    def include(self, tokens: object) -> TxnCall | None:
+        """As include(), which then waits; None if there are none."""
+        count, payload = packed_tokens(tokens)
+
+        def run() -> TxnCall | None:
+            self._check_cause()
+            self._move(_E.INCLUDE)
+            call = self._include
+            if (
+                call is not None
+                and call.error is None
+                and (self._include_has_result or call.payload != payload)
+            ):
+                raise TransactionStateError(SECOND_INCLUDE)
+            if not count:
+                return None
+            if call is None or call.error is not None:
+                self._requests += 1
+                call = TxnCall(TxnPart.INCLUDE, self._transaction, fields=(self._requests,), payload=payload)
+                self._include = call
+            self._outbox.post(call)
+            return call
+
+        return self._claimed("include()", run)
+
+    def drop_stages(self, transactional_id: str, tokens: object, up_to: int | None) -> TxnCall:
+        """As drop_stages(), which then waits. In any state: what the open transaction includes is not dropped."""
+        _, payload = packed_tokens(tokens)
+
+        def run() -> TxnCall:
+            self._requests += 1
+            call = TxnCall(
+                StagePart.DROPPED, fields=(self._requests, transactional_id, up_to), payload=payload
+            )
+            self._start()
+            self._outbox.post(call)
+            return call
+
+        return self._claimed("drop_stages()", run)
 
     def commit(self) -> TxnCall:
         """As commit_transaction(), which then waits."""
@@ -144,64 +193,40 @@ class Transactions:
         is_asked = self.state in (_S.COMMITTING, _S.ABORTING) and not self._outbox.forked
         return self._call if is_asked else None
 
-    def timeout_s(self, timeout: float | None) -> float:
-        """The seconds that a call may wait; None: max_block_ms, as in Kafka."""
-        timeout = checked_timeout(timeout)
-        return self._max_block_ms / 1e3 if timeout is None else timeout
-
-    # --- waiting ----------------------------------------------------------------------------------------
-
-    def reach_s(self, timeout_s: float) -> float:
-        """The part of ``timeout_s`` in which ``is_reached`` must be true."""
-        return min(timeout_s, self._outbox.connect_timeout_ms / 1e3)
-
-    def is_reached(self, call: TxnCall) -> bool:
-        """Whether a daemon has taken this producer, or ``is_over``."""
-        return self._outbox.attached_once or self.is_over(call)
-
-    def is_over(self, call: TxnCall) -> bool:
-        """Whether ``conclude`` has a result."""
-        outbox = self._outbox
-        return call.is_over or outbox.fatal is not None or outbox.forked
-
     def release(self) -> None:
         """Let other calls begin. After each call, however its wait ended."""
         runs = self._claims.get("call")
         if runs is not None and runs[1] == self._caller():
             self._claims.clear()
 
-    def conclude(self, call: TxnCall, timeout_s: float) -> None:
-        """The result of a call: returns when it was done, else raises its error."""
-        outbox = self._outbox
-        if not call.is_over:
-            if outbox.forked:
-                raise TransactionStateError(FORKED, fatal=True)
-            if outbox.fatal is not None:
-                raise outbox.fatal
-            if not outbox.attached_once:
-                raise outbox.capacity_wait.error("", self.reach_s(timeout_s) * 1e3, was_attached=False)
-            why = outbox.waiters.reasons.last_word.rstrip(".") or "the brokers have not answered the daemon"
-            raise TransactionTimeout(
-                f"No answer after {timeout_s:g} s: {why}. Make the same call again to wait for the same answer."
-            )
+    def conclude(self, call: TxnCall, timeout_s: float) -> Any:
+        """The result of a call: returns its value when it was done, else raises its error."""
+        self._require_answer(call, timeout_s)
         error = call.error
-        if self._call is call or call.part is TxnPart.OFFSETS:  # otherwise its result was given before
+        if self._call is call or call.is_in_between:  # otherwise its result was given before
             self._follow(call, error)
         if error is not None:
             raise error
+        if call.part is TxnPart.INCLUDE:
+            self._include_has_result = True
+            assert call.transaction is not None
+            call.transaction.inclusion = Inclusion(*call.value)
+            return call.transaction.inclusion
+        return call.value
 
     def _follow(self, call: TxnCall, error: SidecarError | None) -> None:
         """Change the state by the answer of ``call``."""
-        is_offsets = call.part is TxnPart.OFFSETS
         if error is None:
-            if not is_offsets:
+            if not call.is_in_between:
+                if call.commits and call.transaction is not None and call.transaction.inclusion is not None:
+                    call.transaction.inclusion.committed(call.value)
                 self._move(_E.DONE)
                 self._outbox.leave()
         elif error.fatal:
             self._lose(error)
         elif call.part is TxnPart.INIT:
             self._move(_E.REFUSED)
-        elif is_offsets:
+        elif call.is_in_between:
             if error.abortable and self.state is _S.IN_TRANSACTION and call.transaction is self._transaction:
                 self._move(_E.FAILED)
                 self._outbox.leave(error)
@@ -213,7 +238,7 @@ class Transactions:
         elif not (error.retriable or error.abortable):
             self._move(_E.DONE)  # refused, as the transaction has ended: the error says how
             self._outbox.leave()
-        if not is_offsets:
+        if not call.is_in_between:
             self._call = None
 
     # --- inside -----------------------------------------------------------------------------------------

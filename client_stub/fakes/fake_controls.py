@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from client_stub.fakes.fake_engine import FakeEngine
 from client_stub.fakes.memory_daemon import FailWith, FakeRecord
+from client_stub.fakes.sealed_stages import sealed_stages
 from client_stub.records.arguments import check_callable, check_count
 
 
@@ -31,6 +32,14 @@ class FakeControls:
     def committed(self) -> list[FakeRecord]:
         """The records that a reader with read_committed sees: without a transactional id all that were delivered."""
         return self._engine.daemon.committed
+
+    @property
+    def staged(self) -> dict[bytes, list[FakeRecord]]:
+        """The records of the stages that this producer has sealed and nobody has included yet, by their tokens. Every
+        fake with their transactional id may include them, also one of another test's thread.
+        """
+        found = {token: sealed_stages.records_of(token) for token in self._engine.daemon.staged_tokens}
+        return {token: records for token, records in found.items() if records is not None}
 
     @property
     def committed_offsets(self) -> dict[str, dict[tuple[str, int], int]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from client_stub.engine.engine import Engine
 from client_stub.fakes.memory_daemon import MemoryDaemon
+from client_stub.fakes.staging_memory_daemon import StagingMemoryDaemon
 from client_stub.fakes.transactional_memory_daemon import TransactionalMemoryDaemon
 from client_stub.io import process_end
 from client_stub.io.io_thread import IoThread
@@ -28,15 +29,13 @@ BROKER: Final = 0
 class FakeOutbox(Outbox):
     """An Outbox from which the daemon takes records before the call that queued them returns."""
 
+    daemon: MemoryDaemon
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.daemon = self._new_daemon()
         self.attached_once = True
         self.connection_count = 1
         self.size_limits.request_bytes_max = REQUEST_BYTES_MAX
-
-    def _new_daemon(self) -> MemoryDaemon:
-        return MemoryDaemon(self)
 
     def add(self, *record: Any) -> Delivery | Full:
         delivery = super().add(*record)
@@ -54,9 +53,6 @@ class FakeOutbox(Outbox):
 
 class FakeTransactionalOutbox(FakeOutbox, TransactionalOutbox):
     """The same of a producer with a transactional id."""
-
-    def _new_daemon(self) -> MemoryDaemon:
-        return TransactionalMemoryDaemon(self)
 
     def post(self, call: TxnCall) -> None:
         super().post(call)
@@ -88,6 +84,24 @@ class FakeEngine(Engine):
         super().__init__("/nobody" if run_dir is None else run_dir, *arguments, **settings)
         # A forked child has a copy of all that there is, and the end of the process waits for nothing.
         process_end.leave(self)
+
+    def staging_twin(self, transactional_id: str) -> Self:
+        twin = super().staging_twin(transactional_id)
+        daemon = twin.daemon
+        assert isinstance(daemon, StagingMemoryDaemon)
+        daemon.follow(self.daemon)
+        return twin
+
+    def _new_outbox(self) -> Outbox:
+        outbox = super()._new_outbox()
+        assert isinstance(outbox, FakeOutbox)
+        if not isinstance(outbox, FakeTransactionalOutbox):
+            outbox.daemon = MemoryDaemon(outbox)
+        elif self._stages:
+            outbox.daemon = StagingMemoryDaemon(outbox, self.transactional_id)
+        else:
+            outbox.daemon = TransactionalMemoryDaemon(outbox, self.transactional_id)
+        return outbox
 
     @property
     def daemon(self) -> MemoryDaemon:

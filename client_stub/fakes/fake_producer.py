@@ -22,6 +22,7 @@ class FakeProducer(FakeControls, Producer):
 
     - ``records``: all records that were sent, in order
     - ``committed``, ``committed_offsets``: what transactions have committed
+    - ``staged``: the records of its sealed stages, by token; any fake of the process may include them
     - ``fail_with(record)``: returns the error of a record that should fail, or None; it can be set at any time
     - ``hold()`` keeps outcomes back, and ``release()`` lets them go
     - ``partitions``: the number per topic; records with a key go by its hash, others in turns

@@ -61,6 +61,10 @@ class MemoryDaemon:
         self._outbox = outbox
         self._waiting: deque[tuple[Submission, list[FakeRecord]]] = deque()
         """Submissions without an outcome, in the order of sending."""
+        self.staged_tokens: list[bytes] = []
+        """The tokens of the stages that this producer has sealed."""
+        self.followers: list[MemoryDaemon] = []
+        """Those of its staging clients, which have the same controls."""
         self._offsets: dict[tuple[str, int], int] = {}
         self._next_partition = 0
         """Of a record without a key."""
@@ -74,6 +78,8 @@ class MemoryDaemon:
     def release(self) -> None:
         self.is_held = False
         self.work()
+        for follower in self.followers:
+            follower.work()
 
     # --- the work of an io thread ---------------------------------------------------------------------------
 
@@ -120,11 +126,7 @@ class MemoryDaemon:
         self.committed.append(record)
 
     def _outcome(self, index: int, record: FakeRecord, error: SidecarError | None) -> Outcome:
-        partition, offset = -1, -1
-        if error is None:
-            partition = self._partition_of(record)
-            offset = self._offsets.get((record.topic, partition), 0)
-            self._offsets[record.topic, partition] = offset + 1
+        partition, offset = (-1, -1) if error is not None else self._position_of(record)
         return Outcome(
             kind=OutcomeKind.DELIVERED if error is None else OutcomeKind.FAILED,
             persistence=0,
@@ -141,6 +143,13 @@ class MemoryDaemon:
             indexes=b"",
             text="",
         )
+
+    def _position_of(self, record: FakeRecord) -> tuple[int, int]:
+        """The partition and offset at which a record is written."""
+        partition = self._partition_of(record)
+        offset = self._offsets.get((record.topic, partition), 0)
+        self._offsets[record.topic, partition] = offset + 1
+        return partition, offset
 
     def _partition_of(self, record: FakeRecord) -> int:
         if record.partition is not None:

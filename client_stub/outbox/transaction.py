@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from client_stub.errors import SidecarError, TransactionError
+from client_stub.outbox.inclusion import Inclusion
 
 
 class Transaction:
@@ -13,11 +14,13 @@ class Transaction:
     ``refuse_sends(transaction)`` is called once it can only be aborted.
     """
 
-    __slots__ = ("_refuse_sends", "cause", "number")
+    __slots__ = ("_refuse_sends", "cause", "inclusion", "number")
 
     def __init__(self, number: int, refuse_sends: Callable[[Transaction], None]) -> None:
         self.number = number
         self._refuse_sends = refuse_sends
+        self.inclusion: Inclusion | None = None
+        """The stages that it includes."""
         self.cause: SidecarError | None = None
         """Why it must be aborted: the first record that failed, or what the daemon has said of it."""
 

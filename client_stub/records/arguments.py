@@ -13,7 +13,12 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final
 
-from client_stub.contract.wire import CLIENT_NAME_BYTES_MAX, TOPIC_BYTES_MAX, TRANSACTIONAL_ID_BYTES_MAX
+from client_stub.contract.wire import (
+    CLIENT_NAME_BYTES_MAX,
+    STAGE_OWNER_BYTES_MAX,
+    TOPIC_BYTES_MAX,
+    TRANSACTIONAL_ID_BYTES_MAX,
+)
 
 SEND_FIELDS: Final = ("topic", "value", "key", "headers", "partition", "timestamp_ms", "on_delivery")
 """The arguments of Producer.send()."""
@@ -79,6 +84,29 @@ def check_transactional_id(transactional_id: object) -> None:
         raise ValueError(
             f"transactional_id {transactional_id!r:.40} has more than {TRANSACTIONAL_ID_BYTES_MAX} bytes."
         )
+
+
+def check_stage(number: object, owner: object) -> None:
+    """Raises TypeError or ValueError for a stage's number or owner that the daemon would refuse."""
+    check_stage_number("number", number)
+    if not isinstance(owner, str):
+        raise TypeError(f"owner must be str, not {type(owner).__name__}.")
+    if len(as_utf8(owner, "owner")) > STAGE_OWNER_BYTES_MAX:
+        raise ValueError(f"owner {owner!r:.40} has more than {STAGE_OWNER_BYTES_MAX} bytes.")
+
+
+def check_stage_number(name: str, number: object) -> None:
+    """Raises TypeError or ValueError for anything that is not the number of a stage."""
+    if type(number) is not int:
+        raise TypeError(f"{name} must be int, not {type(number).__name__}.")
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"{name} must be from 0 to 2^64 - 1, not {number}.")
+
+
+def check_up_to(up_to: object) -> None:
+    """Raises TypeError or ValueError for a number up to which stages cannot be dropped."""
+    if up_to is not None:
+        check_stage_number("up_to", up_to)
 
 
 def milliseconds(name: str, value: object, *, may_be_zero: bool = True) -> float:

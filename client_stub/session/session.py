@@ -30,10 +30,12 @@ from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.effects import ErrorOf, FailStreams, RestartStreams, ResumeStreams, StreamEffect
 from client_stub.session.recovery import Recovery
 from client_stub.session.refusals import refusal_error
+from client_stub.session.staging import Staging
 from client_stub.session.states import State
 from client_stub.session.stream_admission import CHECK_MS
 from client_stub.session.streams import Streams
 from client_stub.session.transactional_id import TransactionalId
+from client_stub.session.txn_calls import TxnCalls
 
 _ATTACHED: Final = State.ATTACHED
 _FLUSH: Final = int(SubmitFlag.FLUSH)
@@ -65,9 +67,10 @@ class Session:
         delivery_timeout_ms: float,
         partitioning: int = 0,
         transactional: tuple[str, int] | None = None,
+        stages: bool = False,
     ) -> None:
         """``partitioning``: the bits of ``Outbox.partitioning``. ``transactional``: the transactional id and its
-        timeout in ms.
+        timeout in ms. ``stages``: all its records are those of stages.
         """
         self.attachment = self._attachment_type(
             identity,
@@ -76,7 +79,11 @@ class Session:
         )
         self.streams = self._streams_type()
         self._recovery = Recovery(self.streams)
-        self.transactional = None if transactional is None else TransactionalId(*transactional, self.streams)
+        self.transactional: TxnCalls | None = None
+        if transactional is not None:
+            self.transactional = TransactionalId(*transactional, self.streams)
+        elif stages:
+            self.transactional = Staging(self.streams)
         self.due_ms = self.attachment.due_ms
         """When ``tick`` or ``ping_due`` may have something to do; inf: only when something happens. While no worker is
         attached, ``tick`` should be called in every turn.
@@ -104,7 +111,7 @@ class Session:
         for submission in submissions:
             submission.queued_ms = now_ms
             if submission.transaction is not None and self.transactional is not None:
-                self.transactional.transaction = submission.transaction
+                self.transactional.queued(submission)
             fatal = self.attachment.fatal
             if fatal is not None:
                 submission.fail(refusal_error(fatal.name, str(fatal)))
@@ -324,7 +331,7 @@ class Session:
         elif kind in (Kind.HOLD, Kind.RESEND, Kind.RESUME):
             reason = str(message[3]) if len(message) > 3 else ""
             self._recovery.resend(message[1], message[2], held=kind == Kind.HOLD, reason=reason)
-        elif kind == Kind.TXN and self.transactional is not None:
+        elif kind in (Kind.TXN, Kind.STAGE) and self.transactional is not None:
             self.transactional.receive(message)
         elif kind == Kind.DRAINING:
             self._draining = True
@@ -390,7 +397,7 @@ class Session:
         if self._recovery.resume(credit_bytes, positions, attachment.limits.get("streams"), now_ms):
             self.due_ms = min(self.due_ms, now_ms + CHECK_MS)
         if self.transactional is not None:
-            self.transactional.attached(can=bool(attachment.limits.get("transactions")))
+            self.transactional.attached(attachment.limits)
         attachment.attached(now_ms)
 
     def _admit(self, now_ms: float) -> None:

@@ -47,6 +47,8 @@ class Streams:
         self.admission = StreamAdmission()
         self.credit_bytes = self.accepted_bytes = self.sent_bytes = 0
         """What the worker takes in all; what it has accepted since WELCOME; what is under way to it."""
+        self.ends_at_acceptance = False
+        """Whether a record has no outcome but its acceptance, as those of stages."""
         self.has_progress = False
         """Whether ``take_progress`` would return anything."""
         self.has_outcomes = False
@@ -75,7 +77,10 @@ class Streams:
                     self.sent_bytes -= submission.payload_bytes
                     self.accepted_bytes += submission.payload_bytes
                 submission.was_accepted = submission.sent = True  # sent, even if DRAINING has said otherwise
-                if submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
+                if self.ends_at_acceptance:
+                    submission.remaining = 0
+                    self._finished.append(submission)
+                elif submission.remaining > 0:  # what was sent is closed: ``remaining`` is final
                     window.accepted[submission.seq] = submission
                 self._released.append(submission)
                 is_more = self.has_progress = True

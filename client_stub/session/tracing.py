@@ -165,12 +165,14 @@ class TracedSession(Session):
         delivery_timeout_ms: float,
         partitioning: int = 0,
         transactional: tuple[str, int] | None = None,
+        stages: bool = False,
     ) -> None:
         super().__init__(
             identity,
             delivery_timeout_ms=delivery_timeout_ms,
             partitioning=partitioning,
             transactional=transactional,
+            stages=stages,
         )
         self.attachment.tracer = self.streams.tracer = self._tracer = tracer
 

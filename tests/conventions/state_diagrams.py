@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from client_stub.engine import stage_states
 from client_stub.engine import transaction_states as engine_transaction_states
 from client_stub.session import states as session_states
 from sidecar.controller.workers import worker_states
@@ -55,6 +56,12 @@ MACHINES: Final = (
         "As its program calls it: `client_stub/engine/transaction_states.py`. `Transactions` takes each step in the\n"
         "thread of a call, one call at a time; a call that a state lacks raises TransactionStateError.",
         engine_transaction_states.TRANSITIONS,
+    ),
+    Machine(
+        "A stage",
+        "As its program calls it: `client_stub/engine/stage_states.py`. `StageLife` takes each step in the thread of\n"
+        "a call; a call that a state lacks raises TransactionStateError. Nothing of it goes to Kafka in any of them.",
+        stage_states.TRANSITIONS,
     ),
     Machine(
         "A batch",

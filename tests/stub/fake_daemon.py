@@ -22,6 +22,7 @@ from client_stub.contract.wire import (
     OutcomeKind,
     Persistence,
     Shape,
+    StagePart,
     SubmitFlag,
     TxnPart,
     pack_outcome,
@@ -74,7 +75,7 @@ class FakeDaemon:
         self.run_dir = run_dir
         self.worker_epoch = worker_epoch
         self.limits = (
-            {"max_request_size": 1 << 20, "partitioners": 0xFE, "transactions": 1}
+            {"max_request_size": 1 << 20, "partitioners": 0xFE, "transactions": 1, "stages": 1}
             if limits is None
             else limits
         )
@@ -100,7 +101,10 @@ class FakeDaemon:
         self.ended: list[tuple[int, int]] = []
         self.pings = 0
         self.txn_frames: list[list[Any]] = []
-        """TXN_INIT, TXN_END and TXN_OFFSETS, each with its unpacked second frame."""
+        """TXN_INIT, TXN_END, TXN_OFFSETS and TXN_INCLUDE, each with its unpacked second frame."""
+        self.stage_frames: list[list[Any]] = []
+        """STAGE_OPEN, STAGE_SEAL, STAGE_DROP and STAGES_DROP, each with its unpacked second frame."""
+        self.on_stage: Callable[[Client, list[Any]], None] = self.answer_stage
         self.on_txn: Callable[[Client, list[Any]], None] = self.answer_txn
         self.next_offset: dict[str, int] = {}
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -207,15 +211,39 @@ class FakeDaemon:
         self.tell(client, [Kind.OUTCOMES, values["number"], values["number"]], data)
 
     def answer_txn(
-        self, client: Client, txn: list[Any], *, code: int = 0, effect: int = 0, text: str = ""
+        self,
+        client: Client,
+        txn: list[Any],
+        *,
+        code: int = 0,
+        effect: int = 0,
+        text: str = "",
+        value: Any = None,
     ) -> None:
-        """Answer a TXN_INIT, TXN_END or TXN_OFFSETS (call on the daemon's thread)."""
+        """Answer a TXN_INIT, TXN_END, TXN_OFFSETS or TXN_INCLUDE (call on the daemon's thread)."""
         part, number = {
             Kind.TXN_INIT: (TxnPart.INIT, 0),
             Kind.TXN_END: (TxnPart.END, txn[1]),
             Kind.TXN_OFFSETS: (TxnPart.OFFSETS, txn[2]),
+            Kind.TXN_INCLUDE: (TxnPart.INCLUDE, txn[2]),
         }[txn[0]]
-        self.tell(client, [Kind.TXN, part, number, code, effect, text])
+        if part is TxnPart.INCLUDE and not code and value is None:
+            value = [10 * len(txn[3]), 100 * len(txn[3])]
+        self.tell(client, [Kind.TXN, part, number, code, effect, text, *([] if value is None else [value])])
+
+    def answer_stage(
+        self, client: Client, stage: list[Any], *, code: int = 0, effect: int = 0, text: str = ""
+    ) -> None:
+        """Answer a STAGE_SEAL, STAGE_DROP or STAGES_DROP (call on the daemon's thread)."""
+        kind, number = stage[:2]
+        if kind == Kind.STAGE_OPEN:
+            return
+        part, value = {
+            Kind.STAGE_SEAL: (StagePart.SEAL, b"token-%d" % number),
+            Kind.STAGE_DROP: (StagePart.DROP, None),
+            Kind.STAGES_DROP: (StagePart.DROPPED, len(stage[4]) if kind == Kind.STAGES_DROP else 0),
+        }[kind]
+        self.tell(client, [Kind.STAGE, part, number, code, effect, text, None if code else value])
 
     def deliver_all(self, client: Client, submit: Submit) -> None:
         offset = self.next_offset.get(submit.topic, 0)
@@ -306,7 +334,11 @@ class FakeDaemon:
                 del client.positions[message[1]]
         elif kind == Kind.BYE:
             self.byes.append(message[1])
-        elif kind in (Kind.TXN_INIT, Kind.TXN_END, Kind.TXN_OFFSETS):
+        elif kind in (Kind.STAGE_OPEN, Kind.STAGE_SEAL, Kind.STAGE_DROP, Kind.STAGES_DROP):
+            stage = [*message, *map(msgpack.unpackb, frames[1:])]
+            self.stage_frames.append(stage)
+            self.on_stage(client, stage)
+        elif kind in (Kind.TXN_INIT, Kind.TXN_END, Kind.TXN_OFFSETS, Kind.TXN_INCLUDE):
             txn = [*message, *map(msgpack.unpackb, frames[1:])]
             self.txn_frames.append(txn)
             self.on_txn(client, txn)

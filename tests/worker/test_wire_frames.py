@@ -18,6 +18,7 @@ import pytest
 
 from client_stub.contract.wire import (
     RELATIVE_ENDPOINTS,
+    STAGE_BIT,
     Kind,
     LocalCode,
     Outcome,
@@ -29,6 +30,7 @@ from client_stub.contract.wire import (
 from client_stub.io import topic_lookup
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.native.hot import RecordPacker
+from client_stub.outbox.open_stage import OpenStage
 from client_stub.outbox.outbox import Outbox
 from client_stub.outbox.submission import Submission
 from client_stub.outbox.transaction import Transaction
@@ -47,6 +49,7 @@ from tests.worker.port_harness import ListedEndpoint, Peer, PortHarness
 GOLDEN = Path(__file__).with_name("wire_frames.txt")
 CLIENT = bytes(range(20))
 SECRET = bytes(range(100, 116))
+TOKEN = b"1-0-9"
 RECORDS = [
     full_record(b"key", b"value", [("name", b"x"), ("none", None)], 7, 1_700_000_000_001)[0],
     full_record(None, b"\0" * 300, None, None, None)[0],
@@ -98,12 +101,17 @@ def stub_frames(records: bytes) -> Iterator[tuple[str, Frames]]:
     yield from transaction_frames(identity)
 
 
-def transaction_frames(identity: ClientIdentity) -> Iterator[tuple[str, Frames]]:
-    it = Session(identity, delivery_timeout_ms=120_000, transactional=("copy-1", 60_000))
+def attached_session(identity: ClientIdentity, **kind: Any) -> Session:
+    it = Session(identity, delivery_timeout_ms=120_000, **kind)
     it.wake(0.0)
     it.receive_control([msgpack.packb([Kind.ASSIGNED, "worker-0.3.sock", 3, b"ticket"])], 0.0)
-    limits = {"transactions": 1}
+    limits = {"transactions": 1, "stages": 1}
     it.receive_worker([msgpack.packb([Kind.WELCOME, 3, SECRET, True, 1 << 20, limits, []])], 0.0)
+    return it
+
+
+def transaction_frames(identity: ClientIdentity) -> Iterator[tuple[str, Frames]]:
+    it = attached_session(identity, transactional=("copy-1", 60_000))
     outbox = TransactionalOutbox(max_block_ms=0, connect_timeout_ms=0, path="/x", on_error=None)
     it.add_calls([TxnCall(TxnPart.INIT)])
     yield "TXN_INIT", it.next_frames() or []
@@ -119,13 +127,26 @@ def transaction_frames(identity: ClientIdentity) -> Iterator[tuple[str, Frames]]
     yield "TXN_OFFSETS", it.next_frames() or []
     it.add_calls([TxnCall(TxnPart.END, outbox.transaction, commits=True)])
     yield "TXN_END", it.next_frames() or []
-    pack, token = msgpack.packb, b"1-0-9"
-    yield "TXN_INCLUDE", [pack([Kind.TXN_INCLUDE, 7, 6]), pack([token])]
-    yield "STAGES_DROP", [pack([Kind.STAGES_DROP, 8, "copy-1", 3]), pack([token])]
-    yield "STAGE_OPEN", [pack([Kind.STAGE_OPEN, 1, 3, "run-a", "copy-1"])]
-    yield "STAGE_SEAL", [pack([Kind.STAGE_SEAL, 1, 500]), pack([[1, 2]])]
-    yield "STAGE_DROP", [pack([Kind.STAGE_DROP, 1])]
-    yield "STAGE", [pack([Kind.STAGE, StagePart.SEAL, 1, 0, TxnEffect.NONE, "", token])]
+    packed = msgpack.packb([TOKEN])
+    it = attached_session(identity, transactional=("copy-1", 60_000))
+    it.add_calls([TxnCall(TxnPart.INCLUDE, outbox.transaction, fields=(6,), payload=packed)])
+    yield "TXN_INCLUDE", it.next_frames() or []
+    it.add_calls([TxnCall(StagePart.DROPPED, fields=(8, "copy-1", 3), payload=packed)])
+    yield "STAGES_DROP", it.next_frames() or []
+    it = attached_session(identity, stages=True)
+    stage = OpenStage(1, outbox.refuse_sends, "copy-1", 3, "run-a")
+    outbox.begin(stage)
+    submission = Submission(outbox.waiters, "orders", None, 0, 1 << 40)
+    submission.count = 500
+    submission.seal(b"x")
+    it.add([submission], 0.0)
+    yield "STAGE_OPEN", it.next_frames() or []
+    assert msgpack.unpackb((it.next_frames() or [b""])[0])[10] == STAGE_BIT | 1
+    it.add_calls([TxnCall(StagePart.SEAL, stage)])
+    yield "STAGE_SEAL", it.next_frames() or []
+    it.add_calls([TxnCall(StagePart.DROP, stage)])
+    yield "STAGE_DROP", it.next_frames() or []
+    yield "STAGE", [msgpack.packb([Kind.STAGE, StagePart.SEAL, 1, 0, TxnEffect.NONE, "", TOKEN])]
 
 
 def lookup_frames() -> Iterator[tuple[str, Frames]]:

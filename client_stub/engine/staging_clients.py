@@ -1,0 +1,92 @@
+"""StagingClients: the clients through which one producer fills stages.
+
+A client fills one stage at a time, and is used again after it: stages that are open at once have a client each. So the
+records of a stage need no mark of their own in the outbox, and a stage that waits for room holds up no other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from client_stub.engine.stage_life import StageLife
+from client_stub.outbox.transactional_outbox import TransactionalOutbox
+from client_stub.records.arguments import check_stage, check_transactional_id
+
+if TYPE_CHECKING:
+    from client_stub.io.io_thread import IoThread
+    from client_stub.outbox.outbox import Outbox
+
+
+class StagingClient(Protocol):
+    """The engine of a client that fills stages."""
+
+    outbox: Outbox
+    max_block_ms: float
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def begin_close(self) -> IoThread | None: ...
+
+    def end_close(self) -> None: ...
+
+
+_Client = TypeVar("_Client", bound=StagingClient)
+
+
+class StagingClients(Generic[_Client]):
+    """Those of one producer. Thread-safe; a forked child has those that no stage of the parent uses."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._idle: dict[str, list[_Client]] = {}
+        self._used: weakref.WeakKeyDictionary[_Client, None] = weakref.WeakKeyDictionary()
+        """Those with an open stage, which owns them. Its keyrefs() is one atomic copy."""
+        self._leaving: list[IoThread] = []
+
+    def open(
+        self, make: Callable[[str], _Client], transactional_id: str, number: int, owner: str
+    ) -> tuple[_Client, StageLife]:
+        """A client, which ``make`` makes where none is free, and its open stage. Raises TypeError and ValueError for
+        wrong arguments.
+        """
+        check_transactional_id(transactional_id)
+        check_stage(number, owner)
+        try:
+            client = self._idle[transactional_id].pop()
+        except (KeyError, IndexError):
+            client = make(transactional_id)
+        outbox = client.outbox
+        assert isinstance(outbox, TransactionalOutbox)
+        self._used[client] = None
+        life = StageLife(
+            outbox, client.start, client.max_block_ms, next(self._numbers), transactional_id, number, owner
+        )
+        return client, life
+
+    def give_back(self, client: _Client) -> None:
+        """Take back the client of a stage that is sealed or dropped."""
+        self._used.pop(client, None)
+        if not client.outbox.closed:
+            self._idle.setdefault(client.transactional_id, []).append(client)
+
+    def begin_close(self) -> None:
+        """End the clients; stages that are open are dropped."""
+        idle = [client for clients in list(self._idle.values()) for client in clients]
+        used = [client for ref in self._used.keyrefs() if (client := ref()) is not None]
+        for client in (*idle, *used):
+            io = client.begin_close()
+            if io is not None:
+                io.request_close(cancel=client in used)
+                self._leaving.append(io)
+            client.end_close()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the threads of the clients that ``begin_close`` has ended."""
+        for io in self._leaving:
+            io.join(timeout)
