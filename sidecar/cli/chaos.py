@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sidecar.cli.extras import need_java, need_packages
 from sidecar.cli.options import NumberRange, bootstrap_servers_option, settings_option
+
+TRANSACTION_VALUE_BYTES_MIN = 28
+"""Which client, which record, which transaction."""
 
 
 @click.command()
@@ -45,6 +49,7 @@ from sidecar.cli.options import NumberRange, bootstrap_servers_option, settings_
     help="Size of each value.",
 )
 @settings_option
+@click.option("--transactions", is_flag=True, help="Clients with transactional ids; see above.")
 @click.option("--soak", is_flag=True, help="A long steady load that judges growth; see above.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Soak: draw it into this PNG.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object.")
@@ -52,18 +57,17 @@ def chaos(
     *,
     bootstrap_servers: str | None,
     topic: str | None,
-    partitions: int,
     seed: int | None,
     kills: int | None,
     duration: float | None,
-    records: int,
     clients: int,
-    rate: float,
     value_bytes: int,
     overrides: tuple[str, ...],
+    transactions: bool,
     soak: bool,
     plot: Path | None,
     as_json: bool,
+    **others: Any,
 ) -> None:
     """Kill workers, clients and the whole daemon under load, and check the outcome of every record.
 
@@ -76,6 +80,12 @@ def chaos(
     kafka-sidecar chaos --kills 100
     kafka-sidecar chaos --bootstrap-servers kafka1:9092 --duration 600 --seed 7
 
+    --transactions gives each client a transactional id, and adds takeovers and broker kills. Exit 0 only when a
+    consumer of committed records sees each transaction whole or not at all, and as its client was told.
+
+    \b
+    kafka-sidecar chaos --transactions --kills 100 --rate 4000
+
     --soak runs for half an hour with the same ledger. By turns, a client ends, a worker is killed, a client is
     killed and the embedded broker restarts; one more client opens a producer a second. Memory, descriptors, threads,
     the segment's tables and a quiet client's latency are sampled. Exit 1 also when one of them grows.
@@ -83,6 +93,12 @@ def chaos(
     \b
     kafka-sidecar chaos --soak --rate 56000 --value-bytes 16 --plot soak.png
     """
+    if soak and transactions:
+        raise click.UsageError("--soak has no transactions: run it without --transactions.")
+    if transactions and value_bytes < TRANSACTION_VALUE_BYTES_MIN:
+        raise click.UsageError(
+            f"A value of a transaction has {TRANSACTION_VALUE_BYTES_MIN} bytes at least: raise --value-bytes."
+        )
     if soak and (seed is not None or kills is not None):
         raise click.UsageError("--soak has a fixed order of events: it takes no --seed and no --kills.")
     if soak and clients < 2:
@@ -103,16 +119,15 @@ def chaos(
     options = ChaosOptions(
         bootstrap_servers=bootstrap_servers,
         topic=topic,
-        partitions=partitions,
         seed=seed,
         kills=kills,
         duration_s=duration,
-        records=records,
         clients=clients,
-        rate=rate,
         value_bytes=value_bytes,
+        transactions=transactions,
         settings={name: value for name, _, value in pairs},
         json=as_json,
+        **others,
     )
     if not soak:
         raise SystemExit(run_chaos(options))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 import pytest
 
-from sidecar.tools.chaos.plan import KILLS, NEEDS_PROXY, Fault, FaultKind, make_plan
+from sidecar.tools.chaos.plan import KILLS, TRANSACTION_WEIGHTS, WEIGHTS, Fault, FaultKind, make_plan
 
 HEARTBEAT_S = 1.0
 
 
-def plan(seed: int, count: int = 2_000, *, cuts: bool = True) -> list[Fault]:
-    return list(islice(make_plan(seed, heartbeat_s=HEARTBEAT_S, cuts=cuts), count))
+def plan(seed: int, count: int = 2_000, **options: Any) -> list[Fault]:
+    return list(islice(make_plan(seed, heartbeat_s=HEARTBEAT_S, **options), count))
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -31,17 +33,19 @@ def test_this_very_plan_stays() -> None:
     ]
 
 
-def test_every_kind_comes() -> None:
-    faults = plan(1)
-    assert {fault.kind for fault in faults} == set(FaultKind)
+@pytest.mark.parametrize("weights", [WEIGHTS, TRANSACTION_WEIGHTS])
+def test_every_kind_comes(weights: Mapping[FaultKind, int]) -> None:
+    faults = plan(1, weights=weights)
+    assert {fault.kind for fault in faults} == set(weights)
     assert any(fault.settles for fault in faults)
     assert not all(fault.settles for fault in faults)
     assert sum(fault.kills for fault in faults) == sum(KILLS.get(fault.kind, 0) for fault in faults) > 1_000
 
 
-def test_without_cuts_the_rest_is_the_same() -> None:
-    others = [fault for fault in plan(3, 500) if fault.kind not in NEEDS_PROXY]
-    assert plan(3, len(others), cuts=False) == others
+def test_without_a_kind_the_rest_is_the_same() -> None:
+    without = FaultKind.BROKER_KILLED
+    others = [fault for fault in plan(3, 500, weights=TRANSACTION_WEIGHTS) if fault.kind is not without]
+    assert plan(3, len(others), weights=TRANSACTION_WEIGHTS, without=[without]) == others
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])

@@ -44,6 +44,42 @@ def test_a_hundred_kills(kafka: KafkaCluster) -> None:
     check(found, 100)
 
 
+def chaos_with_transactions(*options: str, timeout_s: float) -> dict[str, Any]:
+    """As ``chaos``, on three brokers of its own, which are killed, too."""
+    words = [sys.executable, "-m", "sidecar", "chaos", "--transactions", "--json", *options]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+    print(done.stdout, done.stderr[-6000:])
+    assert done.stdout, done.stderr[-6000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode == 0) == found["ok"]
+    assert found["ok"], (found["problems"], found["transactions"])
+    assert not found["alarms"]
+    records, transactions, daemon = found["records"], found["transactions"], found["daemon"]
+    assert (
+        records["told_delivered"] + records["untold_found"] + records["possibly_persisted"]
+        >= records["found"]
+    )
+    assert transactions["committed"] <= transactions["found"] <= transactions["begun"]
+    assert daemon["dead_lettered"] == 0
+    return found
+
+
+@pytest.mark.unmeasured
+def test_kills_in_transactions() -> None:
+    """Judged by a consumer of committed records: each transaction is there whole or not at all, and as was told."""
+    seed = random.randrange(1 << 30)
+    options = ["--kills", "25", "--rate", "2000", "--clients", "3", "--seed", str(seed)]
+    found = chaos_with_transactions(*options, timeout_s=280)
+    assert found["kills"] >= 25
+    assert found["transactions"]["committed"] > 100
+
+
+@pytest.mark.long
+def test_three_hundred_kills_in_transactions() -> None:
+    found = chaos_with_transactions("--kills", "300", "--rate", "4000", timeout_s=3600)
+    assert found["kills"] >= 300
+
+
 def test_a_soak_in_its_short_form(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Clients end and die, a worker dies; everything is sampled, drawn, and the segment is empty at the end."""
     picture = tmp_path / "soak.png"

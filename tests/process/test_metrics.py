@@ -14,7 +14,6 @@ from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.metrics import http_get, metric
 from sidecar.tools.testing.waiting import wait_until
-from tests.process.test_takeover import take_over
 from tests.telemetry.promtool import PROMTOOL, promtool
 from tests.telemetry.test_metric_table import faults
 
@@ -97,7 +96,7 @@ def test_counts_are_right_and_continue_after_a_death(daemon: SidecarDaemon) -> N
         assert metric(daemon, f"kafka_sidecar_{name}_total") >= value
 
     wait_until(lambda: metric(daemon, "kafka_sidecar_clients_connected") == 0, "both clients to have left")
-    take_over(daemon)
+    daemon.take_over()
     send(daemon)
     check(daemon, RECORDS)  # nothing was held: it has a segment of its own
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import subprocess
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from sidecar.common.model import ExitStatus
 from sidecar.common.processes import process_state
-from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
+from sidecar.tools.testing.daemon import StartDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.mock_broker import MockBroker
@@ -23,16 +22,6 @@ from sidecar.tools.testing.waiting import wait_until
 from tests.process.builds import make_build, run_build
 
 pytestmark = pytest.mark.process
-
-
-def take_over(daemon: SidecarDaemon) -> subprocess.Popen[bytes]:
-    """Start the next daemon in the place of the one that runs; returns that one once it has ended."""
-    old = daemon.process
-    assert old is not None
-    daemon.spawn("--takeover")
-    daemon.wait_ready()
-    old.wait(20)
-    return old
 
 
 def longest_silence_ms(load: SteadyLoad, since_s: float) -> float:
@@ -53,7 +42,7 @@ def test_upgrade_under_load(
         for turn in range(2):
             run_build(daemon, other if turn % 2 == 0 else Path(__file__).parents[2])
             begun_s = time.monotonic()
-            old = take_over(daemon)
+            old = daemon.take_over()
             assert old.returncode == ExitStatus.OK, daemon.log_tail()
             assert (daemon.info()["version"] == "97.1.2") == (turn % 2 == 0)
             load.wait_more()
@@ -87,7 +76,7 @@ def test_one_that_cannot_answer_is_killed(
             assert second.wait(20) == ExitStatus.FAILED
             assert f"pid {old.pid}, which is stopped" in daemon.log_tail()
             daemon.process = old
-        take_over(daemon)
+        daemon.take_over()
         assert "it is killed" in daemon.log_path.read_text()
         for pid in stopped:
             # Nothing of it runs again, whoever lets it continue.

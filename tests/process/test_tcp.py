@@ -40,7 +40,6 @@ from sidecar.tools.testing.tcp_access import HOST, TcpAccess
 from sidecar.tools.testing.waiting import wait_until
 from tests.process.test_adoption import run_kills
 from tests.process.test_hostile_frames import nonsense
-from tests.process.test_takeover import take_over
 
 pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
@@ -108,7 +107,7 @@ def test_takeover_under_load(
     """The successor opens the same port, once its predecessor has left it."""
     with SteadyLoad(kafka.bootstrap_servers, access.address, new_topic(partitions=3), clients=3) as load:
         load.wait_more()
-        assert take_over(on_kafka).returncode == ExitStatus.OK, on_kafka.log_tail()
+        assert on_kafka.take_over().returncode == ExitStatus.OK, on_kafka.log_tail()
         load.wait_more()
         load.check()
     assert "Traceback" not in on_kafka.log_path.read_text()

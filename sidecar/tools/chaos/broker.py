@@ -13,6 +13,9 @@ from sidecar.tools.testing.kafka_topics import create_topics, delete_topics
 SEGMENT_BYTES = 64 << 20
 """Small, as a broker that was killed reads its last log segments again when it starts."""
 
+TRANSACTION_NODES = 3
+"""So that another broker becomes the coordinator of one that is killed."""
+
 
 class Broker(NamedTuple):
     bootstrap_servers: str
@@ -24,10 +27,12 @@ def start_broker(options: ChaosOptions, topic: str, steps: Steps, stack: context
     """Start the Kafka or create the topic that was not given; ``stack`` removes them at its end."""
     given = options.bootstrap_servers
     if given is None:
-        with steps.step("A real Apache Kafka of one node"):
+        count = TRANSACTION_NODES if options.transactions else 1
+        with steps.step(f"A real Apache Kafka of {count} node{'s' if count > 1 else ''}"):
             cluster = KafkaCluster(
+                count,
                 topics={topic: options.partitions},
-                heap_mb=512,
+                heap_mb=512 if count == 1 else 320,
                 properties={"log.segment.bytes": str(SEGMENT_BYTES)},
             )
             return Broker(stack.enter_context(cluster).bootstrap_servers, cluster)

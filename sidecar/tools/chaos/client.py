@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from client_stub import Producer
 from sidecar.tools.chaos.client_journal import ClientJournal, ClientState, Head, delivered_word, failed_word
@@ -87,19 +87,27 @@ class Client:
             words[number] = failed_word(possibly_persisted=int(getattr(error, "persistence", 0)) != 0)
 
 
-def run_client(kind: type[Client]) -> int:
+class Runs(Protocol):
+    """A kind of clients."""
+
+    def __init__(self, connect: Callable[..., Producer], topic: str, journal: ClientJournal) -> None: ...
+    def run(self, run: int, client: int, value_bytes: int) -> None: ...
+
+
+def run_client(kind: type[Runs]) -> int:
     """Run the process of one client, by the arguments of its command line."""
     run_dir, topic, path = sys.argv[1:4]
     run, number, value_bytes = map(int, sys.argv[4:7])
     journal = ClientJournal.open(Path(path))
 
-    def connect() -> Producer:
+    def connect(**options: Any) -> Producer:
         return Producer(
             run_dir=run_dir,
             client_name=f"chaos-{number}",
             max_block_ms=BLOCK_MS,
             connect_timeout_ms=BLOCK_MS,
             delivery_timeout_ms=BLOCK_MS,
+            **options,
         )
 
     try:

@@ -44,6 +44,14 @@ class Head(IntEnum):
     RAISED_BYTES = 6
     VISIT_RECORDS = 7
     """After this many records the client closes its producer and opens another; 0: only one."""
+    PLACE = 8
+    """Clients of one place have one transactional id, one after the other."""
+    TRANSACTIONS = 9
+    COMMITTED = 10
+    ABORTED_BY_FAULT = 11
+    """Transactions that an error ended."""
+    PRODUCERS_LOST = 12
+    """Fatal errors."""
 
 
 class ClientState(IntEnum):

@@ -17,10 +17,12 @@ from sidecar.tools.chaos.workload import Workload
 from sidecar.tools.testing.daemon import DaemonFailed, SidecarDaemon
 from sidecar.tools.testing.fault_proxy import FaultProxy
 from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.waiting import wait_until
 
 VICTIM_TIMEOUT_S = 60.0
+TRANSACTION_LOG = "__transaction_state"
 
 
 class Faults:
@@ -29,14 +31,23 @@ class Faults:
     def __init__(
         self,
         daemon: SidecarDaemon,
-        proxy: FaultProxy | None,
+        proxy: FaultProxy,
+        cluster: KafkaCluster | None,
+        topic: str,
         workload: Workload,
         watch: RecoveryWatch[FaultKind],
     ) -> None:
+        self._topic = topic
         self._daemon = daemon
         self._proxy = proxy
+        self._cluster = cluster
         self._workload = workload
         self._watch = watch
+
+    @property
+    def may_kill_brokers(self) -> bool:
+        """Whether the brokers are the run's own."""
+        return self._cluster is not None
 
     def inflict(self, fault: Fault) -> Recovery[FaultKind] | None:
         """Carry out a fault for its duration. Returns the recovery to wait for; None when there was no client
@@ -64,19 +75,21 @@ class Faults:
                 if live:
                     pause([live[fault.pick(len(live))].process.pid], fault.hold_s)
             case FaultKind.CONNECTIONS_CUT:
-                self._proxied.disconnect()
+                self._proxy.disconnect()
             case FaultKind.ANSWERS_LOST:
                 # The broker has appended, but the client does not know. Cut at the first answer that others may wait
                 # behind.
-                self._proxied.add(on(Api.PRODUCE, times=fault.times).cut_answer())
+                self._proxy.add(on(Api.PRODUCE, times=fault.times).cut_answer())
+            case FaultKind.ENDS_LOST:
+                self._proxy.add(on(Api.END_TXN, times=fault.times).cut_answer())
             case FaultKind.BROKER_AWAY:
                 self._take_broker_away(fault)
+            case FaultKind.TAKEN_OVER:
+                self._worker(fault)  # a daemon that is starting cannot be taken over
+                self._daemon.take_over()
+            case FaultKind.BROKER_KILLED:
+                self._kill_broker(fault)
         return self._begin(fault)
-
-    @property
-    def _proxied(self) -> FaultProxy:
-        assert self._proxy is not None, "the plan has cuts only where there is a proxy"
-        return self._proxy
 
     @property
     def _controller(self) -> int:
@@ -145,13 +158,26 @@ class Faults:
         return recovery
 
     def _take_broker_away(self, fault: Fault) -> None:
-        nodes = self._proxied.nodes()
+        nodes = self._proxy.nodes()
         node = nodes[fault.pick(len(nodes))]
-        self._proxied.stop_listening(node)
+        self._proxy.stop_listening(node)
         try:
             time.sleep(fault.hold_s)
         finally:
-            self._proxied.listen_again(node)
+            self._proxy.listen_again(node)
+
+    def _kill_broker(self, fault: Fault) -> None:
+        """Kill a node, and start it again. The others take over what it led and coordinated."""
+        cluster = self._cluster
+        assert cluster is not None, "the plan kills brokers only where they are the run's own"
+        index = fault.pick(len(cluster.nodes))
+        cluster.kill_node(index)
+        time.sleep(fault.hold_s)
+        cluster.restart_node(index)
+        admin = cluster.admin()
+        for topic in (self._topic, TRANSACTION_LOG):
+            # A partition whose last replica is killed has no leader, and Kafka 4 then drops the markers for it.
+            admin.wait_in_sync(topic, len(cluster.nodes))
 
 
 def children(pid: int) -> list[int]:

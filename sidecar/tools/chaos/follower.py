@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from confluent_kafka import KafkaException
 
-from sidecar.tools.chaos.ledger import Account, ChaosLedger
+from sidecar.tools.chaos.ledger import ChaosLedger
 from sidecar.tools.chaos.side_thread import SideThread
 from sidecar.tools.chaos.workload import Workload
 from sidecar.tools.testing.reading import ReadTimeout, iterate_messages
@@ -49,7 +49,7 @@ class Follower:
         ):
             if len(accounts) < len(clients):
                 for client in clients[len(accounts) :]:
-                    accounts[client.number] = Account(client.number, client.journal)
+                    self.ledger.open_account(client.number, client.journal)
             partition, offset = message.partition(), message.offset()
             self.ledger.read(message.value(), partition, offset)
             positions[partition] = offset + 1

@@ -151,11 +151,15 @@ class Account:
             self._show(number, "never got an outcome")
         elif place:
             counts.untold_found += 1
-        elif number < self._last_found:
+        elif self._must_be_there(number):
             counts.lost += 1
             self._show(number, f"is not there, but later ones up to {self._last_found} are")
         else:
             counts.untold_gone += 1
+
+    def _must_be_there(self, number: int) -> bool:
+        """Whether a record of a killed client that never got an outcome was taken all the same: a later one was."""
+        return number < self._last_found
 
     def _show(self, number: int, text: str) -> None:
         if len(self.examples) < SHOWN_MAX:
@@ -172,6 +176,10 @@ class ChaosLedger:
     """Messages of other runs in the topic."""
     counts: Counts = field(default_factory=Counts)
     examples: list[str] = field(default_factory=list)
+
+    def open_account(self, number: int, journal: ClientJournal) -> None:
+        """Open the account of client ``number``."""
+        self.accounts[number] = Account(number, journal)
 
     def read(self, value: bytes | None, partition: int, offset: int) -> None:
         if value is None or len(value) < RECORD_ID.size:

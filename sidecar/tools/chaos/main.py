@@ -21,25 +21,27 @@ from sidecar.tools.chaos.books import bad_lines, balanced_books
 from sidecar.tools.chaos.broker import start_broker
 from sidecar.tools.chaos.client_journal import Head
 from sidecar.tools.chaos.faults import Faults
-from sidecar.tools.chaos.ledger import Account, ChaosLedger
+from sidecar.tools.chaos.ledger import ChaosLedger
 from sidecar.tools.chaos.options import ChaosOptions
-from sidecar.tools.chaos.plan import FaultKind, make_plan
+from sidecar.tools.chaos.plan import TRANSACTION_WEIGHTS, WEIGHTS, FaultKind, make_plan
 from sidecar.tools.chaos.recovery import Recovery, RecoveryWatch
 from sidecar.tools.chaos.report import ChaosReport
 from sidecar.tools.chaos.soak import Soak
+from sidecar.tools.chaos.transactional_ledger import TransactionalLedger, TransactionCounts
 from sidecar.tools.chaos.workload import Place, Workload, WorkloadFailed
 from sidecar.tools.demo.steps import Steps
 from sidecar.tools.testing.daemon import DaemonFailed, SidecarDaemon
 from sidecar.tools.testing.fault_proxy import FaultProxy
 from sidecar.tools.testing.kafka_cluster import exit_on_sigterm
 from sidecar.tools.testing.kafka_jars import KafkaUnavailable
-from sidecar.tools.testing.reading import end_offsets, iterate_messages
+from sidecar.tools.testing.reading import end_offsets, iterate_messages, wait_transactions_ended
 from sidecar.tools.testing.waiting import ConditionTimeout, wait_until
 
 HEARTBEAT_S = 1.0
 RECOVERY_S_MAX = 60.0
 SAID_EVERY_S = 10.0
 REQUEST_LOG_MAX = 1_000
+TRANSACTIONAL_CLIENT = "sidecar.tools.chaos.transactional_client"
 
 
 class Findings(Protocol):
@@ -108,12 +110,14 @@ class Chaos:
         self._topic = options.topic or f"kafka-sidecar-chaos-{secrets.token_hex(4)}"
         self._problems: list[str] = []
         self._kills = 0
+        self._transactions: TransactionCounts | None = None
         self._faults: Counter[FaultKind] = Counter()
 
     def run(self) -> ChaosReport:
         options, steps, stack = self._options, self._steps, self._stack
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ks-chaos-")))
-        bootstrap_servers = start_broker(options, self._topic, steps, stack).bootstrap_servers
+        broker = start_broker(options, self._topic, steps, stack)
+        bootstrap_servers = broker.bootstrap_servers
         starts = end_offsets(bootstrap_servers, self._topic)
         with steps.step("The fault proxy, the daemon and its clients"):
             proxy = stack.enter_context(FaultProxy(bootstrap_servers, log_max=REQUEST_LOG_MAX))
@@ -128,8 +132,7 @@ class Chaos:
                 topic=self._topic,
                 folder=folder,
                 run=secrets.randbits(32),
-                places=[Place(max(1, int(options.rate / options.clients)) if options.rate else 0)]
-                * options.clients,
+                places=[self._place()] * options.clients,
                 value_bytes=options.value_bytes,
             )
             stack.callback(workload.close)
@@ -137,7 +140,7 @@ class Chaos:
             stack.callback(watch.stop)
         start_s = time.monotonic()
         with steps.step(f"Faults by plan {self._seed}"):
-            self._inflict(Faults(daemon, proxy, workload, watch), workload)
+            self._inflict(Faults(daemon, proxy, broker.cluster, self._topic, workload, watch), workload)
         with steps.step("The clients end: every record has its outcome"):
             proxy.clear_rules()
             seconds = time.monotonic() - start_s
@@ -149,6 +152,8 @@ class Chaos:
             seconds = max(seconds, time.monotonic() - start_s)
             self._problems += workload.raised
             books = balanced_books(daemon)
+            if options.transactions and books.dead_lettered:
+                self._problems.append(f"{books.dead_lettered:,} records of transactions are dead letters")
         with steps.step("A librdkafka consumer reads everything back"):
             ledger = self._judge(bootstrap_servers, starts, workload)
         alarms = bad_lines(daemon.log_lines())
@@ -160,9 +165,15 @@ class Chaos:
             self._faults,
             self._kills,
             watch.times(),
+            self._transactions,
             self._problems + ledger.examples,
             alarms,
         )
+
+    def _place(self) -> Place:
+        options = self._options
+        rate = max(1, int(options.rate / options.clients)) if options.rate else 0
+        return Place(rate, module=TRANSACTIONAL_CLIENT) if options.transactions else Place(rate)
 
     def _inflict(self, faults: Faults, workload: Workload) -> None:
         """Carry out one fault after the other until the requested end is reached."""
@@ -172,7 +183,9 @@ class Chaos:
             "records to flow",
             timeout_s=RECOVERY_S_MAX,
         )
-        for fault in make_plan(self._seed, heartbeat_s=HEARTBEAT_S):
+        weights = TRANSACTION_WEIGHTS if self._options.transactions else WEIGHTS
+        without = () if faults.may_kill_brokers else (FaultKind.BROKER_KILLED,)
+        for fault in make_plan(self._seed, heartbeat_s=HEARTBEAT_S, weights=weights, without=without):
             if self._is_enough(time.monotonic() - start_s, workload):
                 break
             time.sleep(fault.gap_s)
@@ -228,9 +241,15 @@ class Chaos:
         workload.tend()
 
     def _judge(self, bootstrap_servers: str, starts: Mapping[int, int], workload: Workload) -> ChaosLedger:
-        ledger = ChaosLedger(workload.run)
+        ledger: ChaosLedger
+        if self._options.transactions:
+            wait_transactions_ended(bootstrap_servers, self._topic)
+            ledger = transactional = TransactionalLedger(workload.run)
+            self._transactions = transactional.transactions
+        else:
+            ledger = ChaosLedger(workload.run)
         for client in workload.clients:
-            ledger.accounts[client.number] = Account(client.number, client.journal)
+            ledger.open_account(client.number, client.journal)
         for message in iterate_messages(bootstrap_servers, self._topic, start=starts):
             ledger.read(message.value(), message.partition(), message.offset())
         ledger.close(workload.killed)

@@ -21,4 +21,5 @@ class ChaosOptions:
     rate: float = 20_000.0
     value_bytes: int = 64
     settings: Mapping[str, str] = field(default_factory=dict)
+    transactions: bool = False
     json: bool = False

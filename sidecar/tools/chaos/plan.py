@@ -7,7 +7,7 @@ one of the running workers when the fault is carried out.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -26,6 +26,9 @@ class FaultKind(StrEnum):
     CONNECTIONS_CUT = "connections cut"
     ANSWERS_LOST = "answers lost"
     BROKER_AWAY = "broker unreachable"
+    TAKEN_OVER = "daemon taken over by another"
+    BROKER_KILLED = "broker killed"
+    ENDS_LOST = "answers to commits and aborts lost"
 
 
 KILLS: Mapping[FaultKind, int] = MappingProxyType(
@@ -36,11 +39,10 @@ KILLS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.CONTROLLER_KILLED: 1,
         FaultKind.CLIENT_KILLED: 1,
         FaultKind.WORKER_STOPPED: 1,
+        FaultKind.BROKER_KILLED: 1,
     }
 )
 """The number of kills that a fault counts as; the whole daemon counts as one, however many processes it has."""
-
-NEEDS_PROXY = frozenset({FaultKind.CONNECTIONS_CUT, FaultKind.ANSWERS_LOST, FaultKind.BROKER_AWAY})
 
 WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
     {
@@ -58,6 +60,10 @@ WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
         FaultKind.BROKER_AWAY: 2,
     }
 )
+TRANSACTION_WEIGHTS: Mapping[FaultKind, int] = MappingProxyType(
+    {**WEIGHTS, FaultKind.TAKEN_OVER: 9, FaultKind.BROKER_KILLED: 5, FaultKind.ENDS_LOST: 6}
+)
+"""Of a run with transactions. Its own, so that an earlier seed of the other runs stays the same plan."""
 
 GAP_S_MAX = 0.3
 SETTLED_SHARE = 0.7
@@ -87,19 +93,23 @@ class Fault:
         return min(int(self.choice * count), count - 1)
 
 
-def make_plan(seed: int, *, heartbeat_s: float, cuts: bool = True) -> Iterator[Fault]:
-    """An endless sequence of faults. ``cuts`` False leaves out those that need the fault proxy.
+def make_plan(
+    seed: int,
+    *,
+    heartbeat_s: float,
+    weights: Mapping[FaultKind, int] = WEIGHTS,
+    without: Container[FaultKind] = (),
+) -> Iterator[Fault]:
+    """An endless sequence of faults, ``without`` those that nothing can carry out.
 
-    Every fault takes the same number of random draws, so that a plan without cuts differs in nothing else.
+    Every fault takes the same number of random draws, so that a plan without some differs in nothing else.
     """
     source = random.Random(seed)
-    kinds = list(WEIGHTS)
-    weights = list(WEIGHTS.values())
     while True:
-        (kind,) = source.choices(kinds, weights)
+        (kind,) = source.choices(list(weights), list(weights.values()))
         gap_s, choice, hold, settles = (source.random() for _ in range(4))
         times = source.randint(1, 4)
-        if kind in NEEDS_PROXY and not cuts:
+        if kind in without:
             continue
         yield Fault(
             kind, gap_s * GAP_S_MAX, choice, _hold_s(kind, hold, heartbeat_s), settles < SETTLED_SHARE, times
@@ -118,5 +128,7 @@ def _hold_s(kind: FaultKind, share: float, heartbeat_s: float) -> float:
             return 0.3 * share
         case FaultKind.BROKER_AWAY:
             return 0.1 + 0.9 * share
+        case FaultKind.BROKER_KILLED:
+            return 3.0 * share
         case _:
             return 0.0

@@ -13,6 +13,7 @@ from sidecar.tools.chaos.books import Books
 from sidecar.tools.chaos.ledger import Counts
 from sidecar.tools.chaos.plan import FaultKind
 from sidecar.tools.chaos.recovery import RecoveryTimes
+from sidecar.tools.chaos.transactional_ledger import TransactionCounts
 
 
 @dataclass
@@ -26,6 +27,8 @@ class ChaosReport:
     faults: Counter[FaultKind]
     kills: int
     recoveries: Mapping[FaultKind, RecoveryTimes]
+    transactions: TransactionCounts | None = None
+    """None of a run without transactions."""
     problems: list[str] = field(default_factory=list)
     """One sentence per problem: errors of clients, missing recoveries, the first wrong records."""
     alarms: list[str] = field(default_factory=list)
@@ -33,7 +36,8 @@ class ChaosReport:
 
     @property
     def ok(self) -> bool:
-        return not self.counts.wrong and not self.problems and self.books.held == 0
+        is_whole = self.transactions is None or not self.transactions.wrong
+        return is_whole and not self.counts.wrong and not self.problems and self.books.held == 0
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -43,6 +47,7 @@ class ChaosReport:
             "kills": self.kills,
             "records": asdict(self.counts),
             "daemon": asdict(self.books) | {"held": self.books.held},
+            "transactions": None if self.transactions is None else asdict(self.transactions),
             "faults": {
                 kind.name.lower(): {
                     "count": count,
@@ -56,8 +61,11 @@ class ChaosReport:
         }
 
     def tables(self) -> list[Table]:
-        """The ledger, and the faults."""
-        return [ledger_table(self.counts, self.books), self._faults_table()]
+        """The ledger, the transactions if there were any, and the faults."""
+        found = [ledger_table(self.counts, self.books), self._faults_table()]
+        if self.transactions is not None:
+            found.insert(1, _transactions_table(self.transactions))
+        return found
 
     def _faults_table(self) -> Table:
         faults = Table(
@@ -74,6 +82,22 @@ class ChaosReport:
                 slowest = "-" if times is None else f"{times.max_s * 1000:,.0f} ms"
                 faults.add_row(kind.value, str(self.faults[kind]), median, slowest)
         return faults
+
+
+def _transactions_table(counts: TransactionCounts) -> Table:
+    table = Table(title="Transactions", title_justify="left", show_header=False)
+    table.add_column("what")
+    table.add_column("transactions", justify="right")
+    for text, number, must_be_zero in (
+        ("begun", counts.begun, False),
+        ("committed, as their clients were told", counts.committed, False),
+        ("aborted by a fault", counts.aborted_by_fault, False),
+        ("in the topic", counts.found, False),
+        ("THERE IN PART", counts.half, True),
+        ("fatal errors of living clients", counts.producers_lost, True),
+    ):
+        table.add_row(text, f"[bold red]{number:,}[/]" if must_be_zero and number else f"{number:,}")
+    return table
 
 
 def ledger_table(counts: Counts, books: Books) -> Table:
@@ -95,6 +119,7 @@ def ledger_table(counts: Counts, books: Books) -> Table:
         ("adopted from dead workers", books.adopted, False),
         ("resent where the broker could not say", books.resent_unknown, False),
         ("dead-lettered", books.dead_lettered, False),
+        ("of aborted transactions, never sent", books.aborted, False),
         ("accepted and without an end", books.held, True),
         ("LOST", counts.lost, True),
         ("DOUBLED", counts.doubled, True),

@@ -177,6 +177,7 @@ class Workload:
         journal = ClientJournal.create(self._folder / f"client-{number}", kind.records_max)
         journal.head[Head.RATE] = 0 if self._is_hurried else kind.rate
         journal.head[Head.VISIT_RECORDS] = kind.visit_records
+        journal.head[Head.PLACE] = place
         process = subprocess.Popen(
             dying_with_parent(
                 python_command(

@@ -105,6 +105,15 @@ class SidecarDaemon:
         self.spawn()
         self.wait_ready()
 
+    def take_over(self) -> subprocess.Popen[bytes]:
+        """Start the next daemon in the place of the one that runs. Returns that one once it has ended."""
+        old = self.process
+        assert old is not None
+        self.spawn("--takeover")
+        self.wait_ready()
+        old.wait(STOP_TIMEOUT_S)
+        return old
+
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until daemon.json says what ``status`` exits 0 for, and each worker is ready. Raises DaemonFailed when
         the daemon ends first.

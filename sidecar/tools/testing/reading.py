@@ -125,6 +125,46 @@ def end_offsets(bootstrap_servers: str, topic: str, timeout_s: float = 60.0) -> 
         consumer.close()
 
 
+def wait_transactions_ended(bootstrap_servers: str, topic: str, *, timeout_s: float = 60.0) -> None:
+    """Wait until no transaction holds up readers of ``topic``: a coordinator writes the markers after it has answered.
+
+    Raises ConditionTimeout with the partitions that one still holds up.
+    """
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+    admin = AdminClient(quiet_config(bootstrap_servers))
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
+
+    def ends(isolation: IsolationLevel) -> dict[int, int]:
+        asked = admin.list_offsets(
+            {TopicPartition(topic, index): latest for index in partitions},
+            isolation_level=isolation,
+            request_timeout=timeout_s,
+        )
+        return {each.partition: int(answer.result(timeout_s).offset) for each, answer in asked.items()}
+
+    def held_up() -> list[int] | None:
+        """None while a broker is away."""
+        try:
+            stable = ends(IsolationLevel.READ_COMMITTED)
+            return [
+                index for index, end in ends(IsolationLevel.READ_UNCOMMITTED).items() if stable[index] < end
+            ]
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+            return None
+
+    wait_until(
+        lambda: held_up() == [],
+        f"the end of every transaction of {topic}",
+        timeout_s=timeout_s,
+        describe=lambda: f"Partitions that one holds up: {held_up()}.",
+    )
+
+
 def _consumer(bootstrap_servers: str, isolation: str) -> Any:
     from confluent_kafka import Consumer
 
