@@ -50,6 +50,10 @@ SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
 
 TRANSACTION_VERSION: Final = "transaction.version"
 """The feature that decides how transactions are sent, whatever versions of APIs are offered."""
+_NEEDED_BY_2: Final = {ApiKey.PRODUCE: 12, ApiKey.END_TXN: 5}
+"""Level 2 of the feature is of no use without these: a gateway may pass on the brokers' features, and not these
+versions.
+"""
 
 
 class VersionRange(NamedTuple):
@@ -101,7 +105,10 @@ def decode_api_versions(version: int, body: bytes) -> BrokerVersions | None:
     if version < FEATURES_VERSION or entity.finalized_features_epoch < 0:
         return BrokerVersions(ranges)
     levels = {each.name: int(each.max_version_level) for each in entity.finalized_features}
-    return BrokerVersions(ranges, int(entity.finalized_features_epoch), levels.get(TRANSACTION_VERSION, 0))
+    level = levels.get(TRANSACTION_VERSION, 0)
+    if any(key not in ranges or ranges[key].max < needed for key, needed in _NEEDED_BY_2.items()):
+        level = min(level, 1)
+    return BrokerVersions(ranges, int(entity.finalized_features_epoch), level)
 
 
 def negotiate(broker: Mapping[int, VersionRange]) -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Mapping
 from datetime import timedelta
 from io import BytesIO
 from types import SimpleNamespace
@@ -145,18 +146,35 @@ def test_error_35_is_seen_before_anything_else_is_read() -> None:
     assert offered == ({3: (1, 12)}, -1, 0)
 
 
+def features_answer(
+    *, finalised: int, epoch: int, ranges: Mapping[int, tuple[int, int]] | None = None
+) -> bytes:
+    """ApiVersions v3 of a broker that supports transaction.version 2."""
+    keys = b"".join(struct.pack(">hhhB", key, *found, 0) for key, found in (ranges or {}).items())
+    head = struct.pack(">hB", 0, 1 + len(ranges or {})) + keys + struct.pack(">i", 0)
+    supported = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", 0, 2) + b"\0"
+    levels = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", finalised, finalised) + b"\0"
+    tags = [(0, supported), (1, struct.pack(">q", epoch)), (2, levels)]
+    return head + bytes([3]) + b"".join(bytes([tag, len(data)]) + data for tag, data in tags)
+
+
 def test_the_transaction_version_is_the_finalised_one() -> None:
     """Not the highest that the broker would support, and nothing while the broker does not tell the features."""
-    head = struct.pack(">hB", 0, 1) + struct.pack(">i", 0)
-    supported = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", 0, 2) + b"\0"
-    finalised = b"\x02" + b"\x14transaction.version" + struct.pack(">hh", 1, 1) + b"\0"
+    assert decode_api_versions(3, features_answer(finalised=1, epoch=7)) == ({}, 7, 1)
+    assert decode_api_versions(3, features_answer(finalised=1, epoch=-1)) == ({}, -1, 0)
 
-    def answer(epoch: int) -> bytes:
-        tags = [(0, supported), (1, struct.pack(">q", epoch)), (2, finalised)]
-        return head + bytes([3]) + b"".join(bytes([tag, len(data)]) + data for tag, data in tags)
 
-    assert decode_api_versions(3, answer(7)) == ({}, 7, 1)
-    assert decode_api_versions(3, answer(-1)) == ({}, -1, 0)
+@pytest.mark.parametrize(
+    ("produce", "end_txn", "level"), [(12, 5, 2), (13, 6, 2), (11, 5, 1), (12, 4, 1)], ids=str
+)
+def test_transaction_version_2_needs_the_requests_of_version_2(
+    produce: int, end_txn: int, level: int
+) -> None:
+    """A gateway may pass on the features of brokers, and offer less than they do."""
+    ranges = {ApiKey.PRODUCE: (0, produce), ApiKey.END_TXN: (0, end_txn)}
+    offered = decode_api_versions(3, features_answer(finalised=2, epoch=7, ranges=ranges))
+    assert offered is not None
+    assert offered.transaction_version == level
 
 
 def test_every_version_we_claim_to_speak_can_be_framed_and_read() -> None:
