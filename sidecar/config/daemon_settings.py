@@ -101,6 +101,13 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         0.1,
         3_600,
     ),
+    integer(
+        "daemon.stage_timeout_ms",
+        3_600_000,
+        1_000,
+        INT_MAX,
+        "How long a sealed stage waits for a transaction that includes it. Then it is dropped.",
+    ),
     Setting(
         "daemon.heartbeat_timeout_s",
         ValueKind.NUMBER,
@@ -141,6 +148,14 @@ DAEMON_SETTINGS: Final[tuple[Setting, ...]] = (
         "of buffer.memory at its start.",
     ),
     integer("pool.page_bytes", 16_384, 4_096, 65_536, "Bytes of one page, a power of two."),
+    Setting(
+        "pool.staged_share",
+        ValueKind.NUMBER,
+        0.7,
+        "Part of the pool for records of stages. What does not fit fails at once.",
+        0.01,
+        1.0,
+    ),
     choice(
         "pool.sync",
         "none",

@@ -37,9 +37,11 @@ LIVE: Final = frozenset(
         "daemon.shutdown_timeout_s",
         "daemon.idle_timeout_s",
         "daemon.unlisted_clients",
+        "daemon.stage_timeout_ms",
         "dead_letters.max_bytes",
         "dead_letters.when_full",
         "log.level",
+        "pool.staged_share",
     }
 )
 LIVE_PREFIXES: Final = ("ssl.", "sasl.", "https.")

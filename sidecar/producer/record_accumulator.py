@@ -255,6 +255,17 @@ class RecordAccumulator:
         for topic in list(self.lanes[number].opened):
             self.expedite(topic, number, now_ms)
 
+    def close_batches(
+        self, topic: str, lane: int, groups: Iterable[tuple[int, int, int]], now_ms: float
+    ) -> None:
+        """Close the open batches of the partitions that ``groups`` begin with: what follows is of another chain."""
+        queues = self.lanes[lane].of(topic)
+        for partition, _, _ in groups:
+            queue = queues.get(partition)
+            if queue is not None and queue.batches and queue.batches[-1].state is _OPEN:
+                queue.batches[-1].close()
+                self.schedule.touch(queue, now_ms)
+
     # --- metadata -------------------------------------------------------------------------------------------
 
     def follow(self, snapshot: MetadataSnapshot, now_ms: float) -> None:

@@ -137,8 +137,7 @@ class TransactionManager:
         self._wall_ms = wall_ms
         self._on_work = on_work
         self._tally = tally
-        self._timeout_ms = 0
-        self._deadline_ms = 0
+        self._timeout_ms = self._deadline_ms = 0
         self._is_restarted = False
         """What is in flight was asked for by an earlier client: its answer means nothing."""
         self._is_init_asked = False
@@ -155,6 +154,8 @@ class TransactionManager:
         self._offsets: deque[_Offsets] = deque()
         self._has_asked_commit = False
         """EndTxn was sent for a commit, so the coordinator may have carried it out whatever it answered."""
+        self.has_included = False
+        """The open or last transaction has included stages. It does so once."""
         self._needs_epoch = False
         """The next transaction must begin with a new epoch, which the end's answer does not bring."""
         self.cause: tuple[int, str] = (0, "")
@@ -196,6 +197,7 @@ class TransactionManager:
         self.aborted_up_to, self._has_produced = record.aborted_up_to, record.has_produced
         self._deadline_ms, self._timeout_ms = record.deadline_ms, record.timeout_ms
         self._has_asked_commit = record.has_asked_commit
+        self.has_included = record.has_included
         self.last_committed = record.last_committed
         if record.last_ended:
             self._last_end = TransactionResult(TxnPart.END, record.last_ended, 0, TxnEffect.NONE, "")
@@ -417,6 +419,7 @@ class TransactionManager:
             # A request that adds something may be carried out after the worker's death.
             self._has_produced or isinstance(self._in_flight, AddPartitions | AddOffsets),
             self._has_asked_commit,
+            self.has_included,
             self.identity,
             self.cause[0],
             self.number,
@@ -437,7 +440,7 @@ class TransactionManager:
         self.number = number
         self.version = self._transaction_version()
         self._deadline_ms = self._wall_ms() + self._timeout_ms
-        self._has_produced = self._has_asked_commit = self._needs_epoch = False
+        self._has_produced = self._has_asked_commit = self._needs_epoch = self.has_included = False
         self._added.clear()
         self._added_groups.clear()
         self.cause = (0, "")

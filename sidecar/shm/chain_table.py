@@ -37,6 +37,11 @@ class ChainName(NamedTuple):
         """Whether its lane belongs to a transactional id; such a chain has no express one."""
         return FIRST_TRANSACTIONAL_LANE <= self.lane < EXPRESS
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether it has the records of stages of its transactional id."""
+        return self.is_transactional and self.lane & STAGED != 0
+
 
 class FreeRows:
     """The number of rows of a slot's table that can get a name, for readers. Counted again only after a change."""
@@ -61,6 +66,8 @@ _NO_LANE = 0xFFFF
 FIRST_TRANSACTIONAL_LANE: Final = 2
 EXPRESS: Final = 0x8000
 """Bit added to a lane to name the topic's express chain, whose records pass those of its bulk chain."""
+STAGED: Final = 0x4000
+"""Bit added to the lane of a transactional id to name a topic's chain of its stages' records."""
 
 
 class ChainTable:

@@ -252,7 +252,7 @@ _ORDER: Final[tuple[CounterRow | None, ...]] = (
         "records_held",
         "gauge",
         "records",
-        "Accepted records without an outcome: accepted = delivered + failed + dead lettered + aborted + held.",
+        "Accepted records without an outcome: accepted = delivered + failed + dead lettered + aborted + held + staged.",
         "It grows for minutes: records come in faster than brokers take them, or not at all.",
     ),
     CounterRow(
@@ -378,6 +378,59 @@ _ORDER: Final[tuple[CounterRow | None, ...]] = (
         "ids",
         "Transactional ids that were lost to another producer with the same id.",
         "Any growth: two programs use one id.",
+    ),
+    CounterRow(
+        "records_staged",
+        "gauge",
+        "records",
+        "Accepted records in stages that no transaction has included yet.",
+        "It stays while no process works: nobody includes or drops these stages.",
+    ),
+    CounterRow("stages_open", "gauge", "stages", "Stages that a process is filling."),
+    CounterRow("stages_sealed", "gauge", "stages", "Stages that wait for a transaction to include them."),
+    CounterRow(
+        "stage_oldest_ms",
+        "gauge",
+        "milliseconds",
+        "Age of the sealed stage that waits longest.",
+        "Near `daemon.stage_timeout_ms`: it is about to be dropped.",
+    ),
+    CounterRow(
+        "staged_bytes",
+        "gauge",
+        "bytes",
+        "Bytes of the pool held by records of stages, with those of transactions under way.",
+        "Near `staged_bytes_max`: the next records of stages fail.",
+    ),
+    CounterRow(
+        "staged_bytes_max", "gauge", "bytes", "The share of the pool for stages (`pool.staged_share`)."
+    ),
+    CounterRow("stages_included_total", "counter", "stages", "Stages that a transaction has included."),
+    CounterRow(
+        "stages_dropped_total", "counter", "stages", "Stages that were dropped as a client asked for it."
+    ),
+    CounterRow(
+        "stages_expired_total",
+        "counter",
+        "stages",
+        "Stages that nobody included within `daemon.stage_timeout_ms`.",
+        "Any growth: a program stages and does not commit.",
+    ),
+    CounterRow(
+        "stages_abandoned_total", "counter", "stages", "Stages whose process ended before it had sealed them."
+    ),
+    CounterRow(
+        "stages_evicted_total",
+        "counter",
+        "stages",
+        "Sealed stages dropped for another owner's of the same transactional id, as the share of the pool was full.",
+    ),
+    CounterRow(
+        "stages_failed_total",
+        "counter",
+        "stages",
+        "Stages dropped because a record of them was not accepted.",
+        "Any growth: the clients' errors say why, for instance `pool.staged_share`.",
     ),
 )
 """All rows in the order of the slot's block."""

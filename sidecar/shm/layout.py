@@ -14,7 +14,8 @@
              8 KiB    chain table  1024 x 320 B: {tail u64, used u32, lane u16, topic bytes u16, topic, held u64}
                       descriptors  4096 x 128 B
                       lanes        256 x 256 B: records of transactional lanes (lane_records.py)
-                      reserved     64 KiB; earlier versions wrote where each sequence stood, here and in the lanes
+                      stages       1024 x 64 B: records of stages (stage_records.py). Earlier versions wrote where each
+                                   sequence stood, here and in the lanes
                       lanes again  256 x 64 B: the second content of each
 
     client   0        row          client id, secret, name, numbers, streams 200 x 16 B
@@ -103,6 +104,12 @@ SHARE_WAITS_OFFSET: Final = 136
 LANE_FORMAT_OFFSET: Final = 144
 """u64: the form of the lane records, stored after their area was emptied (0: earlier versions may have written there).
 """
+STAGE_FORMAT_OFFSET: Final = 152
+"""u64: the form of the stage records, as LANE_FORMAT_OFFSET has it for lanes."""
+STAGE_NUMBER_OFFSET: Final = 160
+"""u64: the number that a stage got last. None is used twice."""
+STAGED_BYTES_OFFSET: Final = 168
+"""u64: bytes of the pool held by stages (share_words.py)."""
 
 IN_WORK_OFFSET: Final = 256
 """Entries and batches in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""
@@ -137,10 +144,11 @@ LANES_OFFSET: Final = DESCRIPTORS_OFFSET + DESCRIPTORS_MAX * DESCRIPTOR_BYTES
 LANES_MAX: Final = 256
 LANE_BYTES: Final = 256
 
-RESERVED_OFFSET: Final = LANES_OFFSET + LANES_MAX * LANE_BYTES
-RESERVED_BYTES: Final = 64 * 1024
+STAGES_OFFSET: Final = LANES_OFFSET + LANES_MAX * LANE_BYTES
+STAGES_MAX: Final = 1024
+STAGE_BYTES: Final = 64
 
-LANE_CONTENTS_OFFSET: Final = RESERVED_OFFSET + RESERVED_BYTES
+LANE_CONTENTS_OFFSET: Final = STAGES_OFFSET + STAGES_MAX * STAGE_BYTES
 LANE_CONTENT_BYTES: Final = 64
 
 SLOT_STRIDE: Final = LANE_CONTENTS_OFFSET + LANES_MAX * LANE_CONTENT_BYTES

@@ -43,12 +43,13 @@ def reclaim_slot(segment: Segment, slot: int) -> int:
         (layout.SUSPECTS_OFFSET, 16 * layout.SUSPECTS_MAX),
         (layout.DESCRIPTORS_OFFSET, layout.DESCRIPTORS_MAX * layout.DESCRIPTOR_BYTES),
         (layout.LANES_OFFSET, layout.LANES_MAX * layout.LANE_BYTES),
-        (layout.RESERVED_OFFSET, layout.RESERVED_BYTES),
+        (layout.STAGES_OFFSET, layout.STAGES_MAX * layout.STAGE_BYTES),
         (layout.LANE_CONTENTS_OFFSET, layout.LANES_MAX * layout.LANE_CONTENT_BYTES),
     ):
         area[start : start + size] = bytes(size)
     ClientTable(segment).release_slot(slot)
     store_release_u64(area, layout.SHARE_WAITS_OFFSET, 0)
+    store_release_u64(area, layout.STAGED_BYTES_OFFSET, 0)
     for chain_id in range(layout.CHAINS_MAX):
         row = layout.CHAINS_OFFSET + chain_id * layout.CHAIN_ROW_BYTES
         store_release_u64(area, row + layout.CHAIN_HELD_OFFSET, 0)

@@ -86,6 +86,9 @@ class ShareWords:
     def store_stalled(self, held_bytes: int) -> None:
         store_release_u64(self._header, self._stalled_at, held_bytes)
 
+    def store_staged(self, held_bytes: int) -> None:
+        store_release_u64(self._area, layout.STAGED_BYTES_OFFSET, held_bytes)
+
     def claim(self, chain_id: int, needed_bytes: int, *, is_stalled: bool) -> None:
         """Add to this worker's usage before the others' words are read: if two claim at once, each sees the other."""
         fetch_add_u64(self._area, _held_at(chain_id), needed_bytes)
@@ -120,6 +123,10 @@ class ShareWords:
                 held = max(held, self._taken_words[slot] * self._segment.page_bytes)
             stalled += held
         return stalled
+
+    def staged_elsewhere(self) -> int:
+        """Bytes of stages in all other slots."""
+        return sum(load_acquire_u64(slot.area, layout.STAGED_BYTES_OFFSET) for _, slot in self._other_slots())
 
     def others_wait(self) -> bool:
         return any(load_acquire_u64(slot.area, layout.SHARE_WAITS_OFFSET) for _, slot in self._other_slots())

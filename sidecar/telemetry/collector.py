@@ -27,7 +27,9 @@ from sidecar.telemetry.metric_table import (
 from sidecar.telemetry.process_rows import read_processes
 from sidecar.telemetry.state_rows import Samples, Status
 
-_GAUGES: Final = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name != "records_held"]
+_OF_THE_SEGMENT: Final = ("records_held", "records_staged")
+"""Their records wait in the segment of a dead worker."""
+_GAUGES: Final = [row.name for row in COUNTER_ROWS if row.kind == "gauge" and row.name not in _OF_THE_SEGMENT]
 """Gauges that are 0 for a dead worker. Its held records stay, as they are in the segment for its successor."""
 
 

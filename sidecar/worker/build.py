@@ -9,6 +9,7 @@ import asyncio
 import random as random_module
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from client_stub.contract.wire import SUBMIT_HEAD_BYTES_MAX
@@ -49,6 +50,7 @@ from sidecar.worker.stubs.stub_port import StubPort
 from sidecar.worker.topics.placement import Placement
 from sidecar.worker.topics.topics import Topics
 from sidecar.worker.transactions.lanes import Lanes
+from sidecar.worker.transactions.stages import LaneStages
 from sidecar.worker.transactions.transaction_port import TransactionPort
 from sidecar.worker.turns import Turns
 
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from sidecar.worker.host import Host
     from sidecar.worker.settings import WorkerSettings
     from sidecar.worker.slot_memory import SlotMemory
+    from sidecar.worker.streams.stage import LaneStage
 
 CREDIT_WINDOW_BYTES = 8 << 20
 """Bytes that a stub may send beyond ACCEPTED; at most an eighth of the pool."""
@@ -91,6 +94,7 @@ class Rooms:
     turns: Turns
     topics: Topics
     lanes: Lanes
+    stages: LaneStages
     stubs: Stubs
     acker: Acker
     settlement: Settlement
@@ -175,6 +179,19 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
     )
     lanes = Lanes(memory.lanes, core, topics)
+    settlement.on_included = lanes.note_included
+    stages = LaneStages(
+        records=memory.stages,
+        lanes=lanes,
+        topics=topics,
+        sessions=sessions,
+        releases=releases,
+        counters=memory.counters,
+        instance_id=memory.segment.instance_id,
+        slot=memory.index,
+        wall_ms=clock.timestamp_ms,
+        timeout_ms=settings.stage_timeout_ms,
+    )
     stubs = _build_stubs(
         start,
         settings,
@@ -188,8 +205,19 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         settlement=settlement,
         acker=acker,
     )
-    brokers = _build_brokers(settings, memory, outside, turns, cache, core, lanes, outboxes)
+    brokers = _build_brokers(
+        settings,
+        outside=outside,
+        memory=memory,
+        turns=turns,
+        cache=cache,
+        core=core,
+        lanes=lanes,
+        stages=stages,
+        outboxes=outboxes,
+    )
     stubs.port.on_transaction = brokers.transactions.on_frame
+    stubs.port.on_stages = brokers.transactions.stages.on_frame
     stubs.port.on_lane_left = brokers.transactions.check_clients
     reporter = Reporter(
         host=outside.host,
@@ -215,6 +243,8 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         commit=stubs.commit,
         releases=releases,
     )
+    stubs.intake.staged.fail = stages.fail
+    stubs.intake.staged.evict = partial(_evict, stages, pages)
     drain = WorkerDrain(
         host=outside.host,
         clock=clock,
@@ -266,6 +296,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         accumulator=core.accumulator,
         topics=topics,
         lanes=lanes,
+        stages=stages,
         sessions=sessions,
         settlement=settlement,
     )
@@ -275,6 +306,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
         turns=turns,
         topics=topics,
         lanes=lanes,
+        stages=stages,
         stubs=stubs,
         acker=acker,
         settlement=settlement,
@@ -299,6 +331,14 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
     )
 
 
+def _evict(stages: LaneStages, pages: PageReturns, stage: LaneStage, now_ms: float) -> bool:
+    """Drop a stage of another owner for this one, and give its pages back."""
+    if not stages.evict(stage):
+        return False
+    pages.give_back(now_ms)
+    return True
+
+
 def _build_stubs(
     start: Start,
     settings: WorkerSettings,
@@ -320,6 +360,7 @@ def _build_stubs(
         request_timeout_ms=config.request_timeout_ms,
         queues=topics,
         words=ShareWords(segment, memory.index),
+        staged_share=settings.staged_share,
     )
     openings = StreamOpenings(topics, limits, outboxes, memory.counters)
     holds = Holds(memory.pool, shares, outboxes, memory.counters, openings)
@@ -363,6 +404,7 @@ def _build_stubs(
             "max_block_ms": int(config.max_block_ms),
             "submission_bytes": full_submission(memory.pool),
             "transactions": 1,
+            "stages": 1,
             "message_bytes": submission_bytes_max + SUBMIT_HEAD_BYTES_MAX,
         },
         credit_window_bytes=min(CREDIT_WINDOW_BYTES, config.buffer_memory // 8),
@@ -405,12 +447,14 @@ def _build_stubs(
 
 def _build_brokers(
     settings: WorkerSettings,
-    memory: SlotMemory,
+    *,
     outside: Outside,
+    memory: SlotMemory,
     turns: Turns,
     cache: MetadataCache,
     core: Core,
     lanes: Lanes,
+    stages: LaneStages,
     outboxes: Outboxes,
 ) -> Brokers:
     config, loop, clock, links = settings.config, outside.loop, outside.clock, outside.links
@@ -453,6 +497,7 @@ def _build_brokers(
         cache=cache,
         links=links,
         lanes=lanes,
+        stages=stages,
         outboxes=outboxes,
         turns=turns,
         random=outside.random,

@@ -125,4 +125,6 @@ class WorkerDrain:
         failed = self._settlement.failures.take()
         if failed is not None:
             self._host.send_control(failed)
-        self._host.send_control(Drained(sum(queue.chain.live_records for queue in self._topics)))
+        # Stages wait for the next daemon.
+        left = sum(queue.chain.live_records for queue in self._topics if not queue.is_staged)
+        self._host.send_control(Drained(left))

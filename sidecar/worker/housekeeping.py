@@ -72,7 +72,7 @@ class Housekeeping:
         self._reporter = reporter
         self._pages = pages
         self._drain = drain
-        self._gauges = Gauges(memory, core, topics, brokers)
+        self._gauges = Gauges(memory, core, topics, brokers, stubs.shares)
         self._trim = MemoryTrim(core.buffers)
         self._last_turns = 0
 

@@ -49,6 +49,8 @@ def use_settings(
     rooms.stubs.holds.timed_due(float("inf"))
     rooms.stubs.sessions.grace_ms = settings.client_grace_ms
     rooms.stubs.clients.client_ack_timeout_ms = settings.client_ack_timeout_ms
+    rooms.stages.timeout_ms = settings.stage_timeout_ms
+    rooms.stubs.shares.set_staged_share(settings.staged_share)
     if authenticator is not None:
         authenticator.change(values)
     security.use(values)

@@ -25,6 +25,9 @@ class WorkerSettings:
     client_grace_ms: float
     client_ack_timeout_ms: float
     heartbeat_timeout_s: float
+    stage_timeout_ms: int
+    staged_share: float
+    """Part of the pool for records of stages."""
     client_rules: ClientRules
     """Rules of ``[clients.NAME]``."""
     takes_records: bool
@@ -44,6 +47,8 @@ class WorkerSettings:
             client_grace_ms=float(values["daemon.client_grace_s"]) * 1000,
             client_ack_timeout_ms=float(values["daemon.client_ack_timeout_s"]) * 1000,
             heartbeat_timeout_s=float(values["daemon.heartbeat_timeout_s"]),
+            stage_timeout_ms=int(values["daemon.stage_timeout_ms"]),
+            staged_share=float(values["pool.staged_share"]),
             client_rules=ClientRules.from_mapping(values),
             takes_records=not values.get("paused.intake", False),
             when_unknown=str(values["recover.unknown"]),

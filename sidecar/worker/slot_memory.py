@@ -14,6 +14,7 @@ from sidecar.shm.histograms import SlotHistograms
 from sidecar.shm.in_work import InWork, Suspects
 from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.recovery import take_over_pages
+from sidecar.shm.stage_records import StageRecords
 from sidecar.shm.submission_name import submission_name
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class SlotMemory:
         self.chain_table = ChainTable(segment, slot, incarnation=incarnation)
         self.descriptors = DescriptorTable(segment, slot)
         self.lanes = LaneRecords(segment, slot)
+        self.stages = StageRecords(segment, slot)
 
     @classmethod
     def claim(

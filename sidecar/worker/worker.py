@@ -156,6 +156,7 @@ class Worker:
         rooms.stubs.shares.begin(now_ms)
         rooms.brokers.inquiry.begin(sent)
         rooms.lanes.adopted(now_ms)
+        rooms.stages.adopted(now_ms)
         self._spool_poison(rooms.adoption.give_up_poison(rooms.core.sender, now_ms))
         # kill point: adopt.end
 

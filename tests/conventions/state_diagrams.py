@@ -18,6 +18,7 @@ from sidecar.controller.workers import worker_states
 from sidecar.producer import batch_states, transaction_states
 from sidecar.protocol.sasl import session
 from sidecar.shm import descriptor_states
+from sidecar.shm import stage_states as stage_row_states
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCUMENT: Final = ROOT / "docs" / "states.md"
@@ -80,6 +81,12 @@ MACHINES: Final = (
         "`sidecar/producer/transaction_states.py`; `TransactionManager` takes each step in the worker's loop.\n"
         "What the client sees of it is told in TXN messages.",
         transaction_states.TRANSITIONS,
+    ),
+    Machine(
+        "A stage's row",
+        "The first word of its row in the segment: `sidecar/shm/stage_states.py`. `LaneStages` takes each step with\n"
+        "one store. A row that has ended says how, until another stage needs it.",
+        stage_row_states.TRANSITIONS,
     ),
     Machine(
         "A login",

@@ -12,6 +12,8 @@ from tests.conventions.test_layering import ROOT, imports, sources, type_only_li
 TYPED_IN_CIRCLES = {
     # A batch knows its queue, and the queue its batches, whose sequences are renumbered together.
     frozenset({"partition_queue", "partition_sequences", "producer_batch"}),
+    # A client has its lane and stages, a lane its stages, and a stage the lane and the client that it belongs to.
+    frozenset({"lane", "session", "stage"}),
 }
 """Files that name each other's types under TYPE_CHECKING only. Shorten it; a new circle needs a reason here."""
 

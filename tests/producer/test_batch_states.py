@@ -107,8 +107,8 @@ def test_nothing_but_the_table_changes_the_state() -> None:
     written: Counter[str] = Counter()
     for room in (producer, worker):
         for path in sorted(Path(room.__path__[0]).rglob("*.py")):
-            if path.name == "transaction_manager.py":
-                continue  # it has a table of its own
+            if path.name in ("transaction_manager.py", "stage.py"):
+                continue  # they have tables of their own
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in (
                     "batch.state",

@@ -568,6 +568,7 @@ def test_record_has_what_a_successor_needs(version: int) -> None:
         True,
         True,
         False,
+        False,
         life.manager.identity,
         0,
         2,

@@ -265,7 +265,7 @@ def test_the_drawing_in_the_docs_is_this_layout() -> None:
         f"{layout.CHAINS_OFFSET // kib} KiB    chain table: {layout.CHAINS_MAX} x {layout.CHAIN_ROW_BYTES} B",
         f"{layout.DESCRIPTORS_OFFSET // kib} KiB  descriptors: {layout.DESCRIPTORS_MAX} x {layout.DESCRIPTOR_BYTES} B",
         f"{layout.LANES_OFFSET // kib} KiB  lanes: {layout.LANES_MAX} x {layout.LANE_BYTES} B",
-        f"{layout.RESERVED_OFFSET // kib} KiB  reserved",
+        f"{layout.STAGES_OFFSET // kib} KiB  stages: {layout.STAGES_MAX} x {layout.STAGE_BYTES} B",
         f"{layout.LANE_CONTENTS_OFFSET // kib} KiB  lanes again: {layout.LANES_MAX} x {layout.LANE_CONTENT_BYTES} B",
         f"| {layout.PREPARED_SLOTS_OFFSET} | 8 |",
         f"| {layout.TICKET_OFFSET} | 8 |",

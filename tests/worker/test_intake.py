@@ -167,6 +167,7 @@ class ManualTopics:
         *,
         is_wanted: bool = True,
         transaction: object = None,
+        is_staged: bool = False,
     ) -> TopicQueue:
         return self._open(topic)
 
@@ -201,6 +202,7 @@ class Harness:
             request_timeout_ms=1000.0,
             queues=self.queues.values(),
             words=NoOtherWorkers(),  # type: ignore[arg-type]
+            staged_share=0.7,
         )
         topics: Any = self.topics
         counters: Any = self.counters

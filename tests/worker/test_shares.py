@@ -57,6 +57,7 @@ class Harness:
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             queues=self.queues.values(),
             words=ShareWords(segment, slot),
+            staged_share=0.7,
         )
         self.outboxes = ListedOutboxes()
         topics: Any = ManualTopics(self.queue)

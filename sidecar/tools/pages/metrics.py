@@ -16,12 +16,12 @@ the address). Names begin with `kafka_sidecar_`, except those of processes. Time
   the dead worker, and its counters continue where they were. Sum over the slots for the host:
   `sum(rate(kafka_sidecar_records_delivered_total[1m]))`.
 - They are read from the segment at each scrape, so they are right also while a worker hangs. Gauges of a dead worker
-  read 0, except `records_held`: its records wait in the segment.
+  read 0, except `records_held` and `records_staged`: these records wait in the segment.
 - The counters of the ledger change in one step: at every scrape
   `records_accepted_total` = `records_delivered_total` + `records_failed_total` + `records_dead_lettered_total` +
-  `records_aborted_total` + `records_held`.
-- Counts of requests, batches and bytes sent, and all gauges but `records_held` and `clients_connected`, are published
-  twice a second.
+  `records_aborted_total` + `records_held` + `records_staged`.
+- Counts of requests, batches and bytes sent, and all gauges but the ledger's and `clients_connected`, are
+  published twice a second.
 - **The daemon's metrics** come from the controller. Those of one worker have the label `worker`, its index.
   `worker_info` has its present slot:
   `kafka_sidecar_records_held * on(slot) group_left(worker) kafka_sidecar_worker_info`. Slots without a worker drop out

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_left
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from client_stub.contract.wire import NO_PARTITION, WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
@@ -20,7 +21,7 @@ from sidecar.common.wording import counted
 from sidecar.kernel import StickyPartitioner, index_run
 from sidecar.producer.effects import Decided
 from sidecar.producer.producer_batch import ProducerBatch
-from sidecar.shm.chain_table import EXPRESS
+from sidecar.shm.chain_table import EXPRESS, STAGED
 from sidecar.shm.client_table import ClientTable
 from sidecar.shm.descriptor_states import DescriptorEvent, DescriptorState
 from sidecar.worker.adoption.balance import balance_counters
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.record_accumulator import RecordAccumulator
     from sidecar.producer.sender import Sender
-    from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.chain_table import ChainName
     from sidecar.worker.outcomes.settlement import Settlement
     from sidecar.worker.slot_memory import SlotMemory
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.topic_queue import TopicQueue
     from sidecar.worker.topics.topics import Topics
     from sidecar.worker.transactions.lanes import Lanes
+    from sidecar.worker.transactions.stages import LaneStages
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Adoption:
         accumulator: RecordAccumulator,
         topics: Topics,
         lanes: Lanes,
+        stages: LaneStages,
         sessions: Sessions,
         settlement: Settlement,
     ) -> None:
@@ -86,6 +88,7 @@ class Adoption:
         self._accumulator = accumulator
         self._topics = topics
         self._lanes = lanes
+        self._stages = stages
         self._sessions = sessions
         self._settlement = settlement
         self.poisonous: list[ProducerBatch] = []
@@ -109,6 +112,7 @@ class Adoption:
         self._pool.adopt(sum(map(len, pages.values())))
         names = {name.chain_id: name for name in self._chain_table.names()}
         self._lanes.adopt()
+        self._stages.adopt()
         # A topic's bulk chain is adopted before its express chain, which belongs to it.
         found = sorted(pages, key=lambda chain_id: (names[chain_id].is_express, chain_id))
         chains = [self._adopt_chain(names[chain_id], pages[chain_id], now_ms) for chain_id in found]
@@ -122,7 +126,7 @@ class Adoption:
             self._index(names[chain.chain_id], chain, now_ms)
         self._ranges.mark_withdrawn(names)
         # kill point: adopt.indexed
-        balance_counters(self._memory, self._ranges, open_records)
+        balance_counters(self._memory, self._ranges, open_records, self._stages.staged_records)
         # kill point: adopt.balanced
         self._complete(now_ms)
         # kill point: adopt.released
@@ -168,7 +172,7 @@ class Adoption:
             )
         queue: TopicQueue | None
         if name.is_transactional:
-            queue = self._topics.get(name.topic, self._lanes.manager_of(name.lane))
+            queue = self._topics.get(name.topic, self._lanes.manager_of(_lane_of(name)), name.is_staged)
         else:
             self._topics.keep_chain(name.topic, name.lane & ~EXPRESS)
             queue = self._topics.get(name.topic)
@@ -190,6 +194,8 @@ class Adoption:
                 # A stream may be in both chains of its topic, and they are read in any order.
                 named = row_index, generation, stream
                 accepted[named] = max(seq, accepted.get(named, 0))
+                if names[chain.chain_id].is_staged:
+                    continue  # records of stages do not count as their client's
                 before = unsettled.get((row_index, generation), (0, 0))
                 unsettled[row_index, generation] = (before[0] + records, before[1] + size)
         for row in ClientTable(self._segment).rows(self._slot):
@@ -203,9 +209,11 @@ class Adoption:
                 name = names[chain_id]
                 if name.is_transactional:
                     # Of its own lane, or of one from which another client has fenced it.
-                    transaction = self._lanes.manager_of(name.lane)
-                    session.lane = session.lane or self._lanes.of_number(name.lane)
-                    queue = self._topics.get(name.topic, transaction)
+                    lane = self._lanes.lane_of(_lane_of(name))
+                    session.lane = session.lane or lane
+                    if name.is_staged and session.stages is None:
+                        session.stages = {}
+                    queue = self._topics.get(name.topic, lane.manager, name.is_staged)
                     assert queue is not None, "the topic has a name in the table"
                 else:
                     queue = self._topics.of_stream(name)
@@ -220,6 +228,7 @@ class Adoption:
     def _index(self, name: ChainName, chain: Chain, now_ms: float) -> None:
         """Walk over the chain once, in order: each record goes to its range, or to a new batch without an identity."""
         queue = self._topics.by_chain[chain.chain_id]
+        wait = self._stages.adopt_entries if queue.is_staged else partial(self._topics.adopt, now_ms=now_ms)
         ranges = self._ranges.of_chain(chain)
         poison = self._poison.entries_of(chain)
         next_ordinal = 0
@@ -249,13 +258,14 @@ class Adoption:
             self._distribute(queue, block, ranges, now_ms)
             if block.failures:
                 self._failures.append((queue, block.entry, block.failures))
-            self._topics.adopt(queue, block.unplaced, now_ms)
+            wait(queue, block.unplaced)
 
     def _distribute(
         self, queue: TopicQueue, block: RecordBlock, ranges: dict[int, list[Range]], now_ms: float
     ) -> None:
         def accepted_ms(ref: int) -> float:
-            return now_ms - self._age_ms(block, ref, now_ms)
+            # Records of stages are as old as their transaction.
+            return now_ms if queue.is_staged else now_ms - self._age_ms(block, ref, now_ms)
 
         def append(groups: list[tuple[int, int, int]], lane: int) -> None:
             self._accumulator.append(
@@ -316,7 +326,8 @@ class Adoption:
                 continue
             if descriptor.state == DescriptorState.RELEASED or not batch.records.count:
                 for (row_index, generation), (records, size) in batch.records.shares().items():
-                    self._sessions.records_settled(row_index, generation, records, size)
+                    if not self._queue_of(batch).is_staged:
+                        self._sessions.records_settled(row_index, generation, records, size)
                 batch.records.mark_done()
                 self._descriptors.step(DescriptorEvent.FREE, descriptor.index)
                 continue
@@ -333,26 +344,32 @@ class Adoption:
             transaction = batch.queue.transaction
             if transaction is not None and descriptor.code:
                 entry = batch.records.slice_entry(0)
-                self._note_failure(transaction, entry, batch.topic, descriptor.code, batch.text)
+                self._note_failure(self._queue_of(batch), entry, descriptor.code, batch.text)
             self._settlement.write((batch,), now_ms)
         for number, (queue, entry, failures) in enumerate(self._failures):
             if number % COMPLETED_BEAT == 0:
                 self._memory.beat()
             if queue.transaction is not None:
                 text = "A record failed before its worker died."
-                self._note_failure(queue.transaction, entry, queue.topic, failures[0][1], text)
+                self._note_failure(queue, entry, failures[0][1], text)
             self._settlement.fail_records(queue, entry, failures, now_ms, is_repeat=True)
 
-    @staticmethod
-    def _note_failure(
-        transaction: TransactionManager, entry: Entry, topic: str, code: int, text: str
-    ) -> None:
+    def _queue_of(self, batch: ProducerBatch) -> TopicQueue:
+        assert batch.chain is not None
+        return self._topics.by_chain[batch.chain.chain_id]
+
+    def _note_failure(self, queue: TopicQueue, entry: Entry, code: int, text: str) -> None:
         """Note that a record of the open transaction failed, if the dead worker had no time to store that."""
-        is_of_open = entry.txn_number == transaction.number and (
-            (entry.client_row, entry.client_generation) == transaction.client
-        )
+        transaction = queue.transaction
+        assert transaction is not None
+        if queue.is_staged:
+            is_of_open = self._stages.is_in_open_transaction(queue, entry)
+        else:
+            is_of_open = entry.txn_number == transaction.number and (
+                (entry.client_row, entry.client_generation) == transaction.client
+            )
         if is_of_open:
-            transaction.batch_failed(topic, NO_PARTITION, code, text)
+            transaction.batch_failed(queue.topic, NO_PARTITION, code, text)
 
     def _sent(self, now_ms: float) -> list[tuple[ProducerBatch, int]]:
         sent: list[tuple[ProducerBatch, int]] = []
@@ -374,7 +391,7 @@ class Adoption:
             if batch.queue.transaction is not None:
                 entry = batch.records.slice_entry(0)
                 code = LocalCode.ENCODE_MISMATCH
-                self._note_failure(batch.queue.transaction, entry, batch.topic, code, _LOST_TEXT)
+                self._note_failure(self._queue_of(batch), entry, code, _LOST_TEXT)
             batch.decide(
                 code=int(LocalCode.ENCODE_MISMATCH),
                 persistence=Persistence.POSSIBLY_PERSISTED,
@@ -402,6 +419,10 @@ class Adoption:
             # kill point: pages.released
             self._pool.give(pages)
             # kill point: adopt.pages_back
+
+
+def _lane_of(name: ChainName) -> int:
+    return name.lane & ~STAGED
 
 
 def _count_below(ordinals: bytes, stop: int) -> int:

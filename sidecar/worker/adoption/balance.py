@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from sidecar.worker.slot_memory import SlotMemory
 
 
-def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> None:
-    """Make accepted = delivered + failed + dead lettered + aborted + held, at whatever point the owner died.
+def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int, staged: int) -> None:
+    """Make accepted = delivered + failed + dead lettered + aborted + held + staged, at whatever point the owner died.
 
-    Records are held if the journal has them as not done and they are not counted. A failure is counted when it is
+    ``staged`` of the ``open_records`` wait in stages. The others are held if the journal has them as not done and they
+    are not counted. A failure is counted when it is
     released: with its descriptor, or after its words became done.
     """
     counters = memory.counters
@@ -35,13 +36,16 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int) -> N
         else:
             _raise_to(counters, "records_delivered_total", descriptor.counted)
         counted += each.batch.records.count
-    held = open_records - counted
+    held = open_records - counted - staged
     view = memory.segment.slot(memory.index)
     values = counters.read()
     outcomes = ("delivered", "failed", "dead_lettered", "aborted")
     ended = sum(values[f"records_{outcome}_total"] for outcome in outcomes)
-    missing = values["records_accepted_total"] - ended - held
-    corrections = {"records_held": held - values["records_held"]}
+    missing = values["records_accepted_total"] - ended - held - staged
+    corrections = {
+        "records_held": held - values["records_held"],
+        "records_staged": staged - values["records_staged"],
+    }
     if missing < 0:
         # The records are in the journal, but the owner died before it counted them.
         corrections["records_accepted_total"] = -missing

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from client_stub.contract.wire import STAGE_BIT
 from sidecar.kernel import held_bytes, mark_failed_done
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 from sidecar.shm.descriptor_states import DescriptorEvent
@@ -106,7 +107,8 @@ class Releases:
         """
         count = len(indexes)
         share = held_bytes(entry.count, entry.payload_bytes) * count // entry.count
-        self.sessions.records_settled(entry.client_row, entry.client_generation, count, share)
+        if not entry.txn_number & STAGE_BIT:  # records of stages do not count as their client's
+            self.sessions.records_settled(entry.client_row, entry.client_generation, count, share)
         failed, letters = (0, count) if dead else (count, 0)
         with WordsThenCounted(self._slot, failed, letters, entry.txn_number != 0):
             mark_failed_done(chain, entry, indexes)

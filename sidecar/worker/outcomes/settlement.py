@@ -15,7 +15,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from client_stub.contract.wire import NO_PARTITION, WORD_DONE, WORD_FAILED_MIN, LocalCode, Persistence
+from client_stub.contract.wire import (
+    NO_PARTITION,
+    STAGE_BIT,
+    WORD_DONE,
+    WORD_FAILED_MIN,
+    LocalCode,
+    Persistence,
+)
 from sidecar.deadletter.letters import persistence_of
 from sidecar.kernel import entry_payload, fail_remaining
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
@@ -24,6 +31,8 @@ from sidecar.worker.outcomes.failure_tally import FailureTally
 from sidecar.worker.outcomes.failure_texts import invalid_partition_text, local_failure_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sidecar.kernel import Entry
     from sidecar.producer.config import ProducerConfig
     from sidecar.producer.effects import Decided
@@ -76,6 +85,8 @@ class Settlement:
         """Sentence that says why no broker answers the controller; "" while one does."""
         self.is_login_refused = False
         """True while the brokers refuse the controller's login."""
+        self.on_included: Callable[[ProducerBatch], None] = lambda batch: None
+        """Called for each delivered batch of records of stages. Set where the worker is built."""
 
     def settle(self, effect: Decided, now_ms: float) -> None:
         """Settle batches whose outcomes the core has decided, in order. Adjacent ones with the same outcome are settled
@@ -143,7 +154,11 @@ class Settlement:
         latest: dict[tuple[int, int], BatchedOutcomes] = {}
         is_failure = batches[0].code != 0
         most = 1 if is_failure else SLICES_MAX
+        staged: list[ProducerBatch] = []
         for batch in batches:
+            if batch.queue.transaction is not None and _is_staged(batch):
+                staged.append(batch)
+                continue
             if batch.descriptor != NO_DESCRIPTOR:
                 self._releases.unreleased += 1
             records = batch.records
@@ -158,6 +173,23 @@ class Settlement:
                     found.append(each)
                 each.slices.append((batch, index, its_records, share, shared))
         self._hand_over(found, now_ms)
+        if staged:
+            self._release_staged(staged)
+
+    def _release_staged(self, batches: Sequence[ProducerBatch]) -> None:
+        """Release batches of stages' records: these are nobody's, so their outcomes go to no client."""
+        for batch in batches:
+            if batch.descriptor != NO_DESCRIPTOR:
+                self._releases.unreleased += 1
+            if batch.code:
+                # A successor must find the transaction as failed before it finds its records gone.
+                assert batch.queue.transaction is not None
+                batch.queue.transaction.store()
+                self._releases.release_failed(batch, 0)
+            else:
+                self.on_included(batch)
+        if not batches[0].code:
+            self._releases.release_delivered(batches)
 
     def _hand_over(self, outcomes: Sequence[ClientOutcomes], now_ms: float) -> None:
         """Write the outcomes to each client's outcome ring, or queue them after its earlier ones. They wait
@@ -219,6 +251,11 @@ class Settlement:
         transaction = None if is_repeat else queue.transaction
         if transaction is not None and failures[0][1] != LocalCode.TXN_ABORTED:
             transaction.batch_failed(queue.topic, NO_PARTITION, failures[0][1], text)
+        if entry.txn_number & STAGE_BIT:
+            if queue.transaction is not None:
+                queue.transaction.store()
+            self._releases.release_unsent(queue.chain, entry, [index for index, _ in failures], dead=False)
+            return
         early = EarlyFailures(self._releases, queue.chain, entry, failures, text, queue.topic)
         self._hand_over((early,), now_ms)
 
@@ -238,3 +275,7 @@ class Settlement:
         indexes = fail_remaining(queue.chain, entry, refusal.code)
         failures = [(each, int(refusal.code)) for each in indexes]
         self.fail_records(queue, entry, failures, now_ms, refusal.text)
+
+
+def _is_staged(batch: ProducerBatch) -> bool:
+    return batch.records.slice_entry(0).txn_number & STAGE_BIT != 0

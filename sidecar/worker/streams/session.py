@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.lane import Lane
     from sidecar.worker.streams.rate_limit import RateLimit
     from sidecar.worker.streams.refusal import Refusal
+    from sidecar.worker.streams.stage import LaneStage
     from sidecar.worker.streams.topic_queue import TopicQueue
 
 NOBODY: Final = Caller(0xFFFF_FFFF)
@@ -112,6 +113,7 @@ class ClientSession:
         "row",
         "sent_number",
         "share_waiters",
+        "stages",
         "streams",
         "token_digest",
         "unacked",
@@ -134,7 +136,13 @@ class ClientSession:
         self.rate: RateLimit | None = None
         """Rate shared by all clients of its name; None without a limit."""
         self.lane: Lane | None = None
-        """Its transactional id, once it was initialized. Then all its records are in transactions."""
+        """Its transactional id, once it was initialized, or once it has a stage of it. Then all its records are in
+        transactions, or in stages.
+        """
+        self.stages: dict[int, LaneStage] | None = None
+        """By its own numbers of them, of a client that stages: open ones, those that failed, and sealed ones whose
+        token it may not have. None for any other client.
+        """
         self.attached = True
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
@@ -181,6 +189,9 @@ class ClientSession:
         self.lane = before.lane
         if self.lane is not None and self.lane.session is before:
             self.lane.session = self
+        self.stages = before.stages
+        for stage in (self.stages or {}).values():
+            stage.session = self
         for stream in self.streams.values():
             stream.session = self
             stream.awaited = None

@@ -83,6 +83,7 @@ class TopicQueue:
         "held_bytes",
         "is_deleted",
         "is_express",
+        "is_staged",
         "is_wanted",
         "lane",
         "last_settled_ms",
@@ -110,6 +111,7 @@ class TopicQueue:
         rate: RateLimit | None = None,
         *,
         is_express: bool = False,
+        is_staged: bool = False,
         transaction: TransactionManager | None = None,
     ) -> None:
         self.topic = topic
@@ -124,6 +126,8 @@ class TopicQueue:
         """The word that marks an entry of this chain as in work, without the ordinal."""
         self.is_express = is_express
         """Its records pass those of the topic's bulk chain. In everything else it follows the bulk queue."""
+        self.is_staged = is_staged
+        """Its records are in stages: nothing is sent of those that no transaction has included."""
         self.express: TopicQueue | None = None
         """Queue of the records that pass those here, once there was a backlog."""
         self.partitioner: StickyPartitioner | None = None

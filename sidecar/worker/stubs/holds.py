@@ -96,6 +96,10 @@ class Holds:
             self.hold(stream, over_share.cause, over_share.text, now_ms)
             self._wait_for_share(stream, needed, over_share.holder)
             return False
+        return self.link_staged(stream, queue, needed, now_ms)
+
+    def link_staged(self, stream: StreamState, queue: TopicQueue, needed: int, now_ms: float) -> bool:
+        """As :meth:`link_pages`, for an entry whose share is claimed already."""
         pages = self._take(stream, needed)
         if pages is None:
             self._shares.count(queue, now_ms)

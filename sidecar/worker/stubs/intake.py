@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from client_stub.contract.wire import (
+    STAGE_BIT,
     SUBMISSION_BYTES_MAX,
     SUBMISSION_RECORDS_MAX,
     Format,
@@ -26,6 +27,7 @@ from sidecar.common.wording import PLEASE_REPORT
 from sidecar.kernel import held_bytes, records_from_columns
 from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.session import ClientSession, StreamState
+from sidecar.worker.stubs.staged_intake import StagedIntake
 
 if TYPE_CHECKING:
     from sidecar.kernel import Chain, Entry, Histogram
@@ -97,6 +99,8 @@ class Intake:
         self._host = host
         self._limits = limits
         self._clock_ahead_ms = clock_ahead_ms
+        self.staged = StagedIntake(shares, holds, counters, submission_sizes, clock_ahead_ms)
+        """Takes submissions of stages."""
         self.commit: GroupCommit | None = None
         """Commits entries that must be on disk before they are accepted; None if the journal is enough."""
         self._appending: tuple[Chain, int] | None = None
@@ -121,7 +125,7 @@ class Intake:
         True if it was accepted; then the FLUSH that it may carry has been carried out.
 
         ``skipped_bytes``: size of a payload that was too long to be kept, else 0. ``transaction``: the number of the
-        client's transaction, 0 for none. Records that cannot be accepted fail
+        client's transaction, or with :data:`STAGE_BIT` of its stage, 0 for none. Records that cannot be accepted fail
         with a sentence. An internal error fails these records only and does not cut off the client.
         """
         if len(fields) != SUBMIT_FIELDS:
@@ -139,6 +143,8 @@ class Intake:
             self._outboxes.send(session, [Kind.HELLO_AGAIN, self.worker_epoch])
             return False
         if (session.lane is None) is not (transaction == 0):
+            if session.lane is None and transaction & STAGE_BIT:
+                return False  # its stage got no lane, which the client has heard
             raise MalformedFrame(_wrong_transaction(session, transaction))
         stream = session.streams.get(stream_id)
         if stream is not None:
@@ -165,11 +171,21 @@ class Intake:
         self._appending = None
         refusal = stream.refusal
         if session.lane is not None:
-            refusal = session.lane.refusal_of(session, transaction) or refusal
+            if (session.stages is None) is not (transaction < STAGE_BIT):
+                raise MalformedFrame(
+                    "a submission of a stage, or outside of one, of a client that does the other"
+                )
+            if session.stages is None:
+                refusal = session.lane.refusal_of(session, transaction) or refusal
         if payload_bytes > self._submission_bytes_max and refusal is None:
             refusal = self._larger_than_allowed(payload_bytes)
         try:
-            is_accepted = self._accept(stream, fields, payload, refusal, now_ms, transaction)
+            if transaction < STAGE_BIT:
+                is_accepted = self._accept(stream, fields, payload, refusal, now_ms, transaction)
+            else:
+                self._appending = stream.topic_queue.chain, stream.topic_queue.chain.tail
+                fields.append(transaction & ~STAGE_BIT)
+                is_accepted = self.staged.accept(stream, fields, payload, refusal, now_ms)
         except Exception as error:
             is_accepted = self._not_accepted(stream, fields, error, now_ms, transaction)
         if is_accepted:
@@ -364,6 +380,8 @@ class Intake:
             self._shares.count(self._topics.by_chain[chain.chain_id], now_ms)
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to accept the record; its log says why.")
         try:
+            if transaction >= STAGE_BIT:
+                return self.staged.accept(stream, fields, b"", refusal, now_ms)
             return self._accept(stream, fields, b"", refusal, now_ms, transaction)
         except Exception as second:
             self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=second)
@@ -394,7 +412,7 @@ class Intake:
 
     def open_to_records(self, takes_records: bool) -> None:
         """Stop accepting records because an operator drains the daemon (streams are held), or accept them again."""
-        self._takes_records = takes_records
+        self._takes_records = self.staged.takes_records = takes_records
         if takes_records:
             self._holds.open_again(HoldCause.PAUSED)
 

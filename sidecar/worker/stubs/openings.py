@@ -70,6 +70,7 @@ class StreamOpenings:
             session.row.pid,
             is_wanted=refusal is None,
             transaction=transaction,
+            is_staged=session.stages is not None,
         )
         if queue is None:
             may_wait = refusal is None and not self._topics.is_known(topic)
@@ -100,7 +101,14 @@ class StreamOpenings:
         def may_open(key: StreamKey, topic: str) -> bool:
             session = key.session
             transaction = None if session.lane is None else session.lane.manager
-            return self._topics.may_open(topic, len(session.streams), now_ms, session.row.pid, transaction)
+            return self._topics.may_open(
+                topic,
+                len(session.streams),
+                now_ms,
+                session.row.pid,
+                transaction,
+                session.stages is not None,
+            )
 
         self._resume(self.queue.take_due(may_open, now_ms))
 

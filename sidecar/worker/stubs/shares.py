@@ -1,6 +1,8 @@
 """Shares: limits how much of the pool one topic, one client, and all stalled topics together may hold (isolation).
 
 Pages hold accepted records that are not settled. Their index counts too: 40 bytes per submission and 24 per record.
+Records of stages count for none of these. They have a share of their own: what finds it full is not held, but fails.
+
 All workers use one pool, so shares are counted over all of them: each worker publishes the bytes of its topics in
 words that the others read (shm/share_words.py). A client has one worker, which counts it alone.
 
@@ -56,8 +58,14 @@ class Shares:
         request_timeout_ms: float,
         queues: Iterable[TopicQueue],
         words: ShareWords,
+        staged_share: float,
     ) -> None:
         self.pool_bytes = page_count * page_bytes
+        self.staged_bytes = 0
+        """Bytes held here by records of stages, included ones too, as last counted."""
+        self.staged_bytes_max = 0
+        """Limit of these bytes over all workers."""
+        self.set_staged_share(staged_share)
         self.page_bytes = page_bytes
         self._request_timeout_ms = request_timeout_ms
         self._queues = queues
@@ -72,10 +80,15 @@ class Shares:
         """True if enough was given back that streams held by a share may continue, here or at another worker."""
         self._waits = False
 
+    def set_staged_share(self, part: float) -> None:
+        """Set the part of the pool for records of stages."""
+        self.staged_bytes_max = int(part * self.pool_bytes)
+
     def begin(self, now_ms: float) -> None:
         """Replace the published usage of a dead owner by the present one, after adoption."""
         self._words.forget_topics()
         self._words.store_stalled(0)
+        self._words.store_staged(0)
         self._words.store_waits(False)
         self.count_all(now_ms)
 
@@ -155,6 +168,10 @@ class Shares:
     def count(self, queue: TopicQueue, now_ms: float) -> None:
         """Count a topic again after its bytes or its progress may have changed, and publish the result."""
         held = self._held_bytes(queue)
+        if queue.is_staged:
+            self._count_staged(held - queue.held_bytes)
+            queue.held_bytes = held
+            return
         stalled = held if held and self.is_stalled(queue, now_ms) else 0
         if queue.stalled_bytes and not stalled:
             self.check_is_due = True  # it moves again, or is empty
@@ -169,6 +186,31 @@ class Shares:
         queue.held_bytes, queue.stalled_bytes = held, stalled
         self._words.store_topic(queue.chain.chain_id, held)
         self._words.store_stalled(self._stalled_bytes)
+
+    def _count_staged(self, more_bytes: int) -> None:
+        self.staged_bytes += more_bytes
+        self._words.store_staged(self.staged_bytes)
+        if more_bytes < 0:
+            self._fallen_bytes -= more_bytes
+            if self._fallen_bytes >= LOOK_SHARE * self.pool_bytes:
+                self.check_is_due = True
+
+    @property
+    def staged_everywhere(self) -> int:
+        """Bytes held by records of stages, of all workers."""
+        return self.staged_bytes + self._words.staged_elsewhere()
+
+    def claim_staged(self, needed_pages: int) -> bool:
+        """Claim pages of the stages' share. False if it is full; else :meth:`count` must follow. The first entry of all
+        always fits.
+        """
+        needed_bytes = needed_pages * self.page_bytes
+        self._words.store_staged(self.staged_bytes + needed_bytes)
+        held_bytes = self.staged_everywhere
+        if not held_bytes or held_bytes + needed_bytes <= self.staged_bytes_max:
+            return True
+        self._words.store_staged(self.staged_bytes)
+        return False
 
     def count_all(self, now_ms: float) -> None:
         """Count all topics: they stall and move again with time and metadata, even if no page is taken or given."""

@@ -14,6 +14,7 @@ import msgpack
 
 from client_stub.contract.wire import (
     PARTITIONERS,
+    STAGE_BIT,
     SUBMISSION_RECORDS_MAX,
     SUBMIT_HEAD_BYTES_MAX,
     Format,
@@ -53,11 +54,12 @@ _FLUSH: Final = int(SubmitFlag.FLUSH)
 _unpackb: Final = msgpack.unpackb
 _UNPACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 _OF_TRANSACTIONS: Final = frozenset({Kind.TXN_INIT, Kind.TXN_END, Kind.TXN_OFFSETS})
+_OF_STAGES: Final = frozenset(
+    {Kind.STAGE_OPEN, Kind.STAGE_SEAL, Kind.STAGE_DROP, Kind.STAGES_DROP, Kind.TXN_INCLUDE}
+)
 OnTransaction = Callable[[ClientSession, int, list[Any], Any, float], None]
 ATTACH_FIELDS = 7
 _ATTACHED_TEXT: Final = "this connection has attached already; each client needs its own"
-STAGE_BIT: Final = 1 << 63
-"""Bit of a transaction's number in an entry that is kept free."""
 POSITION_DELAY_MS = 5.0
 """Time in ms that ACCEPTED waits, to travel with the outcomes of a flushed submission. Most brokers answer within it,
 which saves a message, and its timer expires rarely.
@@ -117,6 +119,8 @@ class StubPort:
         }
         self.on_transaction: OnTransaction = _refuse_transaction
         """Takes a transaction's frames: (client, kind, fields, payload, now_ms). Set by whoever builds the rooms."""
+        self.on_stages: OnTransaction = _refuse_transaction
+        """The same for frames about stages."""
         self.on_lane_left: Callable[[], None] = lambda: None
         """Called when a client with a transactional id is gone for good. Set likewise."""
         self.on_table_full: Callable[[float], None] = lambda now_ms: None
@@ -149,6 +153,9 @@ class StubPort:
             if kind in _OF_TRANSACTIONS:
                 self.on_transaction(session, kind, fields, frames[1] if len(frames) > 1 else b"", now_ms)
                 return
+            if kind in _OF_STAGES:
+                self.on_stages(session, kind, fields, frames[1] if len(frames) > 1 else b"", now_ms)
+                return
             handler = self._handlers.get(kind)
             if handler is None:
                 raise MalformedFrame(
@@ -168,7 +175,9 @@ class StubPort:
     def _on_submit(
         self, session: ClientSession, fields: list[Any], payload: Any, skipped_bytes: int, now_ms: float
     ) -> None:
-        """Handle a SUBMIT. It may carry the ACK of outcomes, the number of a transaction, and a FLUSH, as a flag."""
+        """Handle a SUBMIT. It may carry the ACK of outcomes, the number of a transaction or stage, and a FLUSH, as a
+        flag.
+        """
         transaction = 0
         if len(fields) > SUBMIT_FIELDS:
             if len(fields) > SUBMIT_FIELDS + 1:
@@ -467,8 +476,8 @@ def _unpack(head: memoryview) -> list[Any]:
 
 
 def _transaction(value: Any) -> int:
-    if type(value) is not int or not 0 < value < STAGE_BIT:
-        raise MalformedFrame(f"{value!r:.40} is no number of a transaction")
+    if type(value) is not int or not 0 < value < 2 * STAGE_BIT:
+        raise MalformedFrame(f"{value!r:.40} is no number of a transaction or stage")
     return value
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from client_stub.contract.wire import WORD_UNPARTITIONED, LocalCode
 from sidecar.kernel import index
-from sidecar.shm.chain_table import EXPRESS
+from sidecar.shm.chain_table import EXPRESS, STAGED
 from sidecar.worker.streams.topic_queue import TopicQueue
 from sidecar.worker.topics.missing_topics import MissingTopics
 from sidecar.worker.topics.waiting_entries import WaitingEntries
@@ -79,7 +79,7 @@ class Topics:
         self._queues: dict[str, TopicQueue] = {}
         """By topic, outside of transactions."""
         self._of_lanes: dict[int, dict[str, TopicQueue]] = {}
-        """By transactional lane and topic."""
+        """By transactional lane and topic; those of stages by the lane with :data:`STAGED`."""
         self.by_chain: dict[int, TopicQueue] = {}
         """Queues by chain id. Only this object changes it."""
         self._brought: dict[int, int] = {}
@@ -119,10 +119,10 @@ class Topics:
         found = [queues[topic] for queues in self._of_lanes.values() if topic in queues]
         return [self._queues[topic], *found] if topic in self._queues else found
 
-    def _is_named(self, topic: str, transaction: TransactionManager | None) -> bool:
+    def _is_named(self, topic: str, transaction: TransactionManager | None, is_staged: bool) -> bool:
         if transaction is None:
             return topic in self._queues or topic in self._kept_lanes
-        return topic in self._of_lanes.get(transaction.lane, ())
+        return topic in self._of_lanes.get(_chain_lane(transaction, is_staged), ())
 
     def open(
         self,
@@ -133,6 +133,7 @@ class Topics:
         *,
         is_wanted: bool = True,
         transaction: TransactionManager | None = None,
+        is_staged: bool = False,
     ) -> TopicQueue | None:
         """The topic's queue for a client that uses ``names`` topics; None if the client may not bring in a new one.
 
@@ -145,12 +146,12 @@ class Topics:
         if transaction is None:
             queue = self._queues.get(topic)
         else:
-            queue = self._of_lanes.get(transaction.lane, {}).get(topic)
+            queue = self._of_lanes.get(_chain_lane(transaction, is_staged), {}).get(topic)
         if queue is not None:
             queue.is_wanted = queue.is_wanted or is_wanted
             return queue
-        may_open = self.may_open(topic, names, now_ms, process, transaction)
-        queue = self.get(topic, transaction) if may_open else None
+        may_open = self.may_open(topic, names, now_ms, process, transaction, is_staged)
+        queue = self.get(topic, transaction, is_staged) if may_open else None
         if queue is not None and not is_wanted:
             queue.is_wanted = False
             self.asks_no_more(topic)
@@ -166,9 +167,10 @@ class Topics:
         now_ms: float,
         process: int,
         transaction: TransactionManager | None = None,
+        is_staged: bool = False,
     ) -> bool:
         """Whether :meth:`open` would return the topic's queue. Drops unused names if that is needed."""
-        if self._is_named(topic, transaction) or self._may_name(topic, names, process):
+        if self._is_named(topic, transaction, is_staged) or self._may_name(topic, names, process):
             return True
         if now_ms - self._vacated_ms >= VACATE_MS:
             self._vacated_ms = now_ms
@@ -246,9 +248,10 @@ class Topics:
         queue = self.by_chain.pop(chain_id, None)
         if queue is not None:
             self._brought_less(queue.brought_by)
-            self._accumulator.forget_topic(topic, queue.lane)
+            if queue.transaction is None or (lane ^ STAGED, topic) not in self._chain_table.ids():
+                self._accumulator.forget_topic(topic, queue.lane)
             if queue.transaction is not None:
-                del self._of_lanes[queue.lane][topic]
+                del self._of_lanes[lane][topic]
             else:
                 del self._queues[topic]
                 self._kept_lanes.pop(topic, None)
@@ -278,21 +281,28 @@ class Topics:
         if left > 0:
             self._brought[process] = left
 
-    def get(self, topic: str, transaction: TransactionManager | None = None) -> TopicQueue | None:
-        """The topic's queue, outside of transactions or in a transactional lane. Made on first use; None if the table
-        of chains is full.
+    def get(
+        self, topic: str, transaction: TransactionManager | None = None, is_staged: bool = False
+    ) -> TopicQueue | None:
+        """The topic's queue, outside of transactions, in a transactional lane or in the stages of that. Made on first
+        use; None if the table of chains is full.
         """
-        queues = self._queues if transaction is None else self._of_lanes.setdefault(transaction.lane, {})
+        settings = self._rules.of(topic)
+        if transaction is None:
+            queues, lane = self._queues, settings.lane
+            chain_lane = self._kept_lanes.get(topic, lane)
+        else:
+            lane, chain_lane = transaction.lane, _chain_lane(transaction, is_staged)
+            queues = self._of_lanes.setdefault(chain_lane, {})
         queue = queues.get(topic)
         if queue is None:
-            settings = self._rules.of(topic)
-            lane = settings.lane if transaction is None else transaction.lane
-            chain_lane = self._kept_lanes.get(topic, lane) if transaction is None else lane
             chain = self._chain_table.open(chain_lane, topic)
             if chain is None:
                 return None
             rate = self._rates.of(topic, settings)
-            queue = queues[topic] = TopicQueue(topic, lane, chain, settings, rate, transaction=transaction)
+            queue = queues[topic] = TopicQueue(
+                topic, lane, chain, settings, rate, transaction=transaction, is_staged=is_staged
+            )
             self.by_chain[chain.chain_id] = queue
             if self._snapshot is None or not self._placement.follow(queue, self._snapshot):
                 self.missing.add(topic)
@@ -396,31 +406,44 @@ class Topics:
 
     # --- transactional lanes --------------------------------------------------------------------------------
 
+    def _of_lane(self, lane: int) -> Iterator[TopicQueue]:
+        """The queues of a lane and of its stages."""
+        for each in (lane, lane | STAGED):
+            yield from self._of_lanes.get(each, {}).values()
+
     def is_quiet(self, lane: int) -> bool:
-        """Whether no entry of the lane waits for metadata or a partition."""
-        return not any(queue.waiting or queue.out_of_range for queue in self._of_lanes.get(lane, {}).values())
+        """Whether no entry of the lane waits for metadata or a partition. One of a stage waits once it is included."""
+        return not any(queue.waiting or queue.out_of_range for queue in self._of_lane(lane))
 
     def flush_lane(self, lane: int) -> None:
         """End linger for the lane's entries that wait: they are sent as soon as they have their partitions."""
-        for queue in self._of_lanes.get(lane, {}).values():
+        for queue in self._of_lane(lane):
             self.waiting.flush(queue)
 
     def abort_lane(self, lane: int, code: LocalCode, text: str, now_ms: float) -> None:
         """Fail the lane's entries that wait."""
-        for queue in self._of_lanes.get(lane, {}).values():
+        for queue in self._of_lane(lane):
             if queue.waiting or queue.out_of_range:
                 self.waiting.fail_queue(queue, code, now_ms, text)
+
+    def include(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
+        """Send entries of stages, in the order of the journal."""
+        self._used.add(queue.topic)
+        self.waiting.extend(queue, ordinals, now_ms)
 
     def forget_lane(self, lane: int) -> bool:
         """Drop the names of a lane's topics. False while something of one is left, or a stream uses it."""
         in_use = self._chains_in_use()
-        chains = {topic: chain for (its, topic), chain in self._chain_table.ids().items() if its == lane}
-        for topic, chain_id in chains.items():
+        lanes = lane, lane | STAGED
+        named = [
+            (its, topic, chain) for (its, topic), chain in self._chain_table.ids().items() if its in lanes
+        ]
+        for its, topic, chain_id in named:
             queue = self.by_chain.get(chain_id)
             if chain_id not in in_use and (queue is None or queue.is_empty):
-                self._vacate(lane, topic)
+                self._vacate(its, topic)
         self._of_lanes = {each: queues for each, queues in self._of_lanes.items() if queues}
-        return lane not in self._of_lanes
+        return not any(each in self._of_lanes for each in lanes)
 
     # --- metadata -------------------------------------------------------------------------------------------
 
@@ -482,3 +505,7 @@ class Topics:
                 queue.chain.live_entries or (queue.transaction is not None and not queue.transaction.is_over)
             )
         }
+
+
+def _chain_lane(transaction: TransactionManager, is_staged: bool) -> int:
+    return transaction.lane | STAGED if is_staged else transaction.lane

@@ -79,7 +79,7 @@ class WaitingEntries:
         self._waits(queue)
 
     def extend(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
-        """Add entries of a dead worker with records without a partition."""
+        """Add entries with records without a partition, of a dead worker or of stages that are included."""
         queue.waiting.extend(ordinals, now_ms)
         self._waits(queue)
 
@@ -111,9 +111,14 @@ class WaitingEntries:
         ``accepted_ms``.
         """
         if block.groups:
+            if queue.is_staged:
+                # The lane's own records are in another chain, and a batch has records of one.
+                self._accumulator.close_batches(queue.topic, queue.lane, block.groups, now_ms)
             self._accumulator.append(
                 queue.topic, queue.lane, block, now_ms, express=queue.is_express, since_ms=accepted_ms
             )
+            if queue.is_staged:
+                self._accumulator.close_batches(queue.topic, queue.lane, block.groups, now_ms)
         # kill point: index.batched
         if block.failures:
             self.take_failures(queue, block, accepted_ms, now_ms)

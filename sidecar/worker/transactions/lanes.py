@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from sidecar.producer.core import Core
     from sidecar.producer.partition_queue import PartitionQueue
+    from sidecar.producer.producer_batch import ProducerBatch
     from sidecar.producer.transaction_manager import TransactionManager
     from sidecar.shm.lane_records import LaneRecords
     from sidecar.worker.streams.session import ClientSession
@@ -58,12 +59,13 @@ class Lanes:
     def of_number(self, number: int) -> Lane | None:
         return self._by_number.get(number)
 
-    def open(self, transactional_id: str, session: ClientSession) -> Lane | None:
-        """Open a lane for an id that has none. None if all are in use."""
+    def open(self, transactional_id: str, session: ClientSession | None) -> Lane | None:
+        """Open a lane for an id that has none; ``session`` None: for its stages. None if all are in use."""
         if not self._free:
             return None
         manager = self.make(transactional_id, self._free.pop())
-        manager.client = session.row.index, session.row.generation
+        if session is not None:
+            manager.client = session.row.index, session.row.generation
         lane = self._add(manager, manager.record)
         lane.session = session
         self._records.open(lane.number - TRANSACTIONAL, transactional_id, self._stored[lane.number])
@@ -86,7 +88,7 @@ class Lanes:
 
     def close(self, lane: Lane) -> bool:
         """Give up the lane of a client that is gone. False while something of it is left: try again later."""
-        if not self.is_quiet(lane) or not self._topics.forget_lane(lane.number):
+        if lane.stages or not self.is_quiet(lane) or not self._topics.forget_lane(lane.number):
             return False
         self._accumulator.close_lane(lane.number)
         self._records.free(lane.number - TRANSACTIONAL)
@@ -108,6 +110,12 @@ class Lanes:
                 lane.manager.abandon()
             if lane.session is None and lane.manager.is_over:
                 self.close(lane)
+
+    def note_included(self, batch: ProducerBatch) -> None:
+        """Note a delivered batch of records of stages."""
+        lane = self._by_number.get(batch.lane)
+        if lane is not None and lane.inclusion is not None:
+            lane.inclusion.note(batch.topic, batch.partition, batch.base_offset, batch.records.count)
 
     # --- after the death of a worker ------------------------------------------------------------------------
 
@@ -133,12 +141,16 @@ class Lanes:
 
     def manager_of(self, number: int) -> TransactionManager:
         """The manager of a lane in which the journal has records."""
+        return self.lane_of(number).manager
+
+    def lane_of(self, number: int) -> Lane:
+        """A lane of which something is left."""
         lane = self._by_number.get(number)
         if lane is None:
             log.error("ALARM: records of transactional lane %d have no id. They end as aborted.", number)
             self._free.remove(number)
             lane = self._add(self.make(f"(lane {number})", number), b"")
-        return lane.manager
+        return lane
 
     def adopted(self, now_ms: float) -> None:
         """End what the dead worker left of transactions that are over, and those whose client is gone. Call after its

@@ -13,8 +13,6 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import msgpack
-
 from client_stub.contract.wire import (
     OFFSET_METADATA_BYTES_MAX,
     TOPIC_BYTES_MAX,
@@ -34,12 +32,18 @@ from sidecar.producer.coordinator_requests import (
     EndTransaction,
     FindCoordinator,
 )
-from sidecar.producer.transaction_manager import TransactionManager, TransactionTally
+from sidecar.producer.transaction_manager import (
+    TransactionManager,
+    TransactionResult,
+    TransactionTally,
+)
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 from sidecar.protocol.messages import ProtocolError
 from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.transactions.coordinator_messages import API_KEYS, answer_of, message_of
+from sidecar.worker.transactions.frames import INT32_MAX, INT64_MAX, is_count, is_within, rows_of
+from sidecar.worker.transactions.stage_port import StagePort
 
 if TYPE_CHECKING:
     from sidecar.common.clock import MonotonicClock
@@ -51,19 +55,17 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.outboxes import Outboxes
     from sidecar.worker.streams.session import ClientSession
     from sidecar.worker.transactions.lanes import Lanes
+    from sidecar.worker.transactions.stages import LaneStages
     from sidecar.worker.turns import Turns
 
 log = logging.getLogger(__name__)
 
-INT32_MAX: Final = (1 << 31) - 1
-INT64_MAX: Final = (1 << 63) - 1
 _State = TransactionState
 _IDLE: Final = frozenset(
     {_State.UNINITIALIZED, _State.READY, _State.IN_TRANSACTION, _State.ABORTABLE, _State.FATAL}
 )
 """States in which a manager says itself when there is something to do."""
 _ENDS_RECORDS: Final = frozenset({_State.ABORTABLE, _State.ABORTING, _State.FATAL})
-_PACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 
 
 class _AskedEnd(NamedTuple):
@@ -95,6 +97,7 @@ class TransactionPort:
         cache: MetadataCache,
         links: ClusterLinks,
         lanes: Lanes,
+        stages: LaneStages,
         outboxes: Outboxes,
         turns: Turns,
         random: Random,
@@ -106,6 +109,9 @@ class TransactionPort:
         self._links = links
         self._lanes = lanes
         lanes.make = self.make_manager
+        self.all_stages = stages
+        self.stages = StagePort(lanes, stages, outboxes, self._work)
+        """Frames about stages."""
         self._outboxes = outboxes
         self._turns = turns
         self._random = random
@@ -128,6 +134,8 @@ class TransactionPort:
         self, session: ClientSession, kind: int, fields: list[Any], payload: Any, now_ms: float
     ) -> None:
         """Handle TXN_INIT, TXN_END or TXN_OFFSETS. Raises MalformedFrame for one that no valid stub sends."""
+        if session.stages is not None:
+            raise MalformedFrame("a transaction's frame of a client that stages")
         if kind == Kind.TXN_INIT:
             self._on_init(session, *_init_of(fields), now_ms)
             return
@@ -215,7 +223,8 @@ class TransactionPort:
         self._turns.wake()
 
     def check_clients(self) -> None:
-        """Abandon the transactions of clients that are gone for good, and give up their lanes."""
+        """Abandon the transactions and open stages of clients that are gone for good, and give up their lanes."""
+        self.all_stages.check()
         self._lanes.check_clients()
         for noted in (self._asked_ends, self._records_ended):
             for lane in [each for each in noted if self._lanes.of_number(each.number) is not each]:
@@ -247,6 +256,7 @@ class TransactionPort:
             lane = self._lanes.of_number(number)
             if lane is not None:
                 self._step_lane(lane, now_ms)
+        self.active |= self.stages.step()
 
     def _step_lane(self, lane: Lane, now_ms: float) -> None:
         manager = lane.manager
@@ -268,8 +278,11 @@ class TransactionPort:
         if lane in self._asked_ends or lane in self._unsent or manager.state not in _IDLE:
             # Its records' answers and its submissions come in turns of their own.
             self.active.add(lane.number)
-        if lane.session is None and manager.is_over:
-            self._lanes.close(lane)
+        if manager.is_over:
+            if lane.stages and self._lanes.is_quiet(lane):
+                self.all_stages.transaction_ended(lane)
+            if lane.session is None:
+                self._lanes.close(lane)
         self.next_due_ms = min(self.next_due_ms, manager.next_due_ms)
         if manager.next_due_ms < inf:
             self.active.add(lane.number)
@@ -293,15 +306,22 @@ class TransactionPort:
             self._lanes.may_send_more(lane, self._clock.now_ms())
         for result in results:
             if session is not None:
-                self._tell(session, result.what, result.number, result.code, result.effect, result.text)
+                self._tell(session, *result, *_included(lane, result))
 
     def _tell(
-        self, session: ClientSession, what: TxnPart, number: int, code: int, effect: TxnEffect, text: str
+        self,
+        session: ClientSession,
+        what: TxnPart,
+        number: int,
+        code: int,
+        effect: TxnEffect,
+        text: str,
+        *more: object,
     ) -> None:
         """The client hears an answer after the outcomes of its records, and what its transaction has come to before
         them: a record that failed says less than that the transactional id is lost.
         """
-        message = [Kind.TXN, what, number, code, effect, text]
+        message = [Kind.TXN, what, number, code, effect, text, *more]
         if what == TxnPart.STATE:
             self._outboxes.send(session, message)
         else:
@@ -392,6 +412,15 @@ class TransactionPort:
         self._work(lane.number)
 
 
+def _included(lane: Lane, result: TransactionResult) -> tuple[object, ...]:
+    """The last field of the answer to a commit that has included stages: where their records are."""
+    inclusion = lane.inclusion
+    is_commit = result.what == TxnPart.END and not result.code and lane.manager.last_committed
+    if inclusion is None or not is_commit or inclusion.transaction != result.number:
+        return ()
+    return (inclusion.rows,)
+
+
 # --- reading frames -------------------------------------------------------------------------------------------
 
 
@@ -407,11 +436,11 @@ def _init_of(fields: list[Any]) -> tuple[str, int, bool]:
 
 
 def _end_of(fields: list[Any], payload: Any) -> _AskedEnd:
-    if len(fields) != 2 or not _is_count(fields[0]) or type(fields[1]) is not bool:
+    if len(fields) != 2 or not is_count(fields[0]) or type(fields[1]) is not bool:
         raise MalformedFrame("TXN_END has no number of a transaction, or does not say whether it commits")
     positions = []
-    for row in _rows_of(payload):
-        if type(row) is not list or len(row) != 2 or not all(map(_is_count, row)):
+    for row in rows_of(payload):
+        if type(row) is not list or len(row) != 2 or not all(map(is_count, row)):
             raise MalformedFrame(f"{row!r:.40} is no stream and sequence number")
         positions.append((row[0], row[1]))
     return _AskedEnd(fields[0], fields[1], positions)
@@ -422,12 +451,12 @@ def _offsets_of(fields: list[Any], payload: Any) -> tuple[int, int, GroupMember,
         raise MalformedFrame(f"TXN_OFFSETS has {len(fields)} fields of 6")
     number, request, group, generation, member, instance = fields
     texts = (group, member) if instance is None else (group, member, instance)
-    if not _is_count(number) or not _is_count(request) or not all(type(each) is str for each in texts):
+    if not is_count(number) or not is_count(request) or not all(type(each) is str for each in texts):
         raise MalformedFrame("TXN_OFFSETS does not name its transaction, request, group or member")
-    if not _is_within(generation, -1, INT32_MAX):
+    if not is_within(generation, -1, INT32_MAX):
         raise MalformedFrame(f"{generation!r:.40} is no generation of a group")
     offsets = []
-    for row in _rows_of(payload):
+    for row in rows_of(payload):
         if type(row) is not list or len(row) != 5:
             raise MalformedFrame(f"{row!r:.40} is no offset of a partition")
         topic, partition, offset, leader_epoch, metadata = row
@@ -435,9 +464,9 @@ def _offsets_of(fields: list[Any], payload: Any) -> tuple[int, int, GroupMember,
         if (
             type(topic) is not str
             or not 0 < len(topic.encode()) <= TOPIC_BYTES_MAX
-            or not _is_within(partition, 0, INT32_MAX)
-            or not _is_within(offset, 0, INT64_MAX)
-            or not _is_within(leader_epoch, -1, INT32_MAX)
+            or not is_within(partition, 0, INT32_MAX)
+            or not is_within(offset, 0, INT64_MAX)
+            or not is_within(leader_epoch, -1, INT32_MAX)
         ):
             raise MalformedFrame(f"{row!r:.40} is no offset of a partition")
         if metadata is not None and not (
@@ -446,21 +475,3 @@ def _offsets_of(fields: list[Any], payload: Any) -> tuple[int, int, GroupMember,
             raise MalformedFrame(f"the metadata of an offset has {OFFSET_METADATA_BYTES_MAX} bytes at most")
         offsets.append(CommittedOffset(topic, partition, offset, leader_epoch, metadata))
     return number, request, GroupMember(group, generation, member, instance), offsets
-
-
-def _rows_of(payload: Any) -> list[Any]:
-    try:
-        rows = msgpack.unpackb(payload)
-    except _PACK_ERRORS as error:
-        raise MalformedFrame(f"{type(error).__name__}: {error}") from None
-    if type(rows) is not list:
-        raise MalformedFrame("a second frame that is no array")
-    return rows
-
-
-def _is_count(value: Any) -> bool:
-    return _is_within(value, 0, INT64_MAX)
-
-
-def _is_within(value: Any, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most

@@ -1,0 +1,490 @@
+"""LaneStages: records that wait for a transaction to include them, each stage with its row in the segment.
+
+A stage is open while its client fills it, and sealed once the journal has all of it; then it is nobody's. It ends when
+the transaction that included it has ended, or when it is dropped: by a client, with the client that had it open, by
+time, or for another owner's stages.
+
+An include is a fact by the one store of the lane's record. Before that each stage's row says which transaction includes
+it. A successor that finds such rows and no such record takes them for sealed, and the client asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
+
+from client_stub.contract.wire import LocalCode
+from sidecar.common.wording import counted
+from sidecar.kernel import fail_remaining
+from sidecar.producer.transaction_states import TransactionState
+from sidecar.shm.layout import STAGES_MAX
+from sidecar.shm.stage_records import StageEnd, StageRow
+from sidecar.shm.stage_states import StageRowEvent, StageRowState
+from sidecar.worker.streams.lane import IncludedRecords
+from sidecar.worker.streams.refusal import Refusal
+from sidecar.worker.streams.stage import STAGE_NUMBER_MASK, LaneStage
+from sidecar.worker.transactions.stage_token import StageToken, digest8, digest32, unpack_stage_token
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from sidecar.kernel import Entry
+    from sidecar.shm.slots import Counters
+    from sidecar.shm.stage_records import StageRecords
+    from sidecar.worker.outcomes.releases import Releases
+    from sidecar.worker.streams.lane import Lane
+    from sidecar.worker.streams.session import ClientSession
+    from sidecar.worker.streams.sessions import Sessions
+    from sidecar.worker.streams.topic_queue import TopicQueue
+    from sidecar.worker.topics.topics import Topics
+    from sidecar.worker.transactions.lanes import Lanes
+
+log = logging.getLogger(__name__)
+
+ENDED_ENTRIES: Final = 4_096
+"""Limit of entries of dropped stages that end in one turn."""
+REMEMBERED_MAX: Final = 2 * STAGES_MAX
+"""Stages of one client, with those that it has no more to ask about."""
+_HOW: Final = {
+    StageEnd.NONE: "is not known any more",
+    StageEnd.INCLUDED: "was included by a transaction already",
+    StageEnd.DROPPED: "was dropped by drop_stages() or `txn drop`",
+    StageEnd.EXPIRED: "was dropped, as nobody included it within daemon.stage_timeout_ms",
+    StageEnd.ABANDONED: "was dropped, as its process ended before it was sealed",
+    StageEnd.EVICTED: "was dropped, as another owner's stages of its transactional id needed pool.staged_share",
+    StageEnd.FAILED: "was dropped, as a record of it was not accepted",
+}
+_WAITS: Final = (StageRowState.OPEN, StageRowState.SEALED)
+_MAY_GO_ON: Final = (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING)
+
+
+class LaneStages:
+    """All stages of a worker. Belongs to the worker's loop."""
+
+    def __init__(
+        self,
+        *,
+        records: StageRecords,
+        lanes: Lanes,
+        topics: Topics,
+        sessions: Sessions,
+        releases: Releases,
+        counters: Counters,
+        instance_id: bytes,
+        slot: int,
+        wall_ms: Callable[[], int],
+        timeout_ms: int,
+    ) -> None:
+        self._records = records
+        self._lanes = lanes
+        self._topics = topics
+        self._sessions = sessions
+        self._releases = releases
+        self._counters = counters
+        self._instance = digest8(instance_id)
+        self._slot = slot
+        self._wall_ms = wall_ms
+        self.timeout_ms = timeout_ms
+        self.on_dropped: Callable[[LaneStage], None] = lambda stage: None
+        """Called when a stage is dropped: its client, if it was open, hears of its failure. Set by the port."""
+        self._free = deque(range(STAGES_MAX))
+        """Rows for the next stages: never used ones, then those whose stage ended longest ago."""
+        self._ends: dict[int, StageEnd] = {}
+        """How the stages in free rows ended, by number."""
+        self._number_of_row: dict[int, int] = {}
+        self.ended: Counter[StageEnd] = Counter()
+        """How many have ended so."""
+        self.ending: deque[LaneStage] = deque()
+        """Dropped ones with records that have not ended."""
+        self._orphans: list[tuple[TopicQueue, int]] = []
+        """Entries of a dead worker without a stage."""
+        self._clients: dict[int, tuple[int, int]] = {}
+        """Row and generation of the client of each stage of a dead worker, by the stage's number."""
+
+    def __iter__(self) -> Iterator[LaneStage]:
+        """All with records, and open ones; over a copy."""
+        return iter([stage for lane in self._lanes for stage in lane.stages.values()])
+
+    def count(self, state: StageRowState) -> int:
+        return sum(stage.state is state for stage in self)
+
+    @property
+    def oldest_ms(self) -> int:
+        """Age of the sealed one that waits longest; 0: none waits."""
+        sealed_s = [stage.sealed_at_s for stage in self if stage.state is StageRowState.SEALED]
+        return max(0, self._wall_ms() - 1000 * min(sealed_s)) if sealed_s else 0
+
+    # --- a stage's life -------------------------------------------------------------------------------------
+
+    def open(
+        self, lane: Lane, session: ClientSession, client_number: int, caller_number: int, owner: str
+    ) -> LaneStage | Refusal:
+        """Open a stage for a client."""
+        assert session.stages is not None
+        if not self._free:
+            text = (
+                f'Stage {caller_number} of "{lane.manager.transactional_id}" is not opened: this worker has '
+                f"{STAGES_MAX} stages, as many as it can have; include or drop some (`kafka-sidecar txn drop`)."
+            )
+            return Refusal(LocalCode.STAGE_TOO_MANY, text)
+        number, row = self._records.take_number(), self._free.popleft()
+        self._ends.pop(self._number_of_row.pop(row, 0), None)
+        stage = LaneStage(
+            lane,
+            row,
+            number,
+            caller_number=caller_number,
+            client_number=client_number,
+            owner_digest=digest32(owner),
+            name_digest=digest32(session.name),
+            user=session.caller.uid + 1 & 0xFFFFFFFF,
+        )
+        stage.owner, stage.client_name = owner, session.name
+        self._records.open(
+            StageRow(
+                row,
+                StageRowState.OPEN,
+                StageEnd.NONE,
+                lane.number,
+                0,
+                number,
+                caller_number,
+                0,
+                stage.owner_digest,
+                stage.name_digest,
+                0,
+                session.row.index,
+                session.row.generation,
+                client_number,
+                0,
+                stage.user,
+            )
+        )
+        stage.move(StageRowEvent.OPEN)
+        lane.stages[number] = stage
+        self._belongs_to(session, stage)
+        return stage
+
+    def seal(self, stage: LaneStage, records: int) -> None:
+        """Seal an open stage whose client has sent this many records into it. Fails it if they are not all here."""
+        if stage.records != records:
+            text = (
+                f"{self.name_of(stage)} has {counted(stage.records, 'record')} of {records}: the others were lost. "
+                "Fill another stage."
+            )
+            self.fail(stage, Refusal(LocalCode.STAGE_UNKNOWN, text))
+            return
+        stage.token = self._token(stage)
+        if not records:
+            self._end(stage, StageEnd.NONE)  # its token includes nothing, which needs no row
+            return
+        stage.sealed_at_s = self._wall_ms() // 1000
+        lane = stage.lane.number
+        self._records.seal(stage.row, lane, records, stage.size_bytes, stage.sealed_at_s)
+        stage.move(StageRowEvent.SEAL)
+
+    def fail(self, stage: LaneStage, refusal: Refusal) -> None:
+        """Drop an open stage of which a record is not accepted. Its client hears why."""
+        stage.failure = refusal
+        self.drop(stage, StageEnd.FAILED)
+
+    def drop(self, stage: LaneStage, end: StageEnd) -> None:
+        """Forget an open or sealed stage. Its records end as aborted in the next turns."""
+        if stage.state is StageRowState.OPEN and stage.failure is None:
+            text = f"{self.name_of(stage)} {_HOW[end]}."
+            stage.failure = Refusal(LocalCode.STAGE_UNKNOWN, text)
+        self._records.drop(stage.row, stage.lane.number, end)
+        stage.move(StageRowEvent.DROP)
+        stage.end = end
+        self._counters.add({"records_staged": -stage.records, "records_held": stage.records})
+        self.ending.append(stage)
+        self.on_dropped(stage)
+
+    def include(
+        self, lane: Lane, stages: Sequence[LaneStage], request: int, now_ms: float
+    ) -> IncludedRecords:
+        """Include sealed stages in the lane's open transaction."""
+        manager = lane.manager
+        for stage in stages:
+            self._records.include(stage.row, lane.number, manager.number)
+            stage.move(StageRowEvent.INCLUDE)
+            stage.end = StageEnd.INCLUDED
+        manager.has_included = True
+        manager.store()
+        records = sum(stage.records for stage in stages)
+        size_bytes = sum(stage.size_bytes for stage in stages)
+        lane.inclusion = IncludedRecords(manager.number, request, records, size_bytes)
+        self._counters.add({"records_staged": -records, "records_held": records})
+        self._send(stages, now_ms)
+        return lane.inclusion
+
+    def _send(self, stages: Iterable[LaneStage], now_ms: float) -> None:
+        """Let the records go, all stages merged in the order of the journal: a descriptor covers all records between
+        its ends that are in its partition.
+        """
+        merged: dict[TopicQueue, array[int]] = {}
+        for stage in stages:
+            for queue, ordinals in stage.entries.items():
+                if queue in merged:
+                    merged[queue].extend(ordinals)
+                else:
+                    merged[queue] = ordinals
+            stage.entries = {}
+        for queue, ordinals in merged.items():
+            self._topics.include(queue, sorted(ordinals), now_ms)
+
+    def transaction_ended(self, lane: Lane) -> None:
+        """Give up the rows of the stages that the lane's transaction had included: it is over, and so are they."""
+        for stage in list(lane.stages.values()):
+            if stage.state is StageRowState.INCLUDED:
+                self._end(stage, StageEnd.INCLUDED)
+
+    def _end(self, stage: LaneStage, end: StageEnd) -> None:
+        self._records.end(stage.row, stage.lane.number, end)
+        stage.move(StageRowEvent.END)
+        stage.end = end
+        del stage.lane.stages[stage.number]
+        self._free.append(stage.row)
+        self._number_of_row[stage.row] = stage.number
+        self._ends[stage.number] = end
+        self.ended[end] += 1
+
+    # --- what ends in time ----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """End a bounded number of entries of dropped stages."""
+        left = ENDED_ENTRIES
+        while self.ending and left > 0:
+            left -= self._end_entries(self.ending[0], left)
+            if not self.ending[0].entries:
+                stage = self.ending.popleft()
+                self._end(stage, stage.end)
+
+    def _end_entries(self, stage: LaneStage, most: int) -> int:
+        """End up to ``most`` entries. Returns their number."""
+        queue = next(iter(stage.entries), None)
+        if queue is None:
+            return 1
+        ordinals = stage.entries[queue]
+        ended = min(most, len(ordinals))
+        for ordinal in ordinals[len(ordinals) - ended :]:
+            self._end_entry(queue, ordinal)
+        del ordinals[len(ordinals) - ended :]
+        if not ordinals:
+            del stage.entries[queue]
+        return ended
+
+    def _end_entry(self, queue: TopicQueue, ordinal: int) -> None:
+        """End the records of an entry that have no partition, as aborted."""
+        entry = queue.chain.entry(ordinal)
+        indexes = fail_remaining(queue.chain, entry, LocalCode.TXN_ABORTED)
+        self._releases.release_unsent(queue.chain, entry, indexes, dead=False)
+
+    def evict(self, stage: LaneStage) -> bool:
+        """Drop the sealed stage of the same transactional id and another owner that waits longest, at once. False if
+        there is none.
+        """
+        others = [
+            each
+            for each in stage.lane.stages.values()
+            if each.state is StageRowState.SEALED and each.owner_digest != stage.owner_digest
+        ]
+        if not others:
+            return False
+        oldest = min(others, key=lambda each: (each.sealed_at_s, each.number))
+        self.drop(oldest, StageEnd.EVICTED)
+        self.ending.remove(oldest)
+        while oldest.entries:
+            self._end_entries(oldest, ENDED_ENTRIES)
+        self._end(oldest, StageEnd.EVICTED)
+        log.warning(
+            "%s was dropped: %s needs its share of the pool.", self.name_of(oldest), self.name_of(stage)
+        )
+        return True
+
+    def check(self) -> None:
+        """Drop open stages of clients that are gone, and sealed ones that nobody has included in time."""
+        due_s = (self._wall_ms() - self.timeout_ms) // 1000
+        for stage in self:
+            if stage.session is not None and stage.session.is_gone:
+                stage.session = None
+                if stage.state is StageRowState.OPEN:
+                    self.drop(stage, StageEnd.ABANDONED)
+            if stage.state is StageRowState.SEALED and stage.sealed_at_s <= due_s:
+                log.warning(
+                    "%s is dropped: nobody included it within daemon.stage_timeout_ms.", self.name_of(stage)
+                )
+                self.drop(stage, StageEnd.EXPIRED)
+
+    # --- tokens ---------------------------------------------------------------------------------------------
+
+    def _token(self, stage: LaneStage) -> bytes:
+        transactional_id = digest8(stage.lane.manager.transactional_id.encode())
+        return StageToken(self._instance, self._slot, stage.number, stage.records, transactional_id).pack()
+
+    def find(self, data: bytes, transactional_id: str, session: ClientSession) -> LaneStage | Refusal | None:
+        """The sealed stage that a token names, or why there is none. None: it was sealed without a record."""
+        token = unpack_stage_token(data)
+        if token is None:
+            return _unknown(data, "is no token of a stage")
+        if token.instance != self._instance:
+            return _unknown(data, "is of another daemon, or of one whose buffer pool was made anew since")
+        if token.transactional_id != digest8(transactional_id.encode()) or token.slot != self._slot:
+            return _unknown(data, f'is of another transactional id than "{transactional_id}"')
+        if not token.records:
+            return None
+        lane = self._lanes.of_id(transactional_id)
+        stage = None if lane is None else lane.stages.get(token.number)
+        if stage is None or stage.state is not StageRowState.SEALED:
+            end = self._ends.get(token.number, StageEnd.NONE) if stage is None else stage.end
+            return _unknown(data, _HOW[end])
+        refusal = self.refusal_for(stage, session)
+        return stage if refusal is None else refusal
+
+    def refusal_for(self, stage: LaneStage, session: ClientSession) -> Refusal | None:
+        """Why a client may not have a stage: it is another user's, and another name's."""
+        is_same_user = stage.user == session.caller.uid + 1 & 0xFFFFFFFF
+        if is_same_user or stage.name_digest == digest32(session.name):
+            return None
+        text = (
+            f"{self.name_of(stage)} is another user's. Both clients need the same name, which [clients] must allow "
+            "to both users."
+        )
+        return Refusal(LocalCode.STAGE_UNKNOWN, text)
+
+    @staticmethod
+    def name_of(stage: LaneStage) -> str:
+        owner = f' of owner "{stage.owner}"' if stage.owner else ""
+        return f'Stage {stage.caller_number} of "{stage.lane.manager.transactional_id}"{owner}'
+
+    # --- after the death of a worker ------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Take over the stages of a dead worker, after its lanes."""
+        ended: list[StageRow] = []
+        for row in self._records:
+            self._free.remove(row.row)
+            if row.state is StageRowState.ENDED:
+                ended.append(row)
+                continue
+            lane = self._lanes.lane_of(row.lane)
+            stage = LaneStage(
+                lane,
+                row.row,
+                row.number,
+                caller_number=row.caller_number,
+                client_number=row.client_number,
+                owner_digest=row.owner_digest,
+                name_digest=row.name_digest,
+                user=row.user,
+            )
+            stage.state, stage.end, stage.sealed_at_s = row.state, row.end, row.sealed_at_s
+            lane.stages[stage.number] = stage
+            self._clients[stage.number] = row.client_row, row.client_generation
+            if row.state is StageRowState.INCLUDED:
+                self._adopt_included(stage, row)
+            if stage.state is StageRowState.SEALED:
+                stage.token = StageToken(
+                    self._instance,
+                    self._slot,
+                    row.number,
+                    row.records,
+                    digest8(lane.manager.transactional_id.encode()),
+                ).pack()
+        ended.sort(key=lambda row: row.number)
+        for row in ended:
+            self._free.append(row.row)
+            self._number_of_row[row.row] = row.number
+            self._ends[row.number] = row.end
+
+    def _adopt_included(self, stage: LaneStage, row: StageRow) -> None:
+        manager = stage.lane.manager
+        is_of_open = row.transaction == manager.number & 0xFFFFFFFF
+        if is_of_open and not manager.has_included:
+            # Its worker died between the stores of an include, which is not a fact.
+            self._records.exclude(stage.row, stage.lane.number)
+            stage.move(StageRowEvent.EXCLUDE)
+            stage.end = StageEnd.NONE
+        elif is_of_open and manager.state in _MAY_GO_ON:
+            inclusion = stage.lane.inclusion
+            if inclusion is None:
+                inclusion = stage.lane.inclusion = IncludedRecords(manager.number, -1, 0, 0)
+            inclusion.records += row.records
+            inclusion.size_bytes += row.size_bytes
+        else:
+            stage.move(StageRowEvent.DROP)  # what is left of it ends with its transaction
+
+    def adopt_entries(self, queue: TopicQueue, ordinals: Iterable[int]) -> None:
+        """Take over entries of a staged chain with records that have no partition."""
+        for ordinal in ordinals:
+            entry = queue.chain.entry(ordinal)
+            stage = self._of_entry(queue, entry)
+            if stage is None:
+                self._orphans.append((queue, ordinal))
+            else:
+                stage.took(queue, entry)
+
+    def _of_entry(self, queue: TopicQueue, entry: Entry) -> LaneStage | None:
+        lane = self._lanes.lane_of(queue.lane)
+        return lane.stages.get(entry.txn_number & STAGE_NUMBER_MASK)
+
+    def is_in_open_transaction(self, queue: TopicQueue, entry: Entry) -> bool:
+        """Whether the open transaction has included the entry's stage."""
+        stage = self._of_entry(queue, entry)
+        return stage is not None and stage.state is StageRowState.INCLUDED
+
+    @property
+    def staged_records(self) -> int:
+        """Records of stages that wait."""
+        return sum(stage.records for stage in self if stage.state in _WAITS)
+
+    def adopted(self, now_ms: float) -> None:
+        """Continue with what the dead worker left, after its records were read and its lanes were decided."""
+        expected = {row.number: row.records for row in self._records if row.state is StageRowState.SEALED}
+        for stage in self:
+            client = self._client_of(stage)
+            if stage.state is StageRowState.DROPPED:
+                self.ending.append(stage)
+                continue
+            if client is not None and stage.state in _WAITS:
+                self._belongs_to(client, stage)
+            if stage.state is StageRowState.OPEN and client is None:
+                self.drop(stage, StageEnd.ABANDONED)
+            elif stage.state is StageRowState.SEALED and stage.records != expected[stage.number]:
+                log.error(
+                    "ALARM: of the %d records of %s only %d are in the journal: it is dropped.",
+                    expected[stage.number],
+                    self.name_of(stage),
+                    stage.records,
+                )
+                self.drop(stage, StageEnd.FAILED)
+        for lane in self._lanes:
+            self._send(
+                [each for each in lane.stages.values() if each.state is StageRowState.INCLUDED], now_ms
+            )
+        for queue, ordinal in self._orphans:
+            self._end_entry(queue, ordinal)
+        self._orphans.clear()
+        self._clients.clear()
+
+    def _client_of(self, stage: LaneStage) -> ClientSession | None:
+        row, generation = self._clients[stage.number]
+        session = self._sessions.of_row(row)
+        return session if session is not None and session.row.generation == generation else None
+
+    def _belongs_to(self, session: ClientSession, stage: LaneStage) -> None:
+        if session.stages is None:
+            session.stages = {}
+        session.lane, stage.session = stage.lane, session
+        session.stages[stage.client_number] = stage
+        stage.client_name = session.name
+        if len(session.stages) > REMEMBERED_MAX:
+            known = session.stages
+            del known[next(number for number, each in known.items() if each.state is not StageRowState.OPEN)]
+
+
+def _unknown(token: bytes, why: str) -> Refusal:
+    name = token[:64].decode("utf-8", "replace")
+    return Refusal(LocalCode.STAGE_UNKNOWN, f'Token "{name}" {why}; nothing is included.')

@@ -1,0 +1,334 @@
+"""Stages of a worker: nothing is sent of one that no transaction has included, and all of one that was."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_stub.contract.wire import Kind, LocalCode, StagePart, TxnEffect
+from sidecar.producer.transaction_states import TransactionState
+from sidecar.shm.layout import STAGES_MAX
+from sidecar.shm.segment import Segment
+from sidecar.worker.streams.refusal import MalformedFrame
+
+from .slot_harness import MemoryBroker, SlotHarness
+from .stage_harness import (
+    ID,
+    Includer,
+    Stager,
+    adopted,
+    know_topic,
+    lane_of,
+    ledger,
+    messages,
+    send_all,
+    step,
+)
+
+
+@pytest.fixture
+def harness(segment: Segment) -> SlotHarness:
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    know_topic(harness)
+    return harness
+
+
+def values(harness: SlotHarness) -> list[bytes]:
+    return sorted(value for log in harness.broker.log.values() for value in log)
+
+
+def test_included_stage_is_sent_and_another_one_is_not(harness: SlotHarness) -> None:
+    one, other, third = Stager(harness), Stager(harness, b"o" * 20), Stager(harness, b"p" * 20)
+    for stager in (one, other, third):
+        stager.open(1)
+    for number in range(6):  # submission by submission
+        for name, stager in ((b"a", one), (b"b", other), (b"c", third)):
+            assert stager.send(1, [name + b"%d" % number, name + b"%d'" % number], [0, 1])
+    tokens = [stager.seal(1) for stager in (one, other, third)]
+    assert ledger(harness) == {"accepted": 36, "staged": 36}
+    send_all(harness)
+    assert values(harness) == []
+    includer = Includer(harness)
+    answer = includer.include(tokens[0], tokens[2])
+    assert answer[0] == 0 and answer[3][0] == 24
+    send_all(harness)
+    for partition in (0, 1):
+        log = harness.broker.log[partition]
+        for name in (b"a", b"c"):
+            assert [value[:2] for value in log if value.startswith(name)] == [
+                name + b"%d" % n for n in range(6)
+            ]
+        assert not [value for value in log if value.startswith(b"b")]
+    assert ledger(harness) == {"accepted": 36, "delivered": 24, "staged": 12}
+    inclusion = includer.lane.inclusion
+    assert inclusion is not None and inclusion.rows is not None
+    assert [(topic, partition, rows) for topic, partition, _, _, rows in inclusion.rows] == [
+        ("t", 0, 12),
+        ("t", 1, 12),
+    ]
+
+
+def test_records_before_and_after_the_include_are_in_batches_of_their_own(harness: SlotHarness) -> None:
+    """They are in other chains, and a batch has records of one."""
+    stager = Stager(harness)
+    token = stager.stage(1, [b"staged"] * 3, [0, 0, 0])
+    includer = Includer(harness)
+    harness.accept(includer.session, [b"before"], [0], transaction=1)
+    assert includer.include(token)[0] == 0
+    harness.topics.waiting.go_on(harness.now_ms)
+    harness.accept(includer.session, [b"later"], [0], transaction=1)
+    send_all(harness)
+    assert harness.broker.log[0] == [b"before", b"staged", b"staged", b"staged", b"later"]
+
+
+def test_a_token_is_taken_once(harness: SlotHarness) -> None:
+    token = Stager(harness).stage(1, [b"a"])
+    includer = Includer(harness)
+    assert includer.include(token)[0] == 0
+    send_all(harness)
+    includer.lane.manager.state = TransactionState.READY
+    includer.begin(2)
+    code, _, text, included = includer.include(token)
+    assert (code, included) == (LocalCode.STAGE_UNKNOWN, None)
+    assert "was included by a transaction already" in text
+
+
+def test_refused_include_includes_nothing(harness: SlotHarness) -> None:
+    token, other = Stager(harness).stage(1, [b"a"]), Stager(harness, b"o" * 20)
+    gone = other.stage(1, [b"b"])
+    other.drop(1)
+    includer = Includer(harness)
+    for bad, why in (
+        (gone, "was dropped by drop_stages()"),
+        (b"nonsense", "is no token of a stage"),
+        (token[:-4] + b"AAAA", "is of another transactional id"),
+        (token[:8] + b"AAAA" + token[12:], "is of another daemon"),
+        (token, "is named twice"),
+    ):
+        code, _, text, _ = includer.include(token, bad)
+        assert code == LocalCode.STAGE_UNKNOWN and why in text, (text, why)
+    assert ledger(harness)["staged"] == 1
+    assert includer.include(token)[0] == 0
+    send_all(harness)
+    assert values(harness) == [b"a"]
+
+
+def test_second_include_of_a_transaction_is_refused(harness: SlotHarness) -> None:
+    stager, other = Stager(harness), Stager(harness, b"o" * 20)
+    token, second = stager.stage(1, [b"a"]), other.stage(1, [b"b"])
+    includer = Includer(harness)
+    first = includer.include(token, request=1)
+    assert includer.include(token, request=1) == first, "a repeat gets the one result"
+    code, _, text, _ = includer.include(second, request=2)
+    assert code == LocalCode.TXN_WRONG_STATE and "one include has all its tokens" in text
+
+
+def test_empty_stage_includes_nothing(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    token = stager.seal(1)
+    assert token and not lane_of(harness).stages
+    assert Includer(harness).include(token) == [0, 0, "", [0, 0]]
+
+
+def test_sealing_again_gives_the_same_token(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    token = stager.stage(1, [b"a"])
+    assert token == stager.seal(1)
+    assert 0 < len(token) <= 64 and token.decode().isprintable()
+
+
+def test_stage_that_lost_a_record_is_not_sealed(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    stager.send(1, [b"a", b"b"])
+    assert stager.seal(1, records=3) == b""
+    (answer,) = stager.told
+    assert answer[2] == LocalCode.STAGE_UNKNOWN and "has 2 records of 3" in answer[4]
+    step(harness)
+    assert ledger(harness) == {"accepted": 2, "aborted": 2}
+
+
+def test_open_stage_ends_with_its_client(harness: SlotHarness) -> None:
+    stager, other = Stager(harness), Stager(harness, b"o" * 20)
+    stager.open(1)
+    stager.send(1, [b"a", b"b"])
+    token = other.stage(1, [b"c"])
+    for each in (stager, other):
+        harness.rooms.stubs.port.end(each.session, harness.now_ms, for_good=True)
+    step(harness)
+    assert ledger(harness) == {"accepted": 3, "staged": 1, "aborted": 2}
+    assert Includer(harness).include(token)[0] == 0, "a sealed one belongs to nobody"
+
+
+def test_client_of_a_stage_is_told_nothing_about_its_records(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    token = stager.stage(1, [b"a", b"b"], [0, 1])
+    Includer(harness).include(token)
+    send_all(harness)
+    assert stager.session.row.next_number == 1
+    assert (stager.session.unsettled_records, stager.session.unsettled_bytes) == (0, 0)
+
+
+def test_aborted_transaction_ends_the_stages_that_it_included(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    token = stager.stage(1, [b"a", b"b"])
+    includer = Includer(harness)
+    includer.include(token)
+    harness.rooms.lanes.abort(includer.lane, harness.now_ms)
+    send_all(harness)
+    assert values(harness) == []
+    assert ledger(harness) == {"accepted": 2, "aborted": 2}
+    includer.lane.manager.state = TransactionState.READY
+    harness.rooms.brokers.transactions._step_lane(includer.lane, harness.now_ms)
+    assert not includer.lane.stages
+
+
+def test_stages_are_dropped_by_number_and_by_token(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    tokens = []
+    for number in range(4):
+        stager.open(1 + number, number)
+        stager.send(1 + number, [b"%d" % number])
+        tokens.append(stager.seal(1 + number))
+    assert stager.drop_many(up_to=1) == [0, 0, "", 2]
+    assert stager.drop_many(tokens=tokens[1:3]) == [0, 0, "", 1]
+    assert stager.drop_many(tokens=tokens[1:3])[3] == 0
+    assert ledger(harness) == {"accepted": 4, "aborted": 3, "staged": 1}
+    assert Includer(harness).include(tokens[3])[0] == 0
+
+
+def test_sealed_stage_that_nobody_includes_expires(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    token = stager.stage(1, [b"a"])
+    stages = harness.rooms.stages
+    stages.check()
+    assert ledger(harness)["staged"] == 1
+    stages.timeout_ms = 0
+    stages.check()
+    step(harness)
+    assert ledger(harness) == {"accepted": 1, "aborted": 1}
+    text = Includer(harness).include(token)[2]
+    assert "nobody included it within daemon.stage_timeout_ms" in text
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_sealed_and_open_stages_survive_their_worker(harness: SlotHarness, deaths: int) -> None:
+    sealed, opened, lost = Stager(harness), Stager(harness, b"o" * 20), Stager(harness, b"p" * 20)
+    token = sealed.stage(1, [b"s1", b"s2"], [0, 1])
+    opened.open(1)
+    opened.send(1, [b"o1", b"o2"], [0, 1])
+    lost.open(1)
+    lost.send(1, [b"lost"])
+    secret = opened.session.row.secret
+    successor = harness
+    for _ in range(deaths):
+        successor = adopted(successor)
+        assert ledger(successor) == {"accepted": 5, "staged": 5}
+    again = Stager(successor, b"o" * 20, secret)
+    again._streams["t"], again._sent[1] = 1, 2
+    again.open(1)
+    assert again.send(1, [b"o3"], [0])
+    second = again.seal(1)
+    successor.give_up()
+    successor.rooms.brokers.transactions.check_clients()
+    step(successor)
+    assert ledger(successor) == {"accepted": 6, "staged": 5, "aborted": 1}
+    includer = Includer(successor)
+    assert includer.include(token, second)[0] == 0
+    send_all(successor)
+    assert values(successor) == [b"o1", b"o2", b"o3", b"s1", b"s2"]
+
+
+def test_include_that_was_not_stored_whole_is_none(harness: SlotHarness) -> None:
+    """The worker dies between the stores of two stages: the client asks again, and both are there."""
+    one, other = Stager(harness), Stager(harness, b"o" * 20)
+    tokens = [one.stage(1, [b"a"]), other.stage(1, [b"b"])]
+    includer = Includer(harness)
+    lane = includer.lane
+    first = next(iter(lane.stages.values()))
+    harness.rooms.memory.stages.include(first.row, lane.number, 1)
+    successor = adopted(harness)
+    assert ledger(successor) == {"accepted": 2, "staged": 2}
+    send_all(successor)
+    assert values(successor) == []
+    manager = lane_of(successor).manager
+    assert Includer(successor).include(*tokens)[0] == 0
+    assert manager.has_included
+
+
+def test_include_continues_after_the_death_of_its_worker(harness: SlotHarness) -> None:
+    one, other, third = Stager(harness), Stager(harness, b"o" * 20), Stager(harness, b"p" * 20)
+    for stager in (one, other, third):
+        stager.open(1)
+    for number in range(4):
+        for name, stager in ((b"a", one), (b"b", other), (b"c", third)):
+            stager.send(1, [name + b"%d" % number], [0])
+    tokens = [stager.seal(1) for stager in (one, other, third)]
+    includer = Includer(harness)
+    secret = includer.session.row.secret
+    assert includer.include(tokens[0], tokens[2])[0] == 0
+    harness.topics.waiting.go_on(harness.now_ms)
+    harness.broker.is_silent = True
+    harness.turn()
+    harness.turn()
+    harness.broker.is_silent = False
+    assert harness.broker.log[0]
+    following = SlotHarness(harness.segment, harness.broker, 2)
+    session, _ = following.attach(secret, b"i" * 20)
+    assert session.lane is not None and session.lane.session is session
+    following.rooms.lanes.adopted(following.now_ms)
+    following.rooms.stages.adopted(following.now_ms)
+    know_topic(following)
+    following.ask()
+    for queue in following.accumulator.lanes[session.lane.number]:
+        assert queue.sequences is not None
+        queue.sequences.awaits_number = False
+    send_all(following)
+    assert harness.broker.log[0] == [b"a0", b"c0", b"a1", b"c1", b"a2", b"c2", b"a3", b"c3"]
+    assert ledger(following) == {"accepted": 12, "delivered": 8, "staged": 4}
+
+
+def test_last_stage_of_a_worker_and_one_more(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    for number in range(1, STAGES_MAX + 1):
+        stager.open(number)
+    assert not messages(stager.session, Kind.STAGE)
+    stager.open(STAGES_MAX + 1)
+    ((what, number, code, effect, text),) = messages(stager.session, Kind.STAGE)
+    assert (what, number, code) == (StagePart.STATE, STAGES_MAX + 1, LocalCode.STAGE_TOO_MANY)
+    assert effect == TxnEffect.RETRIABLE and "1024 stages" in text
+    stager.send(STAGES_MAX + 1, [b"goes nowhere"])
+    stager.drop(7)
+    stager.open(STAGES_MAX + 2)
+    assert stager.send(STAGES_MAX + 2, [b"a"]) and stager.seal(STAGES_MAX + 2)
+    assert ledger(harness) == {"accepted": 1, "staged": 1}
+    with pytest.raises(MalformedFrame, match="stages for one transactional id"):
+        stager.open(STAGES_MAX + 3, name="another")
+
+
+def test_full_share_drops_stages_of_another_owner_then_fails(harness: SlotHarness) -> None:
+    """Plain clients have the rest of the pool; a stage never waits for a commit that cannot come."""
+    stager, other = Stager(harness), Stager(harness, b"o" * 20)
+    shares = harness.rooms.stubs.shares
+    shares.staged_bytes_max = 6 * shares.page_bytes
+    payload = [b"x" * (shares.page_bytes * 3 // 4)]
+    stager.open(1, 1, owner="dead run")
+    for _ in range(3):
+        assert stager.send(1, payload)
+    old = stager.seal(1)
+    other.open(1, 2, owner="this run")
+    for _ in range(5):
+        assert other.send(1, payload)
+    assert not messages(other.session, Kind.STAGE), "the dead run's went first"
+    for _ in range(5):
+        assert other.send(1, payload), "taken by position"
+    ((what, _, code, effect, text),) = messages(other.session, Kind.STAGE)
+    assert (what, code, effect) == (StagePart.STATE, LocalCode.STAGE_FULL, TxnEffect.ABORTABLE)
+    assert f'Stage 2 of "{ID}"' in text and "pool.staged_share" in text
+    assert other.seal(1) == b""
+    step(harness)
+    found = ledger(harness)
+    assert found["aborted"] == found["accepted"] and "staged" not in found
+    assert "another owner's stages" in Includer(harness).include(old)[2]
+    harness.rooms.pages.release_idle(harness.now_ms + 10_000)
+    assert (shares.staged_bytes, harness.pool.taken_count) == (0, 0)
