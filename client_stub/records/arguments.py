@@ -82,7 +82,8 @@ def check_transactional_id(transactional_id: object) -> None:
         raise ValueError("transactional_id is empty: name the program, and what it works on.")
     if len(as_utf8(transactional_id, "transactional_id")) > TRANSACTIONAL_ID_BYTES_MAX:
         raise ValueError(
-            f"transactional_id {transactional_id!r:.40} has more than {TRANSACTIONAL_ID_BYTES_MAX} bytes."
+            f"transactional_id {transactional_id[:40]!r}... has more than {TRANSACTIONAL_ID_BYTES_MAX} bytes: choose a "
+            "shorter one."
         )
 
 

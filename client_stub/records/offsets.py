@@ -102,7 +102,7 @@ def checked_group(group: Any) -> GroupMetadata:
     if not all(isinstance(each, str) for each in texts):
         raise TypeError("group: the group's id, member and instance are texts.")
     if not group.group:
-        raise ValueError("group: a group has an id.")
+        raise ValueError("group is empty: give the id of the group whose offsets these are.")
     if sum(len(as_utf8(str(each), "group")) for each in texts) > GROUP_BYTES_MAX:
         raise ValueError(f"group: its id, member and instance have {GROUP_BYTES_MAX} bytes at most together.")
     generation: object = group.generation

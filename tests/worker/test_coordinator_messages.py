@@ -80,7 +80,7 @@ def partitions(**fields: Any) -> Any:
             "FindCoordinator",
         ),
         (1, 5, entity(error_code=50, producer_id=-1, producer_epoch=-1), 50, "transaction_timeout_ms=60000"),
-        (1, 5, entity(error_code=53, producer_id=-1, producer_epoch=-1), 53, "InitProducerId"),
+        (1, 5, entity(error_code=49, producer_id=-1, producer_epoch=-1), 49, "InitProducerId"),
         (3, 3, entity(error_code=51), 51, "AddOffsetsToTxn with CONCURRENT_TRANSACTIONS"),
         (5, 4, entity(error_code=90), 90, "EndTxn with PRODUCER_FENCED"),
     ],
@@ -90,6 +90,48 @@ def test_refusal_has_its_code_and_a_sentence(
 ) -> None:
     found = answer_of(REQUESTS[number], version, answer)
     assert found.code == code and words in found.text
+
+
+REFUSED_ID = 'not allowed to use transactional id "copy-1": grant it WRITE on that TransactionalId.'
+REFUSED_GROUP = 'not allowed to commit offsets of group "group": grant it READ on that Group.'
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "answer", "text"),
+    [
+        (
+            REQUESTS[0],
+            3,
+            entity(
+                error_code=53,
+                error_message="Transactional Id authorization failed.",
+                node_id=-1,
+                host="",
+                port=-1,
+            ),
+            REFUSED_ID,
+        ),
+        (
+            FindCoordinator("group", is_group=True),
+            3,
+            entity(error_code=30, error_message=None, node_id=-1, host="", port=-1),
+            REFUSED_GROUP,
+        ),
+        (REQUESTS[1], 5, entity(error_code=53, producer_id=-1, producer_epoch=-1), REFUSED_ID),
+        (REQUESTS[3], 3, entity(error_code=30), REFUSED_GROUP),
+        (
+            REQUESTS[4],
+            5,
+            entity(topics=partitions(partitions=[SimpleNamespace(partition_index=3, error_code=30)])),
+            REFUSED_GROUP,
+        ),
+        (REQUESTS[5], 4, entity(error_code=53), REFUSED_ID),
+    ],
+    ids=["find id", "find group", "init", "add offsets", "commit offsets", "end"],
+)
+def test_missing_grant_is_named(request_: CoordinatorRequest, version: int, answer: Any, text: str) -> None:
+    """And which one to give, whatever the broker's own words are."""
+    assert answer_of(request_, version, answer).text == f"The daemon's user is {text}"
 
 
 def test_answers_give_what_was_asked_for() -> None:

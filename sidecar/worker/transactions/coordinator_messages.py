@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sidecar.common.errors import classify
+from sidecar.common.errors import Code, classify
 from sidecar.producer.coordinator_requests import (
     AddOffsets,
     AddPartitions,
@@ -69,7 +69,8 @@ def answer_of(request: CoordinatorRequest, version: int, entity: Any) -> Coordin
     match request:
         case FindCoordinator():
             found = parse_find_coordinator(entity)
-            text = found.error_message or _text(request, found.error_code)
+            text = _missing_grant(request, found.error_code) or found.error_message
+            text = text or _text(request, found.error_code)
             return CoordinatorAnswer(found.error_code, text, coordinator=found.node)
         case InitTransactionalId():
             result = parse_init_producer_id(entity)
@@ -98,4 +99,29 @@ def _text(request: CoordinatorRequest, code: int) -> str:
             f"transaction_timeout_ms={request.timeout_ms} is above the brokers' transaction.max.timeout.ms; set a "
             "lower one."
         )
-    return f"The broker answered {asked} with {row.name}: {row.text}"
+    return _missing_grant(request, code) or f"The broker answered {asked} with {row.name}: {row.text}"
+
+
+def _missing_grant(request: CoordinatorRequest, code: int) -> str:
+    """The sentence of a refusal by the brokers' ACLs; empty for any other code."""
+    if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        name = request.key if isinstance(request, FindCoordinator) else request.transactional_id
+        grant = "grant it WRITE on that TransactionalId"
+        return f'The daemon\'s user is not allowed to use transactional id "{name}": {grant}.'
+    if code == Code.GROUP_AUTHORIZATION_FAILED:
+        grant = "grant it READ on that Group"
+        return (
+            f'The daemon\'s user is not allowed to commit offsets of group "{_group_of(request)}": {grant}.'
+        )
+    return ""
+
+
+def _group_of(request: CoordinatorRequest) -> str:
+    match request:
+        case FindCoordinator():
+            return request.key
+        case AddOffsets():
+            return request.group_id
+        case CommitOffsets():
+            return request.member.group_id
+    return ""
