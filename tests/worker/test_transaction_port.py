@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import pytest
@@ -63,6 +63,49 @@ def test_offsets_that_kafka_has_no_field_for_are_refused(port_harness: PortHarne
     assert [message[1] for message in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
     assert port_harness.counted("malformed_frames_total") == 1
     assert lane.manager.state is TransactionState.READY
+
+
+NO_ROWS: Final = msgpack.packb([])
+
+
+@pytest.mark.parametrize(
+    ("head", "payload"),
+    [
+        ([Kind.TXN_INIT], None),
+        ([Kind.TXN_INIT, "", 60_000, False], None),
+        ([Kind.TXN_INIT, "x" * 161, 60_000, False], None),
+        ([Kind.TXN_INIT, 7, 60_000, False], None),
+        ([Kind.TXN_INIT, "mine", 0, False], None),
+        ([Kind.TXN_INIT, "mine", 1 << 31, False], None),
+        ([Kind.TXN_INIT, "of another", 60_000, False], None),
+        ([Kind.TXN_END, 1], NO_ROWS),
+        ([Kind.TXN_END, -1, True], NO_ROWS),
+        ([Kind.TXN_END, 1, 1], NO_ROWS),
+        ([Kind.TXN_END, 1, True], None),
+        ([Kind.TXN_END, 1, True], b"\xc1"),
+        ([Kind.TXN_END, 1, True], msgpack.packb({})),
+        ([Kind.TXN_END, 1, True], msgpack.packb([[1]])),
+        ([Kind.TXN_END, 1, True], msgpack.packb([[1, "7"]])),
+        ([Kind.TXN_OFFSETS, 1, 1, "group"], NO_ROWS),
+        ([Kind.TXN_OFFSETS, 1, 1, None, 3, "member", None], NO_ROWS),
+        ([Kind.TXN_OFFSETS, 1, 1, "group", -2, "member", None], NO_ROWS),
+        ([Kind.TXN_OFFSETS, 1, 1, "group", 3, "member", None], msgpack.packb([["in", 0, 0]])),
+    ],
+)
+def test_malformed_frame_is_refused_and_leaves_the_lane(
+    port_harness: PortHarness, head: list[Any], payload: bytes | None
+) -> None:
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    assert lane.manager.begin(1)
+    before = lane.manager.record
+    peer.heard()
+    peer.send(head, *([] if payload is None else [payload]))
+    step(port_harness)
+    assert [message[1] for message in peer.heard(Kind.REFUSED)] == ["MALFORMED_FRAME"]
+    assert port_harness.counted("malformed_frames_total") == 1
+    assert lane.manager.record == before
+    assert lane.manager.state is TransactionState.IN_TRANSACTION
 
 
 def test_largest_offset_is_taken(port_harness: PortHarness) -> None:
