@@ -13,6 +13,7 @@ from client_stub.errors import SidecarError
 from client_stub.native.missing import COMPILED
 
 try:
+    from client_stub.io.last_record import CommittedRecord, LastCommitted
     from client_stub.io.topic_lookup import PartitionInfo
     from client_stub.outbox.delivery import BulkDelivery, Delivery
     from client_stub.outbox.inclusion import IncludedRange, Inclusion
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncProducer",
     "BulkDelivery",
+    "CommittedRecord",
     "Delivery",
     "GroupMetadata",
     "IncludedRange",
     "Inclusion",
+    "LastCommitted",
     "OffsetRange",
     "OffsetToCommit",
     "PartitionInfo",

@@ -29,6 +29,7 @@ from client_stub.engine.engine import DELIVERY_TIMEOUT_MS, ERROR_CLOSE_S, MAX_BL
 from client_stub.engine.rows_call import async_rows_call
 from client_stub.engine.transactions import TIMEOUT_MS
 from client_stub.errors import SidecarError
+from client_stub.io.last_record import LastCommitted
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.outbox.capacity_wait import FULL
 from client_stub.outbox.failures import OnError
@@ -197,6 +198,17 @@ class AsyncProducer(AsyncTransactionCalls):
     ) -> tuple[PartitionInfo, ...]:
         """As Producer.partitions_for(), but waits on the loop and blocks no thread."""
         return await looked_up(self._engine.lookup(topic, timeout))
+
+    async def last_committed(
+        self,
+        topic: str,
+        key: bytes,
+        timeout: float | None = None,  # noqa: ASYNC109 (Producer's argument)
+        *,
+        creates: bool = False,
+    ) -> LastCommitted:
+        """As Producer.last_committed(), but waits on the loop and blocks no thread."""
+        return await looked_up(self._engine.last_record(topic, key, timeout, creates=creates))
 
     def stats(self) -> ProducerStats:
         """As Producer.stats(). Sends that wait for room are not counted."""

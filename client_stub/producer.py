@@ -22,6 +22,7 @@ from client_stub.engine.rows_call import RowsCall
 from client_stub.engine.transaction_calls import TransactionCalls
 from client_stub.engine.transactions import TIMEOUT_MS
 from client_stub.errors import SidecarError
+from client_stub.io.last_record import LastCommitted
 from client_stub.io.topic_lookup import PartitionInfo
 from client_stub.native.hot import OnDelivery, ProducerCore
 from client_stub.outbox.capacity_wait import Full
@@ -184,6 +185,19 @@ class Producer(TransactionCalls, ProducerCore):
         callback, as it waits. Thread-safe.
         """
         return self._engine.lookup(topic, timeout).wait()
+
+    def last_committed(
+        self, topic: str, key: bytes, timeout: float | None = None, *, creates: bool = False
+    ) -> LastCommitted:
+        """The last record of ``key`` in a compacted topic, as a consumer with read_committed would find it, and the
+        key's partition. For a program that keeps in Kafka how far it has come. ``creates``: make the topic where it
+        is missing.
+
+        Asks the daemon for ``timeout`` seconds (None: max_block_ms). Raises DaemonRefused, which says what to do, for
+        a topic that is not compacted, InvalidTopic for one that is missing, TopicAuthorizationFailed,
+        DaemonUnreachable, and ProducerClosed. Thread-safe.
+        """
+        return self._engine.last_record(topic, key, timeout, creates=creates).wait()
 
     def stats(self) -> ProducerStats:
         """Counts of the records that this producer has sent in this process, and of their outcomes. Cheap;

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any, TypeVar
 
 from client_stub.aio.loop_queue import LoopQueue
 from client_stub.engine.engine import JOIN_S, Engine
 from client_stub.engine.flush_wait import FlushWait
 from client_stub.io import process_end
-from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
+from client_stub.io.control_question import ControlQuestion
 from client_stub.io.topic_question import TopicQuestion
 from client_stub.records.arguments import check_until, checked_timeout, checked_wait
 from client_stub.system.originals import monotonic
+
+_Answer = TypeVar("_Answer")
 
 
 async def flush(engine: Engine, queue: LoopQueue, timeout: float | None, until: str) -> int:  # noqa: ASYNC109
@@ -73,8 +76,8 @@ async def _abort_open(engine: Engine, queue: LoopQueue, timeout: float | None) -
         engine.aborted_at_close(call, timeout_s)
 
 
-async def looked_up(lookup: TopicLookup) -> tuple[PartitionInfo, ...]:
-    """The partitions that ``lookup`` finds. Raises as TopicLookup.step()."""
+async def looked_up(lookup: ControlQuestion[_Answer]) -> _Answer:
+    """The answer to ``lookup``. Raises as its step()."""
     try:
         while (found := lookup.step(monotonic() * 1e3)) is None:
             await _readable(lookup)
@@ -93,7 +96,7 @@ async def _asked(question: TopicQuestion) -> str:
         question.lookup.close()
 
 
-async def _readable(lookup: TopicLookup, ends_ms: float = math.inf) -> None:
+async def _readable(lookup: ControlQuestion[Any], ends_ms: float = math.inf) -> None:
     """Wait until the lookup's next step has something to do: bytes arrived, or a pause or the caller's timeout
     ended.
     """

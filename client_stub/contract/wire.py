@@ -32,6 +32,8 @@ SUBMISSION_BYTES_MAX: Final = 1 << 20
 SUBMISSION_RECORDS_MAX: Final = 65_535
 TOPIC_BYTES_MAX: Final = 249
 CLIENT_NAME_BYTES_MAX: Final = 64
+KEY_BYTES_MAX: Final = 512
+"""The limit of a key in LAST_RECORD."""
 TRANSACTIONAL_ID_BYTES_MAX: Final = 160
 """A lane record in the segment has room for this much of a transactional id."""
 OFFSET_METADATA_BYTES_MAX: Final = 32_767
@@ -115,6 +117,10 @@ class Kind(IntEnum):
     TXN_INCLUDE = 35  # stub: transaction, request + msgpack: [token, ...]
     # daemon: what (see StagePart), number, code, effect (see TxnEffect), text[, of SEAL the token, of DROPPED how many]
     STAGE = 36
+    # Control endpoint again. stub: topic, key, name and token as in HELLO, max_wait_ms, whether to make the topic
+    LAST_RECORD = 37
+    # daemon: the key's partition, [offset, timestamp_ms, value, [[name, value|nil], ...]]|nil
+    LAST_RECORD_REPLY = 38
 
 
 class TxnPart(IntEnum):

@@ -29,6 +29,7 @@ from client_stub.io.daemon_address import control_path, hello_flags, keys_for
 
 # Imported with the package, so that a parent that preloads it pays only once for all its forked children.
 from client_stub.io.io_thread import IoThread
+from client_stub.io.last_record import LastRecordQuestion, check_key
 from client_stub.io.process_end import LeavingThread
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.io.topic_question import TopicQuestion, why_no_topic
@@ -261,6 +262,28 @@ class Engine(EngineCore):
             raise ProducerClosed("Cannot perform operation after producer has been closed.")
         timeout_ms = self.max_block_ms if timeout is None else timeout * 1e3
         return TopicLookup(self.path, topic, timeout_ms, monotonic() * 1e3, self._curve_keys, self._asked)
+
+    def last_record(
+        self, topic: str, key: bytes, timeout: float | None, *, creates: bool
+    ) -> LastRecordQuestion:
+        """Begin to ask for the last committed record of ``key``. Raises as ``lookup``."""
+        check_topic(topic)
+        check_key(key)
+        timeout = checked_timeout(timeout)
+        self.outbox.waiters.refuse_in_callback("last_committed()")
+        if self.outbox.closed:
+            raise ProducerClosed("Cannot perform operation after producer has been closed.")
+        return LastRecordQuestion(
+            self.path,
+            topic,
+            key,
+            self.max_block_ms if timeout is None else timeout * 1e3,
+            monotonic() * 1e3,
+            self._curve_keys,
+            name=self.client_name,
+            token=self._token,
+            creates=creates,
+        )
 
     def question(self, topic: str, partition: int) -> TopicQuestion:
         """Begin to ask why records of ``topic`` wait."""

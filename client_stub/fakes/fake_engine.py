@@ -10,6 +10,7 @@ from client_stub.fakes.staging_memory_daemon import StagingMemoryDaemon
 from client_stub.fakes.transactional_memory_daemon import TransactionalMemoryDaemon
 from client_stub.io import process_end
 from client_stub.io.io_thread import IoThread
+from client_stub.io.last_record import LastCommitted, LastRecordQuestion
 from client_stub.io.topic_lookup import PartitionInfo, TopicLookup
 from client_stub.native.hot import Delivery, OnDelivery
 from client_stub.outbox.capacity_wait import Full
@@ -64,13 +65,24 @@ class KnownTopic(TopicLookup):
 
     def __init__(self, topic: str, partitions: int) -> None:
         super().__init__("", topic, 0.0, 0.0)
-        self._answer = tuple(
+        self._known = tuple(
             PartitionInfo(topic, partition, BROKER, (BROKER,), (BROKER,), ())
             for partition in range(partitions)
         )
 
     def step(self, now_ms: float) -> tuple[PartitionInfo, ...]:
-        return self._answer
+        return self._known
+
+
+class KnownRecord(LastRecordQuestion):
+    """The question for the last record of a key, which has its answer."""
+
+    def __init__(self, found: LastCommitted) -> None:
+        super().__init__("", "", b"", 0.0, 0.0, name="", token=None, creates=False)
+        self._found = found
+
+    def step(self, now_ms: float) -> LastCommitted:
+        return self._found
 
 
 class FakeEngine(Engine):
@@ -123,6 +135,12 @@ class FakeEngine(Engine):
     def lookup(self, topic: str, timeout: float | None) -> TopicLookup:
         super().lookup(topic, timeout)  # checks the arguments
         return KnownTopic(topic, self.daemon.partitions)
+
+    def last_record(
+        self, topic: str, key: bytes, timeout: float | None, *, creates: bool
+    ) -> LastRecordQuestion:
+        super().last_record(topic, key, timeout, creates=creates)  # checks the arguments
+        return KnownRecord(self.daemon.last_committed(topic, key))
 
     def patience(self, timeout: float | None) -> float | None:
         """The timeout of a flush(): none while outcomes are held, as nothing would come."""

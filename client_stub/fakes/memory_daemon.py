@@ -12,6 +12,7 @@ import msgpack
 
 from client_stub.contract.wire import LocalCode, Outcome, OutcomeKind, Persistence, Shape
 from client_stub.errors import DeliveryFailed, SidecarError, error_for
+from client_stub.io.last_record import CommittedRecord, LastCommitted
 from client_stub.system.originals import get_ident, monotonic
 
 if TYPE_CHECKING:
@@ -80,6 +81,19 @@ class MemoryDaemon:
         self.work()
         for follower in self.followers:
             follower.work()
+
+    def last_committed(self, topic: str, key: bytes) -> LastCommitted:
+        """As a compacted topic would have it. Its offsets count the topic's records."""
+        of_topic = [each for each in self.committed if each.topic == topic]
+        found = [(offset, each) for offset, each in enumerate(of_topic) if each.key == key]
+        partition = crc32(key) % self.partitions
+        offset, record = found[-1] if found else (-1, None)
+        if record is None or record.value is None:
+            return LastCommitted(partition, None)
+        headers = tuple(record.headers or ())
+        return LastCommitted(
+            partition, CommittedRecord(offset, record.timestamp_ms or 0, record.value, headers)
+        )
 
     # --- the work of an io thread ---------------------------------------------------------------------------
 

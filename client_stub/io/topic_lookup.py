@@ -1,31 +1,15 @@
-"""TopicLookup: asks for the partitions of one topic, on its own connection to the daemon's control socket.
-
-It shares nothing with the io thread: a producer that only asks starts no thread, and a fork inherits nothing.
-"""
+"""TopicLookup: asks for the partitions of one topic, on its own connection to the daemon's control socket."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
-from typing import Any, Final, NamedTuple
-
-import msgpack
+from typing import Any, NamedTuple
 
 from client_stub.contract.wire import Kind, LocalCode
-from client_stub.errors import DaemonUnreachable, MetadataTimeout, SidecarError, error_for
-from client_stub.io.transport import Transport
-from client_stub.outbox.green_lock import pause, wait_readable
+from client_stub.errors import MetadataTimeout, SidecarError, error_for
+from client_stub.io.control_question import ControlQuestion
 from client_stub.session.client_identity import NOTHING
-from client_stub.session.refusals import REFUSALS, Lasts, refusal_error
-from client_stub.system.originals import monotonic
 from client_stub.zmtp.keys import WatchedKeyFile
-
-RETRY_MS: Final = 50.0
-"""The time between two tries while no daemon answers, or it cannot answer yet."""
-ANSWER_MS: Final = 2_000.0
-"""The longest time for an answer, in addition to the time that the topic may be waited for."""
-ASKED_MS: Final = 30_000.0
-"""The longest time that the daemon keeps one question; a caller with a longer timeout asks again."""
 
 
 class PartitionInfo(NamedTuple):
@@ -41,11 +25,8 @@ class PartitionInfo(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
-class TopicLookup:
-    """One look-up: call ``step`` until it returns partitions or raises, then ``close``. Not thread-safe.
-
-    Times are milliseconds of the caller's monotonic clock.
-    """
+class TopicLookup(ControlQuestion[tuple[PartitionInfo, ...]]):
+    """One look-up. Raises MetadataTimeout, DaemonUnreachable, DaemonRefused, or the topic's own error."""
 
     def __init__(
         self,
@@ -57,134 +38,28 @@ class TopicLookup:
         asked: Mapping[str, str] = NOTHING,
     ) -> None:
         """``topic`` "": look only whether the daemon has the cluster for which the program asks."""
-        self._path = control_path
+        super().__init__(control_path, timeout_ms, now_ms, curve_keys)
         self._asked = dict(asked) if asked else None
-        self._curve_keys = curve_keys
         self._topic = topic
-        self._timeout_ms = timeout_ms
-        self._deadline_ms = now_ms + timeout_ms
-        self._transport: Transport | None = None
-        self._retry_at_ms = now_ms
         self.waits_for = ""
         """For what records of the topic wait, as the daemon says; empty if it does not know, or is an older one."""
-        self.cluster_error = ""
-        """Why no broker answers the daemon, as it says; empty while one does, or from an older daemon."""
-        self._why: SidecarError | None = None
-        """The error of the last try."""
-        self._tries = 0
-        self._answer_by_ms = now_ms
 
-    def step(self, now_ms: float) -> tuple[PartitionInfo, ...] | None:
-        """Ask, or look for the answer; None while there is none. It does not wait.
+    def _question(self, asked_ms: float) -> list[Any]:
+        names = [self._topic] if self._topic else []
+        return [Kind.TOPICS, names, asked_ms, self._asked, True]
 
-        Raises MetadataTimeout, DaemonUnreachable, DaemonRefused, or the topic's own error.
-        """
-        if self._transport is None:
-            if now_ms < self._retry_at_ms:
-                return None
-            if now_ms >= self._deadline_ms and self._why is not None:
-                raise self._timeout()
-            asked_ms = min(self.left_ms(now_ms), ASKED_MS)
-            self._answer_by_ms = now_ms + asked_ms + ANSWER_MS
-            try:
-                self._transport = Transport(self._path, self._curve_keys, self._tries)
-            except OSError as error:  # no file descriptor is free
-                why = error.strerror or str(error)
-                self._try_again(
-                    now_ms, DaemonUnreachable(f"The daemon at {self._path} cannot be asked: {why}.")
-                )
-                return None
-            self._tries += 1
-            names = [self._topic] if self._topic else []
-            question = [Kind.TOPICS, names, asked_ms, self._asked, True]
-            self._transport.open_control([msgpack.packb(question)])
-        elif now_ms >= self._answer_by_ms:
-            raise DaemonUnreachable(f"The daemon at {self._path} does not answer.")
-        for source, frames in self._transport.poll(0.0):
-            if source == "barred" and self._tries > 1:  # the first time its daemon may just start
-                raise refusal_error("NOT_PERMITTED", frames[0].decode())
-            if source in ("lost", "barred"):
-                why = frames[0].decode().rstrip(".")
-                self._try_again(now_ms, DaemonUnreachable(f"No daemon answers at {self._path}: {why}."))
-                return None
-            try:
-                answer = self._read(msgpack.unpackb(frames[0], strict_map_key=False), now_ms)
-            except (ValueError, TypeError, IndexError) as error:
-                text = f"The daemon at {self._path} sent an answer that cannot be read ({error})."
-                self._try_again(now_ms, DaemonUnreachable(text))
-                return None
-            if answer is not None or self._transport is None:
-                return answer
+    def _answer(self, message: Sequence[Any]) -> tuple[PartitionInfo, ...] | None:
+        if message[0] != Kind.TOPICS_REPLY:
+            return None
+        if not self._topic:
+            return ()
+        for name, code, partitions in message[1]:
+            if name == self._topic and not code:
+                self.waits_for = str(message[2]) if len(message) > 2 else ""
+                return tuple(_partition(name, *fields) for fields in partitions)
+            if name == self._topic:
+                raise error_for(code)
         return None
-
-    def wait(self) -> tuple[PartitionInfo, ...]:
-        """Do all steps, and close. Raises as ``step``."""
-        try:
-            while (found := self.step(monotonic() * 1e3)) is None:
-                self.wait_for_step()
-            return found
-        finally:
-            self.close()
-
-    def wait_for_step(self, ends_ms: float = inf) -> None:
-        """Wait in the calling thread until the next step has something to do, or until ``ends_ms``."""
-        now_ms = monotonic() * 1e3
-        fd = self.fileno()
-        if fd is None:
-            pause(min(self.pause_ms(now_ms), ends_ms - now_ms) / 1e3)
-        else:
-            wait_readable(fd, min(self.answer_ms(now_ms), ends_ms - now_ms) / 1e3)
-
-    def pause_ms(self, now_ms: float) -> float:
-        """The time in ms until the next try; 0 while one is under way."""
-        return 0.0 if self._transport is not None else max(0.0, self._retry_at_ms - now_ms)
-
-    def fileno(self) -> int | None:
-        """The socket on which the answer arrives; None while no try is under way."""
-        return None if self._transport is None else self._transport.control_fileno()
-
-    def left_ms(self, now_ms: float) -> float:
-        """The time in ms until the caller's timeout."""
-        return max(0.0, self._deadline_ms - now_ms)
-
-    def answer_ms(self, now_ms: float) -> float:
-        """The time in ms that the try under way may still take."""
-        return max(0.0, self._answer_by_ms - now_ms)
-
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._transport is not None:
-            self._transport.close(None)
-            self._transport = None
-
-    def forked(self) -> None:
-        """In a forked child: close its copy of the parent's connection."""
-        if self._transport is not None:
-            self._transport.forked()
-
-    def _read(self, message: Sequence[Any], now_ms: float) -> tuple[PartitionInfo, ...] | None:
-        if message[0] == Kind.TOPICS_REPLY:
-            if not self._topic:
-                return ()
-            for name, code, partitions in message[1]:
-                if name == self._topic and not code:
-                    self.waits_for = str(message[2]) if len(message) > 2 else ""
-                    return tuple(_partition(name, *fields) for fields in partitions)
-                if name == self._topic:
-                    raise error_for(code)
-        elif message[0] == Kind.REFUSED:
-            name, text = message[1:3]
-            self.cluster_error = str(message[4]) if len(message) > 4 else ""
-            error, row = refusal_error(name, text), REFUSALS.get(name)
-            if row is None or row.lasts is not Lasts.A_MOMENT:
-                raise error
-            self._try_again(now_ms, error)
-        return None
-
-    def _try_again(self, now_ms: float, why: SidecarError) -> None:
-        self.close()
-        self._why = why
-        self._retry_at_ms = now_ms + RETRY_MS
 
     def _timeout(self) -> SidecarError:
         if self._why is not None and not isinstance(self._why, MetadataTimeout):

@@ -57,6 +57,7 @@ REFUSALS: Final[Mapping[str, RefusalRow]] = MappingProxyType(
         "FAILED": RefusalRow(Lasts.A_MOMENT),
         "KAFKA_UNREACHABLE": RefusalRow(Lasts.A_MOMENT),
         "METADATA_TIMEOUT": RefusalRow(Lasts.A_MOMENT, LocalCode.METADATA_TIMEOUT),
+        "NOT_COMPACTED": RefusalRow(Lasts.THE_DAEMON, _CLIENT),
         "TOO_MANY_TOPICS": RefusalRow(Lasts.A_MOMENT),
         "TOPIC_AUTHORIZATION_FAILED": RefusalRow(Lasts.THE_DAEMON, LocalCode.TOPIC_UNAUTHORIZED),
         "SASL_AUTHENTICATION_FAILED": RefusalRow(Lasts.THE_DAEMON, LocalCode.UNAUTHENTICATED),

@@ -178,6 +178,7 @@ class Daemon:
             worker_of=self._worker_choice.worker_of,
             instance_key=self._worker_setup.instance_key,
             ask_cluster=self.cluster.topics,
+            ask_last_record=self.cluster.last_record,
             asked=self._asked,
             orders=self.orders,
             stop_requests=self._stop_requests,
@@ -234,6 +235,7 @@ class Daemon:
         self._control.serve(
             self._answers.hello, self._answers.topics, self._answers.order, self._explanations.answer
         )
+        self._control.last_record = self._answers.last_record
         self._control.check_asked = self._asked.wait
         self._control.why_waits = self._overview.why_waits
         if self._listening is not None:

@@ -29,13 +29,18 @@ _ERROR_CODE: Final = struct.Struct(">h")
 # Versions that this client can speak. Produce 3 is the first with v2 batches; Metadata 4 the first that can say
 # whether topics may be created; FindCoordinator 1 that finds those of transactions, and 3 the last that asks for one;
 # InitProducerId 6 (two-phase commit) is not used; AddPartitionsToTxn 4 is for brokers; TxnOffsetCommit 3 is the first
-# that names the member of the group. SaslHandshake 0 is followed by bytes without requests around them.
+# that names the member of the group; Fetch 11 is the last that names the topic without flexible fields, ListOffsets 1
+# the first with one offset. SaslHandshake 0 is followed by bytes without requests around them.
 SUPPORTED_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
+    ApiKey.FETCH: (4, 11),
+    ApiKey.LIST_OFFSETS: (1, 5),
     ApiKey.METADATA: (4, 13),
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.API_VERSIONS: (0, FIRST_VERSION),
+    ApiKey.CREATE_TOPICS: (2, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.FIND_COORDINATOR: (1, 3),
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),

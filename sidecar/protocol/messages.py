@@ -34,15 +34,19 @@ class ProtocolError(Exception):
 
 class ApiKey(IntEnum):
     PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -51,11 +55,15 @@ class ApiKey(IntEnum):
 
 _SCHEMA_NAMES: Final = {
     ApiKey.PRODUCE: "produce",
+    ApiKey.FETCH: "fetch",
+    ApiKey.LIST_OFFSETS: "list_offsets",
     ApiKey.METADATA: "metadata",
     ApiKey.FIND_COORDINATOR: "find_coordinator",
     ApiKey.SASL_HANDSHAKE: "sasl_handshake",
     ApiKey.SASL_AUTHENTICATE: "sasl_authenticate",
     ApiKey.API_VERSIONS: "api_versions",
+    ApiKey.CREATE_TOPICS: "create_topics",
+    ApiKey.DESCRIBE_CONFIGS: "describe_configs",
     ApiKey.INIT_PRODUCER_ID: "init_producer_id",
     ApiKey.ADD_PARTITIONS_TO_TXN: "add_partitions_to_txn",
     ApiKey.ADD_OFFSETS_TO_TXN: "add_offsets_to_txn",

@@ -192,7 +192,12 @@ OURS: dict[str, tuple[str, ...]] = {
         WIRE,
         "client_stub.contract.error_codes",
     ),
-    "sidecar.protocol": ("sidecar.protocol", "sidecar.common", "sidecar.config.sasl_settings"),
+    "sidecar.protocol": (
+        "sidecar.protocol",
+        "sidecar.common",
+        "sidecar.kernel",
+        "sidecar.config.sasl_settings",
+    ),
     "sidecar.metadata": ("sidecar.metadata", "sidecar.common"),
     "sidecar.producer": (
         "sidecar.producer",
@@ -370,6 +375,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.controller.event_wait",
         "sidecar.common",
         "sidecar.config",
+        "sidecar.kernel",
         "sidecar.protocol",
         "sidecar.metadata",
         "sidecar.net",

@@ -37,7 +37,7 @@ NO_BOUND_OF_THE_PRODUCT = {
     # How much is done at a time, kept for later use, or shown: more waits, is made anew, or is counted.
     "ACK_BYTES_MAX", "COPIED_BYTES_MAX", "EVENTS_PER_TURN_MAX", "BYTES_PER_TURN_MAX", "NAMED_MAX", "PACKERS_KEPT_MAX",
     "PACKER_KEPT_BYTES_MAX", "READ_TRIES_MAX", "RECEIVES_MAX", "SYSTEM_UID_MAX", "ACKS_WAIT_MS_MAX",
-    "ABORTS_WAIT_MS_MAX",
+    "ABORTS_WAIT_MS_MAX", "KEPT_KEYS_MAX", "KEPT_BYTES_MAX", "PARTITIONS_KEPT_MAX",
 }  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def batch(base_sequence: int, count: int = 1, *, producer_id: int = 7, epoch: in
 
 
 def append(log: PartitionLog, header: BatchHeader) -> tuple[int, int]:
-    return tuple(log.append(header, [RECORD] * header.record_count))  # type: ignore[return-value]
+    return tuple(log.append(header, [RECORD] * header.record_count, b""))  # type: ignore[return-value]
 
 
 def test_the_last_five_are_known_again() -> None:

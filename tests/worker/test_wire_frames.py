@@ -27,7 +27,8 @@ from client_stub.contract.wire import (
     TxnPart,
     pack_outcome,
 )
-from client_stub.io import topic_lookup
+from client_stub.io import control_question
+from client_stub.io.last_record import LastRecordQuestion
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.native.hot import RecordPacker
 from client_stub.outbox.open_stage import OpenStage
@@ -42,6 +43,7 @@ from client_stub.session import attachment
 from client_stub.session.client_identity import ClientIdentity
 from client_stub.session.session import Session
 from sidecar.cli.orders import order_message
+from sidecar.controller.front.asked_record import AskedRecord
 from sidecar.controller.front.control_endpoint import ControlEndpoint
 from tests.worker.harness import Harness
 from tests.worker.port_harness import ListedEndpoint, Peer, PortHarness
@@ -164,7 +166,7 @@ def lookup_frames() -> Iterator[tuple[str, Frames]]:
         def close(self, farewell: None) -> None: ...
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(topic_lookup, "Transport", Recording)
+        patch.setattr(control_question, "Transport", Recording)
         lookup = TopicLookup("/x", "orders", 1_500.0, 0.0)
         lookup.step(0.0)
         lookup.close()
@@ -243,7 +245,9 @@ def golden() -> dict[str, Frames]:
     return {name: [bytes.fromhex(frame) for frame in frames] for name, *frames in lines}
 
 
-CONTROL = ("ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "EXPLAIN_REPLY", "ORDER", "EXPLAIN")
+CONTROL = (
+    "ASSIGNED", "TOPICS_REPLY", "ORDER_REPLY", "EXPLAIN_REPLY", "LAST_RECORD_REPLY", "ORDER", "EXPLAIN", "LAST_RECORD"
+)  # fmt: skip
 """Of the control endpoint: compared in test_control_frames."""
 
 
@@ -270,8 +274,16 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
     async def explain(name: str, caller: object) -> list[object]:
         return [{"asked": name}]
 
+    async def last_record(question: AskedRecord, caller: object) -> list[object]:
+        return [3, [17, 1_790_000_000_000, question.key, [["name", b"x"], ["none", None]]]]
+
+    asked = LastRecordQuestion(
+        "", "commits", b"key", 5.0, 0.0, name="app", token="token", creates=True
+    )._question(5.0)
+
     async def run(folder: Path) -> None:
         endpoint = ControlEndpoint(folder / "control.sock")
+        endpoint.last_record = last_record
         endpoint.serve(lambda fields, caller: ("worker-0.3.sock", 3, b"ticket"), topics, order, explain)
         try:
             endpoint._endpoint.send = lambda routing_id, frames: bool(sent.append(list(frames))) or True  # type: ignore[method-assign]
@@ -284,8 +296,11 @@ def control_frames() -> Iterator[tuple[str, Frames]]:
             await asyncio.gather(*endpoint._tasks)
             endpoint._on_message(b"x", [memoryview(msgpack.packb([Kind.EXPLAIN, "orders"]))], 0)
             await asyncio.gather(*endpoint._tasks)
+            endpoint._on_message(b"x", [memoryview(msgpack.packb(asked))], 0)
+            await asyncio.gather(*endpoint._tasks)
             sent.append([msgpack.packb(order_message("pause", ("orders",)))])
             sent.append([msgpack.packb([Kind.EXPLAIN, "orders"])])
+            sent.append([msgpack.packb(asked)])
         finally:
             endpoint.close()
 

@@ -20,6 +20,7 @@ from sidecar.common.wording import counted
 from sidecar.config.rules import config_of, parse_address
 from sidecar.config.sasl_settings import OAUTHBEARER
 from sidecar.config.settings import SidecarConfig
+from sidecar.controller.cluster.committed_records import CommittedRecords
 from sidecar.controller.cluster.metadata_fetcher import MetadataFetcher
 from sidecar.controller.cluster.topic_list import TopicList
 from sidecar.controller.cluster.update_metadata import MetadataPusher
@@ -35,6 +36,7 @@ from sidecar.metadata.errors import (
 )
 from sidecar.metadata.metadata import MetadataConfig, UpdateResult
 from sidecar.metadata.snapshot import MetadataSnapshot
+from sidecar.net.kafka.cluster_links import ClusterLinks, OnState
 from sidecar.net.kafka.connector import LinkError, authenticator_of
 from sidecar.net.kafka.link_security import LinkSecurity
 from sidecar.protocol.connection_states import ConnectionConfig
@@ -83,14 +85,19 @@ class Cluster:
             self._authenticator.on_token_refused = self.token_refused
         self._tokens = _token_keeper(config, self._token_came)
         self._security = LinkSecurity(config.values, MonotonicClock())
+        self._connection_config = config_of(ConnectionConfig, config.values)
+        self._client_id = config.text("client.id")
         self._fetcher = MetadataFetcher(
             _addresses(config),
-            client_id=config.text("client.id"),
+            client_id=self._client_id,
             metadata_config=config_of(MetadataConfig, config.values),
-            connection_config=config_of(ConnectionConfig, config.values),
+            connection_config=self._connection_config,
             security=self._security,
             listener=self,
             authenticator=self._authenticator,
+        )
+        self.committed_records = CommittedRecords(
+            self._new_links, self._fetcher.fetch_all_topics, MonotonicClock()
         )
 
     @property
@@ -122,7 +129,18 @@ class Cluster:
             self._authenticator.change(config.values)
         self._use_tokens(config)
         self._security.use(config.values)
-        self._fetcher.use(_addresses(config), config_of(ConnectionConfig, config.values))
+        self._connection_config = config_of(ConnectionConfig, config.values)
+        self._fetcher.use(_addresses(config), self._connection_config)
+        self.committed_records.use(self._connection_config)
+
+    def _new_links(self, on_state: OnState) -> ClusterLinks:
+        return ClusterLinks(
+            client_id=self._client_id,
+            config=self._connection_config,
+            security=self._security,
+            on_state=on_state,
+            authenticator=self._authenticator,
+        )
 
     def _use_tokens(self, config: SidecarConfig) -> None:
         """Use a new token source; the old source's token is used while it is valid, or until the new source has given
@@ -167,6 +185,7 @@ class Cluster:
         self._pusher.close()
         if self._tokens is not None:
             self._tokens.close()
+        self.committed_records.close()
         await self._fetcher.close()
 
     # ---- workers
@@ -281,6 +300,16 @@ class Cluster:
 
     def _errors(self) -> TopicErrors:
         return TopicErrors(self._topic_errors, self.error, self._fetcher.is_login_refused)
+
+    # ---- questions of clients
+
+    async def last_record(self, topic: str, key: bytes, max_wait_ms: float, creates: bool) -> list[object]:
+        """The fields of LAST_RECORD_REPLY. Raises Refused."""
+        partition, record = await self.committed_records.last(topic, key, max_wait_ms, creates=creates)
+        if record is None:
+            return [partition, None]
+        headers = [[name, value] for name, value in record.headers]
+        return [partition, [record.offset, record.timestamp_ms, record.value, headers]]
 
     # ---- the CLI's question
 

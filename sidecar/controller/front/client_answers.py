@@ -16,10 +16,12 @@ from sidecar.config.client_rules import Caller, ClientRules
 from sidecar.config.settings import SidecarConfig
 from sidecar.controller.front.admission import assigned_endpoint, check_hello, transactional_id_of
 from sidecar.controller.front.asked_cluster import AskedCluster
+from sidecar.controller.front.asked_record import AskedRecord, check_sender
 from sidecar.controller.front.orders import Orders
 from sidecar.controller.front.stop_requests import StopRequests
 from sidecar.controller.workers.worker_process import WorkerIdentity
 
+AskLastRecord = Callable[[str, bytes, float, bool], Awaitable[list[object]]]
 AskCluster = Callable[[list[str] | None, float | None], Awaitable[list[list[object]]]]
 
 
@@ -33,6 +35,7 @@ class ClientAnswers:
         worker_of: Callable[[bytes, str | None], WorkerIdentity | None],
         instance_key: bytes,
         ask_cluster: AskCluster,
+        ask_last_record: AskLastRecord,
         asked: AskedCluster,
         orders: Orders,
         stop_requests: StopRequests,
@@ -43,6 +46,7 @@ class ClientAnswers:
         self._worker_of = worker_of
         self._instance_key = instance_key
         self._ask_cluster = ask_cluster
+        self._ask_last_record = ask_last_record
         self._asked = asked
         self._orders = orders
         self._stop_requests = stop_requests
@@ -72,6 +76,13 @@ class ClientAnswers:
     async def topics(self, names: list[str] | None, max_wait_ms: float | None, caller: Caller) -> list[Any]:
         """The list of TOPICS_REPLY."""
         return await answer_topics(self._ask_cluster, self.rules, names, max_wait_ms, caller)
+
+    async def last_record(self, question: AskedRecord, caller: Caller) -> list[object]:
+        """The fields of LAST_RECORD_REPLY. Who may not send to a topic may not read it."""
+        check_sender(self.rules, question, caller)
+        return await self._ask_last_record(
+            question.topic, question.key, question.max_wait_ms, question.creates
+        )
 
     async def order(self, verb: str, topics: list[str], caller: Caller) -> list[object]:
         """The fields of ORDER_REPLY."""

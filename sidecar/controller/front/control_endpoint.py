@@ -20,6 +20,7 @@ from sidecar.common.explanation import NAME_CHARACTERS_MAX
 from sidecar.common.sparse_log import SparseLog
 from sidecar.common.wording import PLEASE_REPORT
 from sidecar.config.client_rules import Caller, ClientRules
+from sidecar.controller.front.asked_record import AskedRecord, asked_record
 from sidecar.controller.rundir.run_dir import RunDir, RunDirError
 from sidecar.net.stubs.endpoint import Endpoint
 from sidecar.net.stubs.stub_connection import UNATTACHED_BYTES_MAX
@@ -49,6 +50,7 @@ AskTopics = Callable[[list[str] | None, float | None, Caller], Awaitable[Topics]
 CheckAsked = Callable[[object], Awaitable[None]]
 WhyWaits = Callable[[str, Topics], str]
 GiveOrder = Callable[[str, list[str], Caller], Awaitable[list[object]]]
+AskLastRecord = Callable[[AskedRecord, Caller], Awaitable[list[object]]]
 AskExplain = Callable[[str, Caller], Awaitable[list[object]]]
 
 
@@ -73,6 +75,8 @@ class ControlEndpoint:
         """Raises Refused for a question of a program that asks for another cluster."""
         self.why_waits: WhyWaits = lambda topic, rows: ""
         """For what the records of a topic wait, by its rows of TOPICS_REPLY: the last field of that."""
+        self.last_record: AskLastRecord | None = None
+        """The fields of LAST_RECORD_REPLY. Raises Refused."""
         self.refused: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._pack: Callable[[list[object]], bytes] = msgpack.Packer().pack
@@ -220,6 +224,8 @@ class ControlEndpoint:
             self._on_order(routing_id, message)
         elif kind is Kind.EXPLAIN:
             self._on_explain(routing_id, message)
+        elif kind is Kind.LAST_RECORD:
+            self._on_last_record(routing_id, message)
         elif kind is Kind.PING:
             self._send(routing_id, [Kind.PONG])
         else:
@@ -283,6 +289,14 @@ class ControlEndpoint:
                     "MALFORMED_FRAME", f"EXPLAIN takes a name of at most {NAME_CHARACTERS_MAX} characters."
                 ),
             )
+
+    def _on_last_record(self, routing_id: bytes, message: Any) -> None:
+        try:
+            question = asked_record(message[1:])
+        except Refused as refusal:
+            self._refuse(routing_id, refusal)
+        else:
+            self._answer(routing_id, Kind.LAST_RECORD_REPLY, self.last_record, question)
 
     def _answer(
         self,

@@ -10,8 +10,8 @@
 
 It answers a producer's requests: ApiVersions, Metadata, InitProducerId, Produce, DescribeProducers, and those of
 transactions. It reads record batches with its own decoder, refuses any invalid batch (CORRUPT_MESSAGE), and keeps
-producer ids and sequences as a real broker does. It has no API for consumers and no replication: read by
-:meth:`records`.
+producer ids and sequences as a real broker does. Of a compacted topic it also serves Fetch. It has no API for groups
+of consumers and no replication: read by :meth:`records`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from sidecar.tools.testing.fake_coordinator_answers import (
     coordinator_found,
 )
 from sidecar.tools.testing.fake_log import TRANSACTIONAL, PartitionLog, StoredBatch, StoredRecord
+from sidecar.tools.testing.fake_reads import READ_APIS, asked_topic, created, read_answer
 from sidecar.tools.testing.fault_server import Channel, Connection, ConnectionLost, Exchange, FaultServer
 from sidecar.tools.testing.kafka_frames import Api, Request, build, response_type, write_answer
 from sidecar.tools.testing.record_batches import BadBatch, BatchRecord, read_batch
@@ -41,7 +42,10 @@ from sidecar.tools.testing.refusals import produced, refused
 
 VERSIONS: Final = {
     Api.PRODUCE: (3, 13),
-    1: (4, 11),  # Fetch is not served; librdkafka takes a broker without it for one of format v0
+    Api.FETCH: (4, 11),
+    Api.LIST_OFFSETS: (1, 5),
+    Api.CREATE_TOPICS: (2, 4),
+    Api.DESCRIBE_CONFIGS: (1, 4),
     Api.METADATA: (4, 13),
     Api.API_VERSIONS: (0, 4),
     Api.FIND_COORDINATOR: (0, 6),
@@ -125,7 +129,7 @@ class FakeBroker(FaultServer):
         for node in self._nodes:
             self.listen(node)
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
+    def create_topic(self, name: str, partitions: int = 1, *, is_compacted: bool = False) -> None:
         """Create a topic with a new id, or add partitions to an existing one."""
         with self._lock:
             if name not in self._topics:
@@ -134,7 +138,7 @@ class FakeBroker(FaultServer):
                 self.topic_names[self._topic_ids[name]] = name
             logs = self._topics[name]
             while len(logs) < partitions:
-                logs.append(PartitionLog())
+                logs.append(PartitionLog(is_compacted=is_compacted))
                 logs[-1].leader = self._nodes[(len(logs) - 1) % len(self._nodes)]
 
     def delete_topic(self, name: str) -> None:
@@ -235,6 +239,15 @@ class FakeBroker(FaultServer):
             entity = self._metadata(request)
         elif request.api == Api.INIT_PRODUCER_ID and request.message.transactional_id is None:
             entity = self._init_producer_id(request)
+        elif request.api in READ_APIS:
+            with self._lock:
+                self.coordinator.expire()
+                entity = read_answer(request, self._topics.get(asked_topic(request)))
+        elif request.api == Api.CREATE_TOPICS:
+            (wanted,) = request.message.topics
+            is_compacted = any(each.value == "compact" for each in wanted.configs)
+            self.create_topic(wanted.name, int(wanted.num_partitions), is_compacted=is_compacted)
+            entity = created(request)
         elif request.api in TRANSACTION_APIS:
             with self._lock:
                 entity = self._transactional(node, request)
@@ -399,7 +412,7 @@ class FakeBroker(FaultServer):
             )
             if code:
                 return produced(version, partition, code)
-        code, base_offset = log.append(header, records)
+        code, base_offset = log.append(header, records, data)
         return produced(version, partition, code, base_offset, log_start_offset=log.start_offset)
 
     def _expire_producers(self, log: PartitionLog) -> None:

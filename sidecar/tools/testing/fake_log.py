@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sidecar.tools.testing.fake_reads import at_offset, marker
 from sidecar.tools.testing.record_batches import BatchHeader, BatchRecord
 
 BATCHES_REMEMBERED: Final = 5
@@ -64,8 +65,10 @@ class PartitionLog:
     replicated log does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_compacted: bool = False) -> None:
         self.batches: list[StoredBatch] = []
+        self.kept: list[tuple[int, bytes]] | None = [] if is_compacted else None
+        """Offset and bytes of each batch and marker, for those who read it."""
         self.producers: dict[int, ProducerEntry] = {}
         self.start_offset = 0
         self.end_offset = 0
@@ -78,9 +81,10 @@ class PartitionLog:
         self.duplicates = 0
         """The number of batches recognised as sent again."""
 
-    def append(self, header: BatchHeader, records: list[BatchRecord]) -> Appended:
+    def append(self, header: BatchHeader, records: list[BatchRecord], data: bytes) -> Appended:
+        """``data``: the bytes of the batch."""
         if header.producer_id < 0:
-            return Appended(0, self._store(header, records))
+            return Appended(0, self._store(header, records, data))
         entry = self.producers.get(header.producer_id)
         if entry is not None and header.epoch < entry.epoch:
             return Appended(INVALID_PRODUCER_EPOCH)
@@ -97,7 +101,7 @@ class PartitionLog:
             entry = None
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry(header.epoch)
-        base_offset = self._store(header, records)
+        base_offset = self._store(header, records, data)
         entry.batches.append((header.base_sequence, header.last_sequence, base_offset))
         entry.last_timestamp_ms = header.max_timestamp_ms
         return Appended(0, base_offset)
@@ -109,6 +113,8 @@ class PartitionLog:
             entry.epoch = epoch
             entry.batches.clear()
         first = self.open.pop(producer_id, None)
+        if self.kept is not None:
+            self.kept.append((self.end_offset, marker(self.end_offset, producer_id, epoch, is_commit)))
         if first is not None and not is_commit:
             self.aborted.append((producer_id, first, self.end_offset))
         self.end_offset += 1
@@ -125,8 +131,10 @@ class PartitionLog:
         ]:
             del self.producers[producer_id]
 
-    def _store(self, header: BatchHeader, records: list[BatchRecord]) -> int:
+    def _store(self, header: BatchHeader, records: list[BatchRecord], data: bytes) -> int:
         base_offset = self.end_offset
+        if self.kept is not None:
+            self.kept.append((base_offset, at_offset(data, base_offset)))
         self.batches.append(StoredBatch(base_offset, header, tuple(records)))
         if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
             self.open.setdefault(header.producer_id, base_offset)

@@ -26,23 +26,31 @@ class Api:
     """Keys of the requests that rules are written for; any other key may be used as well."""
 
     PRODUCE: Final = 0
+    FETCH: Final = 1
+    LIST_OFFSETS: Final = 2
     METADATA: Final = 3
     FIND_COORDINATOR: Final = 10
     API_VERSIONS: Final = 18
+    CREATE_TOPICS: Final = 19
     INIT_PRODUCER_ID: Final = 22
     ADD_PARTITIONS_TO_TXN: Final = 24
     ADD_OFFSETS_TO_TXN: Final = 25
     END_TXN: Final = 26
     TXN_OFFSET_COMMIT: Final = 28
+    DESCRIBE_CONFIGS: Final = 32
     DESCRIBE_CLUSTER: Final = 60
     DESCRIBE_PRODUCERS: Final = 61
 
 
 _SCHEMAS: Final = {
     Api.PRODUCE: ("produce", "Produce"),
+    Api.FETCH: ("fetch", "Fetch"),
+    Api.LIST_OFFSETS: ("list_offsets", "ListOffsets"),
     Api.METADATA: ("metadata", "Metadata"),
     Api.FIND_COORDINATOR: ("find_coordinator", "FindCoordinator"),
     Api.API_VERSIONS: ("api_versions", "ApiVersions"),
+    Api.CREATE_TOPICS: ("create_topics", "CreateTopics"),
+    Api.DESCRIBE_CONFIGS: ("describe_configs", "DescribeConfigs"),
     Api.INIT_PRODUCER_ID: ("init_producer_id", "InitProducerId"),
     Api.ADD_PARTITIONS_TO_TXN: ("add_partitions_to_txn", "AddPartitionsToTxn"),
     Api.ADD_OFFSETS_TO_TXN: ("add_offsets_to_txn", "AddOffsetsToTxn"),

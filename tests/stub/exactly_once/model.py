@@ -7,13 +7,18 @@ after its sender has died.
 
 The model knows the coordinator by what Kafka promises (transaction.version 2): a request with an older epoch is
 refused, a commit repeated with its epoch is answered as the first one, and getting the id ends the open transaction.
+What becomes of a batch is decided by the sink's own code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, IntEnum, auto
+from functools import cache
 from typing import Final, NamedTuple
+
+from client_stub.spark.exactly_once.commit_record import CommitRecord
+from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
 
 BATCHES: Final = 2
 TASKS: Final = 2
@@ -209,7 +214,7 @@ class Model:
         claimed = state._replace(epoch=state.epoch + 1, transaction=None)
         run = run._replace(phase=Phase.READ, epoch=claimed.epoch)
         if self._broken is Rule.CLAIM_BEFORE_READ:
-            run = self._decided(run, run.read)
+            run = self._decided(number, run, run.read)
         return Step(f"run {number} claims", _with(claimed, number, run))
 
     def _read(self, state: State, number: int, run: Run) -> Step:
@@ -217,15 +222,14 @@ class Model:
         if self._broken is Rule.CLAIM_BEFORE_READ:
             following = run._replace(phase=Phase.CLAIM, read=state.record)
         else:
-            following = self._decided(run, state.record)
+            following = self._decided(number, run, state.record)
         return Step(f"run {number} reads {found}", _with(state, number, following))
 
-    def _decided(self, run: Run, last: Record | None) -> Run:
-        if last is None:
-            return run._replace(phase=Phase.INCLUDE) if run.batch == 0 else DEAD
-        if last.batch == run.batch and self._broken is not Rule.DROP_REPLAY:
+    def _decided(self, number: int, run: Run, last: Record | None) -> Run:
+        decision = _decision(number, run.batch, last)
+        if decision is Decision.REPLAY and self._broken is not Rule.DROP_REPLAY:
             return run._replace(phase=Phase.LOG, read=None)
-        return DEAD if last.batch > run.batch else run._replace(phase=Phase.INCLUDE, read=None)
+        return DEAD if decision is None else run._replace(phase=Phase.INCLUDE, read=None)
 
     def _include(self, state: State, number: int, run: Run, chosen: list[Row]) -> Step:
         name = f"run {number} includes"
@@ -327,6 +331,16 @@ class Model:
         if self._broken is Rule.RECORD_NOT_AFTER:
             return _with(state, number, run._replace(phase=Phase.RECORD_AFTER))
         return _committed(state, number, run)
+
+
+@cache
+def _decision(number: int, batch: int, last: Record | None) -> Decision | None:
+    """By the code that the sink runs; None if it refuses the batch."""
+    record = None if last is None else CommitRecord(last.batch, "query", str(last.run), 2, 2)
+    try:
+        return decide(Batch("key", "sink", batch, "query", str(number)), record)
+    except BatchRefused:
+        return None
 
 
 def _committed(state: State, number: int, run: Run) -> State:

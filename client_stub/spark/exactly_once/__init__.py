@@ -1,0 +1,3 @@
+"""Exactly-once: one Kafka transaction for each micro-batch. What decides about a batch, and touches nothing; the sink
+does not call it yet.
+"""

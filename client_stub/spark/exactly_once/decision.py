@@ -1,0 +1,66 @@
+"""Decides what becomes of a batch, by the last commit record of its key. Touches nothing.
+
+The record was read after the transactional id was claimed: no older client can commit any more. So whoever decides to
+commit batch N has seen that N was not there, and whoever finds N there knows that its rows are visible, once.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import NamedTuple
+
+from client_stub.spark.exactly_once.commit_record import CommitRecord
+
+
+class Decision(Enum):
+    COMMIT = "commit"
+    REPLAY = "replay"
+    """An earlier run has committed this batch: it is dropped whole, whatever its tasks were."""
+
+
+class BatchRefused(ValueError):
+    """Why the batch must not be committed: one sentence."""
+
+
+class Batch(NamedTuple):
+    """``key`` and ``sink`` of its sink. ``number`` counts from 0."""
+
+    key: str
+    sink: str
+    number: int
+    query: str
+    run: str
+
+
+def decide(batch: Batch, last: CommitRecord | None) -> Decision:
+    """Raises BatchRefused."""
+    number = batch.number
+    if last is None:
+        if number > 0:
+            raise BatchRefused(
+                f"batch {number} has no commit record before it: the commits topic was deleted, or the query wrote "
+                f"with delivery=at_least_once until now. 'kafka-sidecar txn restart {batch.key} --from {number}' lets "
+                "it begin here."
+            )
+        return Decision.COMMIT
+    if last.query != batch.query and last.query and batch.query:
+        ends = "" if last.offsets is None else f", which ended at offsets {_shown(last)}"
+        raise BatchRefused(
+            f"the checkpoint is new, and job.id has a history: its last batch is {last.batch}{ends}. Start from there, "
+            f"and let the history begin anew by 'kafka-sidecar txn restart {batch.key}'."
+        )
+    if last.batch == number and last.run == batch.run:
+        raise BatchRefused(
+            f"batch {number} was already written with sink.id {batch.sink} in this run; give each write of "
+            "foreachBatch its own option sink.id."
+        )
+    if last.batch > number:
+        raise BatchRefused(
+            f"batch {number} is older than the last committed batch {last.batch}; the checkpoint was rolled back."
+        )
+    return Decision.REPLAY if last.batch == number else Decision.COMMIT
+
+
+def _shown(last: CommitRecord) -> str:
+    return json.dumps(last.offsets)

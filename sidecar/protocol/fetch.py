@@ -1,0 +1,77 @@
+"""ListOffsets and Fetch of one partition, for the few records that the daemon itself reads. Sans-IO."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage, request_module
+
+EARLIEST: Final = -2
+"""The timestamp by which ListOffsets means the begin of the log."""
+SESSION_VERSION: Final = 7
+"""From this version on, Fetch names partitions that it wants to forget."""
+_AT_ONCE: Final = timedelta()
+
+
+class Fetched(NamedTuple):
+    """What a broker has from an offset on. ``high_watermark`` is valid only if ``error_code`` is 0."""
+
+    error_code: int
+    high_watermark: int
+    records: bytes
+
+
+def earliest_offset_request(version: int, topic: str, partition: int) -> RequestMessage:
+    """``version`` 1 to 5, in which an answer has one offset."""
+    module = request_module(ApiKey.LIST_OFFSETS, version)
+    isolation = {"isolation_level": 0} if version > 1 else {}
+    message: RequestMessage = module.ListOffsetsRequest(
+        replica_id=-1,
+        topics=(
+            module.ListOffsetsTopic(
+                name=topic,
+                partitions=(module.ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST),),
+            ),
+        ),
+        **isolation,
+    )
+    return message
+
+
+def parse_earliest_offset(entity: Any) -> tuple[int, int]:
+    """(error code, offset)."""
+    each = _only_partition(entity.topics)
+    return int(each.error_code), int(each.offset)
+
+
+def fetch_request(version: int, topic: str, partition: int, offset: int, *, bytes_max: int) -> RequestMessage:
+    """Ask for what is there, open transactions too, without waiting. ``version`` 4 to 11, which name the topic."""
+    module = request_module(ApiKey.FETCH, version)
+    forgotten = {"forgotten_topics_data": ()} if version >= SESSION_VERSION else {}
+    wanted = module.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+    message: RequestMessage = module.FetchRequest(
+        replica_id=-1,
+        max_wait=_AT_ONCE,
+        min_bytes=0,
+        max_bytes=bytes_max,
+        isolation_level=0,
+        topics=(module.FetchTopic(topic=topic, partitions=(wanted,)),),
+        **forgotten,
+    )
+    return message
+
+
+def parse_fetch(entity: Any) -> Fetched:
+    code = int(getattr(entity, "error_code", 0))
+    if code:
+        return Fetched(code, -1, b"")
+    each = _only_partition(entity.responses)
+    return Fetched(int(each.error_code), int(each.high_watermark), bytes(each.records or b""))
+
+
+def _only_partition(topics: Any) -> Any:
+    partitions = [each for topic in topics for each in topic.partitions]
+    if len(partitions) != 1:
+        raise ProtocolError(f"The broker answered for {len(partitions)} partitions instead of one.")
+    return partitions[0]
