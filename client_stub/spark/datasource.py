@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from client_stub.spark.columns import find_columns
 from client_stub.spark.options import read_options
 from client_stub.spark.topic_check import check_topic, check_topic_of_stream
+from client_stub.spark.worker_garbage import freeze_modules
 from client_stub.spark.write_report import TaskWritten, write_commit
 from client_stub.spark.writer import write_batches, write_rows
 
@@ -81,6 +82,7 @@ class _TaskWriter:
         self._options = read_options(options)
         self._columns = find_columns(schema, self._options.topic)
         self._check(self._options)
+        freeze_modules()
 
 
 class _StreamTaskWriter(_TaskWriter):
@@ -94,6 +96,7 @@ class BatchWriter(_TaskWriter, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Every record was acked before its task returned: only the report is left to write."""
         write_commit(self._options.report, messages)
+        freeze_modules()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back: at least once. The report has what the tasks that ended have sent."""

@@ -6,7 +6,7 @@ The writer of a task uses it, in an executor's Python worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import TaskContext
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     import pyarrow
 
     from client_stub.spark.columns import Columns
+
+PART_ROWS: Final = 1_000
+"""How many rows of a topic column are worth a part, which costs as much as some hundred rows do."""
+GATHERED_BYTES_MAX: Final = 16 << 20
+"""Of the batches that are divided together. A larger batch is divided alone."""
 
 
 class Part(NamedTuple):
@@ -32,6 +37,8 @@ class Chunk(NamedTuple):
     rows: int
     bytes: int
     parts: Iterator[Part]
+    batches: int = 1
+    """How many of Spark's it is made of."""
 
 
 def task() -> int:
@@ -47,12 +54,47 @@ def null_topic(row: int) -> ValueError:
 def chunks_of_batches(
     batches: Iterator[pyarrow.RecordBatch], columns: Columns, topic: str | None
 ) -> Iterator[Chunk]:
-    """A chunk for each batch that has rows. No row is touched in Python."""
+    """A chunk for each batch that has rows; for several ones when their topic column names many topics. No row is
+    touched in Python.
+    """
     before = 0
+    for gathered in _gathered(batches, columns, topic):
+        batch = gathered[0] if len(gathered) == 1 else _joined(gathered)
+        parts = parts_of_batch(batch, columns, topic, before)
+        yield Chunk(batch.num_rows, batch.nbytes, parts, len(gathered))
+        before += batch.num_rows
+
+
+def _gathered(
+    batches: Iterator[pyarrow.RecordBatch], columns: Columns, topic: str | None
+) -> Iterator[list[pyarrow.RecordBatch]]:
+    """The batches that are divided together. With a topic column they have PART_ROWS rows for each topic that the batch
+    before them named, so that parts do not get small; at most GATHERED_BYTES_MAX.
+    """
+    rows_wanted = rows = size = 0
+    gathered: list[pyarrow.RecordBatch] = []
     for batch in batches:
-        if batch.num_rows:
-            yield Chunk(batch.num_rows, batch.nbytes, parts_of_batch(batch, columns, topic, before))
-            before += batch.num_rows
+        if not batch.num_rows:
+            continue
+        if gathered and size + batch.nbytes > GATHERED_BYTES_MAX:
+            yield gathered
+            gathered, rows, size = [], 0, 0
+        gathered.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= rows_wanted:
+            yield gathered
+            if topic is None and columns.topic is not None:
+                rows_wanted = PART_ROWS * len(batch.column(columns.topic).unique())
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield gathered
+
+
+def _joined(batches: list[pyarrow.RecordBatch]) -> pyarrow.RecordBatch:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def parts_of_batch(

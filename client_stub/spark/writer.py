@@ -20,6 +20,7 @@ from client_stub.spark.options import NO_DAEMON
 from client_stub.spark.parts import Chunk, Part, chunks_of_batches, task
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.row_parts import chunks_of_rows
+from client_stub.spark.worker_garbage import freeze_modules
 from client_stub.spark.write_report import TaskProgress, TaskWritten
 
 if TYPE_CHECKING:
@@ -49,30 +50,35 @@ def write_rows(rows: Iterable[Row], options: Options) -> TaskWritten:
 
 
 def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
-    waiting: deque[tuple[int, int, list[tuple[str, BulkDelivery]]]] = deque()
-    """Of each chunk rows, bytes and deliveries by topic: with many topics a chunk is still one step of the window."""
+    waiting: deque[tuple[Chunk, list[tuple[str, BulkDelivery]]]] = deque()
+    """Each chunk with its deliveries by topic."""
+    waiting_batches = 0
     written = _nothing_written()
     progress = TaskProgress(options.report, written)
     producer: Producer | None = None
 
     def settle() -> None:
-        rows, size, deliveries = waiting.popleft()
+        nonlocal waiting_batches
+        chunk, deliveries = waiting.popleft()
         for topic, delivery in deliveries:
             _settle(topic, delivery)
             if options.report:
                 written.add_offsets(topic, delivery.offsets())
-        progress.acknowledged(rows, size)
+        waiting_batches -= chunk.batches
+        progress.acknowledged(chunk.rows, chunk.bytes)
 
     try:
         for chunk in chunks:
             if producer is None:
                 producer = _cache.producer_for(options)
             deliveries = [(part.topic, _send(producer, part)) for part in chunk.parts]
-            waiting.append((chunk.rows, chunk.bytes, deliveries))
+            waiting.append((chunk, deliveries))
+            waiting_batches += chunk.batches
             written.rows += chunk.rows
             written.bytes += chunk.bytes
             progress.handed_over(chunk.bytes)
-            while len(waiting) > options.window_batches:
+            # One chunk may always wait, whatever it has of the window: else none is sent while another one waits.
+            while waiting_batches > options.window_batches and len(waiting) > 1:
                 settle()
         # No flush(): it would also wait for records of an earlier task of this process, and raise their failures.
         while waiting:
@@ -83,6 +89,7 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
     finally:
         progress.close()
+    freeze_modules()
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,22 @@ def test_rows_of_all_tasks_are_counted(spark: SparkSession, daemon: FakeDaemon) 
     assert contents < written.bytes < contents + 5 * 25_000, "with the end of each, and no other column"
     assert len(rows_of(daemon)) == 25_000
     assert write(frame.limit(0), **at(daemon, topic="t")).rows == 0
+
+
+def test_a_worker_keeps_its_modules_out_of_the_collection_after_each_task(
+    spark: SparkSession, daemon: FakeDaemon
+) -> None:
+    """Spark's worker collects all garbage before it takes the next task."""
+    options, frozen_here = at(daemon, topic="t"), gc.get_freeze_count()
+
+    def written(rows: Iterator[Row]) -> Iterator[tuple[int, int]]:
+        write_partition(rows, **options)
+        yield gc.get_freeze_count(), len(gc.get_objects())
+
+    rows = spark.range(0, 4, 1, 2).selectExpr("string(id) value")
+    for frozen, collected in rows.rdd.mapPartitions(written).collect():
+        assert frozen > 9 * collected
+    assert gc.get_freeze_count() <= frozen_here, "the program is no worker"
 
 
 def test_update_mode_by_foreach_batch(spark: SparkSession, daemon: FakeDaemon, tmp_path: Path) -> None:

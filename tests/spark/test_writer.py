@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from client_stub.contract.wire import LocalCode, OutcomeKind
-from client_stub.spark import writer
+from client_stub.spark import parts, writer
 from client_stub.spark.columns import Columns
 from client_stub.spark.options import Options
-from client_stub.spark.parts import parts_of_batch
+from client_stub.spark.parts import PART_ROWS, chunks_of_batches, parts_of_batch
 from client_stub.spark.producers import PRODUCERS_KEPT_MAX, ProducerCache
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import FakeDaemon
@@ -118,9 +118,9 @@ def test_rows_of_a_topic_column_keep_their_order_in_each_topic() -> None:
     batch = pa.record_batch(
         {"topic": pa.array(names), "value": pa.array([str(i).encode() for i in range(2_000)])}
     )
-    parts = list(parts_of_batch(batch, Columns(value=1, topic=0), None, 0))
-    assert len(parts) == 50
-    for part in parts:
+    found = list(parts_of_batch(batch, Columns(value=1, topic=0), None, 0))
+    assert len(found) == 50
+    for part in found:
         rows = [number for number, name in enumerate(names) if name == part.topic]
         assert [int(value) for value in part.records["value"].to_pylist()] == rows
         assert [part.row_of(record) for record in range(len(rows))] == rows, "which an error names"
@@ -131,3 +131,57 @@ def test_a_batch_of_one_topic_is_not_copied() -> None:
     (part,) = parts_of_batch(batch, Columns(value=1, topic=0), None, 7)
     assert (part.topic, part.row_of(1)) == ("t", 8)
     assert part.records["value"].chunk(0).buffers()[2].address == batch["value"].buffers()[2].address
+
+
+def topic_batches(count: int, rows: int, topics: int) -> list[pa.RecordBatch]:
+    """Batches whose values are the numbers of their rows in the task."""
+    return [
+        pa.record_batch(
+            {
+                "topic": pa.array([f"t{row % topics}" for row in range(first, first + rows)]),
+                "value": pa.array([str(row).encode() for row in range(first, first + rows)]),
+            }
+        )
+        for first in range(0, count * rows, rows)
+    ]
+
+
+def test_batches_of_many_topics_are_divided_together() -> None:
+    batches = topic_batches(count=5, rows=PART_ROWS, topics=3)
+    chunks = list(chunks_of_batches(iter(batches), Columns(value=1, topic=0), None))
+    assert [chunk.batches for chunk in chunks] == [1, 3, 1], "the first one tells how many topics there are"
+    assert [chunk.rows for chunk in chunks] == [PART_ROWS, 3 * PART_ROWS, PART_ROWS]
+    for chunk in chunks:
+        for part in chunk.parts:
+            values = [int(value) for value in part.records["value"].to_pylist()]
+            assert values == [part.row_of(record) for record in range(len(values))]
+            assert values == sorted(values)
+            assert {f"t{value % 3}" for value in values} == {part.topic}
+
+
+def test_a_null_topic_in_joined_batches_is_named_by_its_row() -> None:
+    batches = topic_batches(count=3, rows=100, topics=2)
+    topics = batches[2]["topic"].to_pylist()
+    topics[7] = None
+    batches[2] = pa.record_batch({"topic": pa.array(topics, pa.string()), "value": batches[2]["value"]})
+    chunks = chunks_of_batches(iter(batches), Columns(value=1, topic=0), None)
+    assert len(list(next(chunks).parts)) == 2
+    with pytest.raises(ValueError, match="null topic in row 207 of task 0"):
+        list(next(chunks).parts)
+
+
+@pytest.mark.parametrize(("more_bytes", "batches"), [(0, [1, 2, 1]), (-1, [1, 1, 1, 1])])
+def test_batches_divided_together_have_a_bound(
+    monkeypatch: pytest.MonkeyPatch, more_bytes: int, batches: list[int]
+) -> None:
+    made = topic_batches(count=4, rows=10, topics=2)
+    monkeypatch.setattr(parts, "GATHERED_BYTES_MAX", made[1].nbytes + made[2].nbytes + more_bytes)
+    chunks = chunks_of_batches(iter(made), Columns(value=1, topic=0), None)
+    assert [chunk.batches for chunk in chunks] == batches
+
+
+@pytest.mark.parametrize("topic", [None, "option"])
+def test_batches_of_one_topic_are_not_joined(topic: str | None) -> None:
+    batches = topic_batches(count=3, rows=PART_ROWS, topics=1)
+    chunks = chunks_of_batches(iter(batches), Columns(value=1, topic=0), topic)
+    assert [chunk.batches for chunk in chunks] == [1, 1, 1]
