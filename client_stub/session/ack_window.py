@@ -108,8 +108,14 @@ class AckWindow:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether each record that the worker got has its outcome, and nothing more is sent for now."""
-        return not (self.accepted or self.sent_count) and (self.is_leaving or not (self.queue or self.held))
+        """Whether each record that the worker may have has its outcome, and nothing more is sent for now."""
+        may_have_more = self.accepted or (self.queue and self.queue[0].sent)
+        return not may_have_more and (self.is_leaving or not (self.queue or self.held))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it went back: what it sends next was sent before, and the worker may take that yet."""
+        return self.sent_count < len(self.queue) and self.queue[self.sent_count].sent
 
     @property
     def last_seq(self) -> int:

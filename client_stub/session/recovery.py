@@ -38,8 +38,8 @@ class Recovery:
         if window is None or streams.admission.is_waiting(window):
             return
         streams.rewind(window, from_seq)
-        window.is_leaving = window.is_leaving and not held  # the worker keeps a stream that it holds
-        window.held = held or window.is_leaving
+        window.is_leaving = False
+        window.held = held
         if held:
             streams.hold_reasons[window.topic] = reason
         else:

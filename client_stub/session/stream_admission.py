@@ -93,14 +93,15 @@ class StreamAdmission:
     def let_leave(self, now_ms: float) -> list[AckWindow]:
         """Choose the busy windows that are to leave, one for each that waits, and return the new ones.
 
-        One that the worker holds stays: it may be held for long, and would wait again.
+        One that the worker holds stays: it may be held for long, and would wait again. So does one that went back,
+        until the worker has answered what it had sent.
         """
         left = min(len(self.queue), LEAVING_MAX) - sum(each.is_leaving for each in self.admitted.values())
         chosen = []
         for window in self.admitted.values():
             if left <= 0 or now_ms - window.admission_ms < ADMITTED_MS_MIN:
                 break
-            if not window.held:
+            if not (window.held or window.repeats):
                 window.is_leaving = window.held = True
                 chosen.append(window)
                 left -= 1

@@ -380,6 +380,24 @@ def test_a_client_has_two_hundred_topics_and_the_next_is_refused_without_a_trace
     assert (0, f"t{STREAMS_MAX + 1}") not in harness.chain_table.ids()
 
 
+def test_what_follows_a_refused_first_submission_is_not_asked_for_again(port_harness: PortHarness) -> None:
+    """The stub tries again by itself. RESEND made it go back after it had done so, while the worker took what was on
+    its way.
+    """
+    peer = port_harness.client()
+    port_harness.topics.open = lambda *_, **__: None  # type: ignore[method-assign, assignment]
+    port_harness.topics.is_known = lambda topic: True  # type: ignore[method-assign]
+    for seq in (1, 2, 3):
+        peer.submit(seq, stream=1, topic="t")
+    port_harness.topics.is_known = lambda topic: False  # type: ignore[method-assign]
+    peer.submit(1, stream=2, topic="u")
+    port_harness.openings._resume(port_harness.openings.queue.take_known(lambda topic: True))
+    for seq in (2, 3):
+        peer.submit(seq, stream=2, topic="u")
+    heard = peer.heard(Kind.REFUSED, Kind.HOLD, Kind.RESUME, Kind.RESEND)
+    assert [message[0] for message in heard] == [Kind.REFUSED, Kind.HOLD, Kind.RESUME]
+
+
 def test_a_stream_at_rest_gives_its_place_and_its_name_to_other_topics(port_harness: PortHarness) -> None:
     peer = port_harness.client()
     port_harness.shares.refusal = lambda *_, **__: None  # type: ignore[method-assign, assignment]

@@ -147,7 +147,7 @@ class ClientSession:
         self.last_heard_ms = now_ms
         self.streams: dict[int, StreamState] = {}
         self.unopened: set[int] = set()
-        """Streams whose first message was not their first submission, and that got a RESEND."""
+        """Streams without a row whose stub was told to begin with their first submission."""
         self.accepted_bytes = 0
         """Payload bytes accepted since WELCOME. The credit is an absolute limit of this count."""
         self.credit_bytes = 0

@@ -120,6 +120,7 @@ class StreamOpenings:
         self._ask_no_more(left)
         for key, _ in left:
             if key.session.attached:
+                self._awaits_the_first(key.session, key.stream_id)
                 self._outboxes.send(key.session, [Kind.RESUME, key.stream_id, 1])
 
     def _ask_no_more(self, left: list[tuple[StreamKey, str]]) -> None:
@@ -131,6 +132,7 @@ class StreamOpenings:
                     self._topics.asks_no_more(topic)
 
     def _refuse(self, session: ClientSession, stream_id: int, code: str, text: str) -> None:
+        self._awaits_the_first(session, stream_id)
         self._outboxes.send(session, [Kind.REFUSED, code, text, stream_id])
         self.on_useless(session)
 
@@ -141,9 +143,18 @@ class StreamOpenings:
         if seq < 1:
             raise MalformedFrame(f"seq {seq} is before the first")
         self._counters.inc("frames_resent_total")
-        if stream_id not in session.unopened and len(session.unopened) < STREAMS_MAX:
-            session.unopened.add(stream_id)
+        if self._awaits_the_first(session, stream_id):
             self._outboxes.send(session, [Kind.RESEND, stream_id, 1])
+
+    @staticmethod
+    def _awaits_the_first(session: ClientSession, stream_id: int) -> bool:
+        """Note that the stub is told to begin a stream with seq 1, so that what it had sent after that is dropped
+        without an answer. False if it was told already, or is to be told no more.
+        """
+        if stream_id in session.unopened or len(session.unopened) >= STREAMS_MAX:
+            return False
+        session.unopened.add(stream_id)
+        return True
 
 
 def _acks_refusal(queue: TopicQueue) -> Refusal | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from math import inf
@@ -48,6 +49,8 @@ class ModelWorker:
         self.accepted_bytes = 0
         self.window_bytes = 60
         self.told_number = 0
+        self.loss = 0.1
+        self.unopened: set[int] = set()
 
     def forget(self) -> None:
         self.secret = None
@@ -61,6 +64,7 @@ class ModelWorker:
             self.secret = b"s%d" % self.rng.randrange(1 << 30)
         self.accepted_bytes = self.told_number = 0
         self.awaited.clear()
+        self.unopened.clear()
         streams = [[s, self.topics[s], p, s in self.held] for s, p in self.positions.items()]
         limits = {} if self.streams_max is None else {"streams": self.streams_max}
         return [Kind.WELCOME, self.epoch, self.secret, known, self.window_bytes, limits, streams]
@@ -75,10 +79,14 @@ class ModelWorker:
         if stream not in self.positions and self.streams_max is not None:
             assert stream not in self.ended, "a number is used once"
             if seq != 1:
-                return [[Kind.RESEND, stream, 1]]
+                is_new = stream not in self.unopened
+                self.unopened.add(stream)
+                return [[Kind.RESEND, stream, 1]] if is_new else []
             assert len(self.positions) < self.streams_max, "the stub knows how many there may be"
             if self.rng.random() < 0.2:
+                self.unopened.add(stream)
                 return [[Kind.REFUSED, "TOPIC_TABLE_FULL", "full", stream]]
+        self.unopened.discard(stream)
         self.topics[stream] = topic
         expected = self.positions.get(stream, 0) + 1
         self.positions.setdefault(stream, 0)
@@ -94,7 +102,7 @@ class ModelWorker:
         if self.rng.random() < 0.15:
             self.held.add(stream)
             return [[Kind.HOLD, stream, seq, "full"]]
-        if self.rng.random() < 0.1:
+        if self.rng.random() < self.loss:
             return []  # lost on the way; the next one will be answered with RESEND
         self.awaited.pop(stream, None)
         self.positions[stream] = seq
@@ -212,17 +220,23 @@ class Run:
             if frames is None:
                 return
             message = msgpack.unpackb(frames[0])
-            if message[0] == Kind.SUBMIT:
-                self.worker.acked(message[9])
-                for answer in self.worker.submit(message, bytes(frames[1])):
-                    self.tell(answer)
-            elif message[0] == Kind.ACK:
-                self.worker.acked(message[1])
-            elif message[0] == Kind.END_STREAM:
-                if self.rng.random() < 0.2:  # the worker dies before it reads it
-                    self.cut(forget=False)
-                    return
-                self.worker.end(*message[1:])
+            if (
+                message[0] == Kind.END_STREAM and self.rng.random() < 0.2
+            ):  # the worker dies before it reads it
+                self.cut(forget=False)
+                return
+            self.arrive(message, bytes(frames[1]) if len(frames) > 1 else b"")
+
+    def arrive(self, message: list[Any], payload: bytes) -> None:
+        """The worker handles a message."""
+        if message[0] == Kind.SUBMIT:
+            self.worker.acked(message[9])
+            for answer in self.worker.submit(message, payload):
+                self.tell(answer)
+        elif message[0] == Kind.ACK:
+            self.worker.acked(message[1])
+        elif message[0] == Kind.END_STREAM:
+            self.worker.end(*message[1:])
 
     def cut(self, *, forget: bool) -> None:
         """The worker dies; its successor has the journal, unless ``forget``."""
@@ -283,6 +297,52 @@ class Run:
         assert all(told == [None] for _, _, told in self.made)
 
 
+class SlowRun(Run):
+    """As Run, but messages take their time in both directions: each end acts on what it knows meanwhile. A frame is
+    lost only with its connection.
+    """
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        self.up: deque[tuple[list[Any], bytes]] = deque()
+        self.down: deque[tuple[list[Any], bytes | None]] = deque()
+        super().__init__(seed, **options)
+        self.worker.loss = 0.0
+
+    def tell(self, message: list[Any], *frames: bytes) -> None:
+        if message[0] == Kind.WELCOME:
+            super().tell(message, *frames)
+        elif self.attached:
+            self.down.append((message, frames[0] if frames else None))
+
+    def ship(self, most: int = 1000) -> None:
+        for _ in range(most):
+            frames = self.session.next_frames()
+            if frames is None:
+                break
+            self.up.append((msgpack.unpackb(frames[0]), bytes(frames[1]) if len(frames) > 1 else b""))
+        for _ in range(self.rng.randrange(most + 1)):
+            if self.up:
+                self.arrive(*self.up.popleft())
+        for _ in range(self.rng.randrange(most + 1)):
+            if self.down:
+                message, data = self.down.popleft()
+                super().tell(message, *(() if data is None else (data,)))
+
+    def cut(self, *, forget: bool) -> None:
+        self.up.clear()
+        self.down.clear()
+        super().cut(forget=forget)
+
+    def restart(self) -> None:
+        self.worker.deliver()
+        self.tell_news()
+        self.tell([Kind.DRAINING, "bye", [[stream, at] for stream, at in self.worker.positions.items()]])
+        while self.down:
+            message, data = self.down.popleft()
+            super().tell(message, *(() if data is None else (data,)))
+        self.cut(forget=True)
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_nothing_is_lost_doubled_or_reordered_across_worker_deaths(seed: int) -> None:
     run = Run(seed)
@@ -308,6 +368,22 @@ def test_more_topics_than_streams_take_turns_and_nothing_is_lost_doubled_or_reor
     run.check_all_is_delivered_in_order()
     assert run.worker.ended
     assert len(run.session.streams.windows) <= STREAMS_MAX
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["", "restarts"])
+@pytest.mark.parametrize("seed", range(150))
+def test_more_topics_than_streams_take_turns_though_messages_take_their_time(
+    seed: int, forgets: bool
+) -> None:
+    run = SlowRun(seed, topics=MANY_TOPICS, streams_max=STREAMS_MAX)
+    run.worker.window_bytes = run.rng.choice((60, 1_000))
+    for _ in range(400):
+        run.step(forgets=0.0)
+        if forgets and run.attached and run.rng.random() < 0.05:
+            run.restart()
+    run.finish()
+    run.check_all_is_delivered_in_order()
+    assert run.worker.ended
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 
+import msgpack
 import pytest
 
 from client_stub import Producer, errors
@@ -192,3 +193,41 @@ def test_busy_streams_leave_after_200_ms_and_at_most_25_at_a_time() -> None:
     assert not any(window.is_leaving for window in admission.admitted.values())
     run.pass_time(ADMITTED_MS_MIN)
     assert sum(window.is_leaving for window in admission.admitted.values()) == LEAVING_MAX
+
+
+def test_a_stream_that_went_back_is_not_ended_before_the_worker_has_answered() -> None:
+    """It was at rest when RESEND had sent it back, though its records were under way again: the worker took them, and
+    took them once more under the next number.
+    """
+    run = Run(0, topics=("a", "b"), streams_max=1)
+    run.pass_time(1.0)
+    topics = iter(("a", "b"))
+    run.rng.choice = lambda _: next(topics)  # type: ignore[method-assign, assignment]
+    run.add()
+    run.add()
+    sent: list[list[object]] = []
+
+    def ship() -> None:
+        while (frames := run.session.next_frames()) is not None:
+            sent.append(msgpack.unpackb(frames[0]))
+
+    ship()
+    run.pass_time(ADMITTED_MS_MIN)
+    assert run.session.streams.windows[1].is_leaving
+    run.tell([Kind.RESEND, 1, 1])
+    run.pass_time(ADMITTED_MS_MIN)
+    ship()
+    assert [(message[0], message[2]) for message in sent if message[0] == Kind.SUBMIT] == [
+        (Kind.SUBMIT, 1)
+    ] * 2
+    assert Kind.END_STREAM not in [message[0] for message in sent]
+    for message in sent:
+        if message[0] == Kind.SUBMIT:
+            for answer in run.worker.submit(message, run.made[0][1]):
+                run.tell(answer)
+    run.worker.deliver()
+    run.tell_news()
+    ship()
+    assert [message[1:] for message in sent if message[0] == Kind.END_STREAM] == [[1, 1]]
+    run.finish()
+    run.check_all_is_delivered_in_order()
