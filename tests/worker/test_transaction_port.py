@@ -169,6 +169,24 @@ def test_transaction_that_begins_in_a_drain_waits_for_the_next_daemon(port_harne
     assert lane.manager.number == 1
 
 
+def test_commit_does_not_wait_for_a_stream_that_was_ended_since(port_harness: PortHarness) -> None:
+    """Of more topics than a client has streams, one was refused for a full table after the commit was asked for. The
+    stub ended another stream for it, and the commit waited for that one for ever.
+    """
+    peer = port_harness.client()
+    lane = ready(port_harness, peer)
+    for stream in (1, 2):
+        if stream == 2:
+            peer.send([Kind.TXN_END, 1, True], msgpack.packb([[1, 1], [2, 1]]))
+            step(port_harness)
+            peer.send([Kind.END_STREAM, 1, 1])
+            assert lane.manager.state is TransactionState.IN_TRANSACTION
+        fields = [EPOCH, stream, 1, f"t{stream}", BASE_TIMESTAMP_MS, Format.MSGPACK, 0, 1]
+        peer.send([Kind.SUBMIT, *fields, None, 1], RECORD)
+    step(port_harness)
+    assert lane.manager.state is TransactionState.COMMITTING
+
+
 class Killed(BaseException):
     pass
 

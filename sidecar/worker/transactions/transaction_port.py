@@ -74,7 +74,7 @@ class _AskedEnd(NamedTuple):
     number: int
     is_commit: bool
     positions: list[tuple[int, int]]
-    """(stream, last sequence number)."""
+    """(stream, last sequence number) of what has not arrived."""
 
 
 class _WaitingInit(NamedTuple):
@@ -289,14 +289,17 @@ class TransactionPort:
 
     def _has_arrived(self, lane: Lane, end: _AskedEnd) -> bool:
         """Whether the journal has all that belongs to the transaction. An abort need not wait: what comes later is
-        refused.
+        refused. A stream that has arrived is not looked up again, as its stub may end it.
         """
         if not end.is_commit or lane.session is None:
             return True
         streams = cast("ClientSession", lane.session).streams
-        return all(
-            stream in streams and streams[stream].position >= last_seq for stream, last_seq in end.positions
-        )
+        end.positions[:] = [
+            (stream, last_seq)
+            for stream, last_seq in end.positions
+            if stream not in streams or streams[stream].position < last_seq
+        ]
+        return not end.positions
 
     def _hand_on_results(self, lane: Lane) -> None:
         results = lane.manager.take_results()
