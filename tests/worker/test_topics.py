@@ -123,7 +123,7 @@ def test_only_the_topic_that_waits_too_long_fails(topics: TopicHarness) -> None:
 
 
 @pytest.mark.rule("M10")
-def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_ones_wait_for_it(
+def test_without_max_block_ms_a_record_that_finds_none_waiting_fails_and_the_next_ones_wait(
     tmp_path: Path,
 ) -> None:
     """All of a burst failed, as none of them waited for the answer that the first one had asked for."""
@@ -132,7 +132,6 @@ def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_on
     waiting = topics.topics.waiting
     for topic in ("comes", "never"):
         topics.entry(topic, 10.0)
-        waiting.expire(10.0)
         topics.entry(topic, 10.5)
         topics.entry(topic, 100.0)
     waiting.expire(100.0)
@@ -141,11 +140,32 @@ def test_without_max_block_ms_the_first_entry_begins_the_look_up_and_the_next_on
     assert topics.batched("comes") == 5, "only the first of six records has failed"
     waiting.expire(9.0 + LOOK_UP_MS)
     assert [(topic, len(failed)) for topic, _, failed in topics.failed] == [("comes", 1), ("never", 1)]
-    waiting.expire(10.0 + LOOK_UP_MS)
-    topics.entry("never", 11.0 + LOOK_UP_MS)
-    waiting.expire(11.0 + LOOK_UP_MS)
-    assert [len(failed) for topic, _, failed in topics.failed if topic == "never"] == [1, 1, 2, 2, 2]
+    waiting.expire(100.0 + LOOK_UP_MS)
     assert waiting.entry_count == 0
+    for _ in range(2):  # each sends when it has the outcome of the one before
+        topics.entry("never", 101.0 + LOOK_UP_MS, count=1)
+        assert waiting.entry_count == 0
+        assert waiting.next_due_ms == float("inf")
+    assert [len(failed) for topic, _, failed in topics.failed if topic == "never"] == [1, 1, 2, 2, 1, 1]
+    assert topics.topics.missing.names == {"never"}, "it is looked for though no record waits"
+    harness.close()
+
+
+@pytest.mark.rule("M10")
+def test_a_short_max_block_ms_is_waited_for_to_the_millisecond(tmp_path: Path) -> None:
+    """Below a second, records waited for a whole second."""
+    harness = Harness(tmp_path / "segment", producer_config(max_block_ms=300.0))
+    topics = TopicHarness(harness)
+    waiting = topics.topics.waiting
+    topics.entry("a", 0.0, count=1)
+    topics.entry("a", 1.0, count=1)
+    waiting.expire(299.0)
+    assert topics.failed == []
+    assert waiting.next_due_ms == 300.0
+    waiting.expire(300.0)
+    assert [seq for _, seq, _ in topics.failed] == [1]
+    waiting.expire(301.0)
+    assert [seq for _, seq, _ in topics.failed] == [1, 2]
     harness.close()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from itertools import repeat
-from math import inf
 from typing import TYPE_CHECKING
 
 from sidecar.shm.in_work import entry_word
@@ -78,7 +77,6 @@ class TopicQueue:
         "chain",
         "counted_pages",
         "express",
-        "has_failed_first",
         "has_leader",
         "held_bytes",
         "is_deleted",
@@ -88,7 +86,6 @@ class TopicQueue:
         "lane",
         "last_settled_ms",
         "last_used_ms",
-        "looked_up_ms",
         "out_of_range",
         "partition_count",
         "partitioner",
@@ -142,10 +139,6 @@ class TopicQueue:
         """
         self.last_settled_ms = 0.0
         """When a record of the topic was last released, monotonic ms."""
-        self.looked_up_ms = inf
-        """When the entry was accepted that began the present look-up of the topic, monotonic ms; inf if none waits."""
-        self.has_failed_first = False
-        """The record that began that look-up has failed (max.block.ms)."""
         self.waiting = EntryLine()
         """Accepted entries without partitions, oldest first."""
         self.out_of_range = EntryLine()

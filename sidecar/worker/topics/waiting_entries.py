@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from client_stub.contract.wire import WORD_UNPARTITIONED, LocalCode, SubmitFlag
-from sidecar.kernel import entry_words, fail_records, fail_remaining, index, index_run
+from sidecar.kernel import fail_records, fail_remaining, index, index_run
 from sidecar.worker.streams.topic_queue import EntryLine
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ RUN_ENTRIES = 65_536
 EXPIRED_ENTRIES = 8_192
 """Limit of a topic's entries that expire or are refused in one turn."""
 LOOK_UP_MS: Final = 1_000.0
-"""If max.block.ms is shorter, it fails the record that begins a look-up of its topic, as Kafka's send() does. The next
-ones wait for the answer for this time from the beginning of the look-up. Otherwise all of a burst would fail before the
-answer can come, and no caller waits for it here.
+"""How long a record waits for the look-up of its topic if max.block.ms is 0. Then only one that finds none waiting
+fails at once, as in Kafka's send(): a burst would fail as a whole before the answer can come, and no caller waits for
+it here.
 """
 _NEVER_MS: Final = float("inf")
 _FIXED_PARTITIONS: Final = int(SubmitFlag.FIXED_PARTITIONS)
@@ -75,8 +75,11 @@ class WaitingEntries:
 
     def append(self, queue: TopicQueue, ordinal: int, now_ms: float) -> None:
         """Add an entry that was just accepted."""
+        begins_wait = not queue.waiting
         queue.waiting.append(ordinal, now_ms)
         self._waits(queue)
+        if begins_wait and not self._config.max_block_ms:
+            self._fail_first(queue, now_ms)
 
     def extend(self, queue: TopicQueue, ordinals: Sequence[int], now_ms: float) -> None:
         """Add entries with records without a partition, of a dead worker or of stages that are included."""
@@ -86,10 +89,8 @@ class WaitingEntries:
     def _waits(self, queue: TopicQueue) -> None:
         self.queues[queue] = None
         if queue.waiting:
-            self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._config.max_block_ms)
+            self._expiry_ms = min(self._expiry_ms, queue.waiting.first_ms + self._look_up_max_ms)
         if queue.partitioner is None or queue.is_deleted:
-            if queue.looked_up_ms == _NEVER_MS and queue.waiting:
-                queue.looked_up_ms = queue.waiting.first_ms
             self._missing.add(queue.topic)
         elif queue.waiting:
             self._going_on[queue] = None
@@ -145,7 +146,6 @@ class WaitingEntries:
     def partition(self, queue: TopicQueue, now_ms: float) -> None:
         """Partition a part of the topic's waiting entries, strictly in order. The next turns take the rest."""
         waiting = queue.waiting
-        self._is_looked_up_no_more(queue)
         left = min(RUN_ENTRIES, len(waiting))
         while left > 0 and waiting:
             ordinals = waiting.first(left)
@@ -218,16 +218,12 @@ class WaitingEntries:
         if now_ms < self._expiry_ms:
             return
         since_ms = now_ms - self._config.max_block_ms
-        code = LocalCode.METADATA_TIMEOUT
-        if self._settlement.is_login_refused:
-            code = LocalCode.UNAUTHENTICATED
+        looked_up_since_ms = now_ms - self._look_up_max_ms
+        code = self._code_of_timeout()
         for queue in list(self.queues):
             left = EXPIRED_ENTRIES
-            while left and queue.waiting and self._topic_deadline_ms(queue) <= now_ms:
-                if self._begins_look_up(queue) and now_ms < queue.looked_up_ms + LOOK_UP_MS:
-                    self._fail_first(queue, code, now_ms)
-                else:
-                    self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+            while left and queue.waiting and queue.waiting.first_ms <= looked_up_since_ms:
+                self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
                 left -= 1
             while left and queue.out_of_range and queue.out_of_range.first_ms <= since_ms:
                 self._fail(queue, queue.out_of_range.popleft()[0], LocalCode.INVALID_PARTITION, now_ms)
@@ -238,32 +234,25 @@ class WaitingEntries:
                 self._waits_no_more(queue)
         self.set_expiry()
 
-    def _topic_deadline_ms(self, queue: TopicQueue) -> float:
-        """When the oldest entry that waits for the topic expires, or its first record if that begins a look-up."""
-        deadline_ms = queue.waiting.first_ms + self._config.max_block_ms
-        if self._begins_look_up(queue) or queue.looked_up_ms == _NEVER_MS:
-            return deadline_ms
-        return max(deadline_ms, queue.looked_up_ms + LOOK_UP_MS)
+    @property
+    def _look_up_max_ms(self) -> float:
+        """How long an entry waits for its topic."""
+        return self._config.max_block_ms or LOOK_UP_MS
 
-    @staticmethod
-    def _begins_look_up(queue: TopicQueue) -> bool:
-        return not queue.has_failed_first and queue.waiting.first_ms == queue.looked_up_ms
+    def _code_of_timeout(self) -> LocalCode:
+        return LocalCode.UNAUTHENTICATED if self._settlement.is_login_refused else LocalCode.METADATA_TIMEOUT
 
-    def _fail_first(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
-        """Fail the record that began the look-up of its topic. The others of its entry wait on."""
-        queue.has_failed_first = True
+    def _fail_first(self, queue: TopicQueue, now_ms: float) -> None:
+        """Fail the first waiting record. The others of its entry wait on."""
+        code = self._code_of_timeout()
         entry = queue.chain.entry(int.from_bytes(queue.waiting.first(1), "little"))
-        words = entry_words(queue.chain, entry)
-        if words.count(WORD_UNPARTITIONED) == 1:
-            self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+        if entry.count > 1:
+            fail_records(queue.chain, entry, [0], code)
+            self._settlement.fail_records(queue, entry, [(0, int(code))], now_ms)
             return
-        first = words.index(WORD_UNPARTITIONED)
-        fail_records(queue.chain, entry, [first], code)
-        self._settlement.fail_records(queue, entry, [(first, int(code))], now_ms)
-
-    @staticmethod
-    def _is_looked_up_no_more(queue: TopicQueue) -> None:
-        queue.looked_up_ms, queue.has_failed_first = _NEVER_MS, False
+        self._fail(queue, queue.waiting.popleft()[0], code, now_ms)
+        if not queue.out_of_range:
+            self._waits_no_more(queue)
 
     def refuse(self, queue: TopicQueue, code: LocalCode, now_ms: float) -> None:
         """Fail all waiting entries of a topic that Kafka refused, a first part of them at once."""
@@ -300,7 +289,6 @@ class WaitingEntries:
 
     def _has_failed(self, queue: TopicQueue) -> None:
         """Note that no entry of the topic waits for metadata any more."""
-        self._is_looked_up_no_more(queue)
         self._going_on.pop(queue, None)
         if not queue.out_of_range:
             self._waits_no_more(queue)
@@ -338,7 +326,7 @@ class WaitingEntries:
         """Set the time at which the first of the remaining entries expires."""
         self._expiry_ms = min(
             (
-                *(self._topic_deadline_ms(queue) for queue in self.queues if queue.waiting),
+                *(queue.waiting.first_ms + self._look_up_max_ms for queue in self.queues if queue.waiting),
                 *(
                     queue.out_of_range.first_ms + self._config.max_block_ms
                     for queue in self.queues
