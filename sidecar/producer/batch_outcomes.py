@@ -443,4 +443,4 @@ def _fail_transaction(batch: ProducerBatch, transaction: TransactionManager, cod
     if code != LocalCode.TXN_ABORTED:
         transaction.batch_failed(batch.topic, batch.partition, code, text)
     elif batch.has_sequence:
-        transaction.sequences_lost()
+        transaction.want_epoch()  # a late copy of it may still arrive

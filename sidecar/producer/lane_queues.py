@@ -3,7 +3,8 @@
 A queue is made when its topic is used, and goes when the topic is forgotten. Of its sequences one number is kept,
 because a broker takes a repeated number for a record that it has. When RESTING_MAX partitions rest so, the lane begins
 a new epoch of its producer id. Under that each partition begins at 0, so their numbers are forgotten. Partitions with
-batches under way change to it one by one, when these have ended, as after any new epoch (producer_id.py).
+batches under way change to it one by one, when these have ended, as after any new epoch (producer_id.py). A
+transactional lane gets its new epoch at the end of a transaction (transaction_manager.py).
 """
 
 from __future__ import annotations
@@ -126,7 +127,11 @@ class LaneQueues:
         way, or whose broker is in doubt. Returns the queues that are gone.
         """
         gone = [queue for queue in queues if self._drop(queue)]
-        if isinstance(self.ids, ProducerIds) and len(self._resting) > self.resting_max:
+        if len(self._resting) <= self.resting_max:
+            return gone
+        if self.transaction is not None:
+            self.transaction.want_epoch()
+        elif isinstance(self.ids, ProducerIds):
             self.ids.begin_epoch()
             self._resting.clear()
             gone += [queue for queue in list(self._forgotten) if self._drop(queue)]

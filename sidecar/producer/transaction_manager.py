@@ -157,7 +157,7 @@ class TransactionManager:
         self.has_included = False
         """The open or last transaction has included stages. It does so once."""
         self._needs_epoch = False
-        """The next transaction must begin with a new epoch, which the end's answer does not bring."""
+        """The end of a transaction that sent something must bring a new epoch, which its answer may lack."""
         self.cause: tuple[int, str] = (0, "")
         """Why the transaction is abortable or the lane fatal: the first cause only."""
         self.last_committed = False
@@ -338,7 +338,7 @@ class TransactionManager:
         Once the commit was sent, only the coordinator knows how it ends. While the lane initializes, the batch is of an
         earlier client.
         """
-        self.sequences_lost()
+        self.want_epoch()  # its broker may lack the sequences of that batch
         is_commit_sent = self.state is _State.COMMITTING and self._has_asked_commit
         if is_commit_sent or self.state is _State.INITIALIZING:
             return
@@ -348,9 +348,9 @@ class TransactionManager:
             self._fail(code, f"{topic}-{partition}: {text}")
         self._on_work()
 
-    def sequences_lost(self) -> None:
-        """A batch that used sequences was given up. Its broker may lack them, or a late copy of it may arrive: the next
-        transaction must not continue after it. With version 2 the end begins an epoch anyway.
+    def want_epoch(self) -> None:
+        """The end of this transaction, or of the next one that sends something, brings a new epoch. With version 2
+        each does.
         """
         self._needs_epoch = True
 
@@ -440,7 +440,7 @@ class TransactionManager:
         self.number = number
         self.version = self._transaction_version()
         self._deadline_ms = self._wall_ms() + self._timeout_ms
-        self._has_produced = self._has_asked_commit = self._needs_epoch = self.has_included = False
+        self._has_produced = self._has_asked_commit = self.has_included = False
         self._added.clear()
         self._added_groups.clear()
         self.cause = (0, "")
@@ -627,6 +627,7 @@ class TransactionManager:
             self._tell_end()
         if not answer.code:
             self.identity = answer.identity
+            self._needs_epoch = False
 
     def _partitions_added(self, request: AddPartitions, answer: CoordinatorAnswer) -> None:
         refused = {each: code for each, code in answer.partition_codes.items() if code}

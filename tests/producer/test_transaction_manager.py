@@ -230,6 +230,26 @@ def test_lost_sequences_end_with_a_new_epoch_below_version_2(version: int) -> No
     assert life.manager.identity.epoch == before.epoch + 1
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_epoch_that_is_wanted_between_transactions_comes_with_the_next_end(version: int) -> None:
+    life = Life(version).ready()
+    before = life.manager.identity
+    life.manager.want_epoch()
+    assert life.manager.begin(1)
+    life.manager.end(1, is_commit=True)
+    assert life.nothing_next() and life.results() == ended()
+    assert life.manager.identity == before, "a transaction that sent nothing asks its coordinator nothing"
+    life.in_transaction(2)
+    life.answer(life.ends(number=2))
+    life.do(InitTransactionalId)
+    assert life.results() == ended(2)
+    assert life.manager.identity.epoch == before.epoch + 1
+    life.in_transaction(3)
+    life.answer(life.ends(number=3))
+    assert life.nothing_next() and life.results() == ended(3)
+    assert life.manager.identity.epoch == before.epoch + 1
+
+
 # --- EndTxn: every row of the table of errors ------------------------------------------------------------------
 
 

@@ -284,3 +284,26 @@ def test_a_late_word_about_a_closed_lane_changes_nothing() -> None:
     lanes.core.accumulator.close_lane(FIRST)
     lanes.core.sender.lane_changed(FIRST, lanes.core.now_ms)
     assert lanes.core.poll() == []
+
+
+def test_below_version_2_the_numbers_of_resting_partitions_are_forgotten_with_a_new_epoch() -> None:
+    """Its epoch lasts from transaction to transaction, so each partition that it had ever sent to kept a number."""
+    lanes = Lanes(version=1)
+    lane = lanes.core.accumulator.lanes[FIRST]
+    lane.resting_max = 2
+    asked: list[int] = []
+    for partition in range(3):
+        lanes.manager._added.add(TopicPartition(TOPIC, partition))
+        lanes.core.acknowledge(lanes.send(1, partition=partition))
+        lanes.core.poll()
+        lanes.core.accumulator.forget_topic(TOPIC, FIRST)
+        asked.append(lanes.manager._needs_epoch)
+    assert asked == [False, False, True]
+    assert len(lane._resting) == 3, "until then they are needed"
+    lanes.manager.identity = ProducerIdAndEpoch(900 + FIRST, 6)
+    request = lanes.send(1, 2)
+    assert [(each.epoch, each.base_sequence) for each in request.batches] == [(6, 0)]
+    lanes.core.acknowledge(request)
+    lanes.core.poll()
+    lanes.core.accumulator.forget_topic(TOPIC, FIRST)
+    assert len(lane._resting) == 1
