@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 KNOWN_S: Final = 30.0
 """How long an answer about a topic is used. New partitions get records at the latest after that time."""
+TOPICS_KNOWN_MAX: Final = 1_024
+"""Answers that are kept. One more takes the place of the oldest."""
 REFRESH_S: Final = 1.0
 """How long a send waits for a newer answer than the one that it has."""
 
@@ -86,7 +88,10 @@ class PartitionChoice:
         except SidecarError:
             if cluster is None:
                 raise
+        self._known.pop(topic, None)
         self._known[topic] = now + KNOWN_S, cluster
+        for oldest in list(self._known)[:-TOPICS_KNOWN_MAX]:
+            self._known.pop(oldest, None)  # another thread may have done so
         return cluster
 
 
