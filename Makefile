@@ -68,7 +68,7 @@ help:
 	@echo "make demo       a real Spark job sends 336,776 flights to a real Kafka, and a judge counts them"
 	@echo "make quick      linters, conventions and quick unit tests; no Java, no Spark: the inner loop"
 	@echo "make test       all tests: linters, units, processes, Kafka, Spark; coverage of each room"
-	@echo "make mutants    plants faults, and says which tests see them (an hour or more)"
+	@echo "make mutants    plants faults, and says which tests see them (12 minutes or more)"
 	@echo "make test-image the container image, built and run under load (root, buildah, podman, crun, mmdebstrap)"
 	@echo "make test-systemd  the unit under a real systemd, with its ends and reloads under load (root, mmdebstrap, nspawn)"
 	@echo "make audit      known weaknesses of the packages that the product needs (pip-audit)"
