@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from client_stub.engine.stage_life import StageLife
 from client_stub.outbox.transactional_outbox import TransactionalOutbox
@@ -18,6 +18,10 @@ from client_stub.records.arguments import check_stage, check_transactional_id
 if TYPE_CHECKING:
     from client_stub.io.io_thread import IoThread
     from client_stub.outbox.outbox import Outbox
+
+
+IDLE_MAX: Final = 8
+"""Clients of one transactional id that are kept for the next stages."""
 
 
 class StagingClient(Protocol):
@@ -70,21 +74,30 @@ class StagingClients(Generic[_Client]):
         return client, life
 
     def give_back(self, client: _Client) -> None:
-        """Take back the client of a stage that is sealed or dropped."""
+        """Take back the client of a stage that is sealed or dropped. Only some are kept for the next stages."""
         self._used.pop(client, None)
-        if not client.outbox.closed:
-            self._idle.setdefault(client.transactional_id, []).append(client)
+        if client.outbox.closed:
+            return
+        idle = self._idle.setdefault(client.transactional_id, [])
+        if len(idle) < IDLE_MAX:
+            idle.append(client)
+        else:
+            self._end(client, cancels=False)
 
     def begin_close(self) -> None:
         """End the clients; stages that are open are dropped."""
         idle = [client for clients in list(self._idle.values()) for client in clients]
         used = [client for ref in self._used.keyrefs() if (client := ref()) is not None]
         for client in (*idle, *used):
-            io = client.begin_close()
-            if io is not None:
-                io.request_close(cancel=client in used)
-                self._leaving.append(io)
-            client.end_close()
+            self._end(client, cancels=client in used)
+
+    def _end(self, client: _Client, *, cancels: bool) -> None:
+        io = client.begin_close()
+        if io is not None:
+            io.request_close(cancel=cancels)
+            self._leaving = [each for each in self._leaving if not each.has_ended]
+            self._leaving.append(io)
+        client.end_close()
 
     def join(self, timeout: float) -> None:
         """Wait for the threads of the clients that ``begin_close`` has ended."""

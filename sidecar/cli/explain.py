@@ -13,6 +13,7 @@ from sidecar.cli.common import daemon_info, fail, run_dir_option, say
 from sidecar.cli.control_client import ask, is_answering
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import json_option, timeout_option
+from sidecar.cli.stages import stage_line
 from sidecar.common.explanation import WAITING_ROWS_MAX
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
@@ -20,11 +21,12 @@ from sidecar.controller.rundir.run_dir import RunDir
 from sidecar.telemetry.page import duration
 
 FAILURES_SHOWN = 5
+STAGES_SHOWN = 20
 
 
 @click.command()
 @run_dir_option
-@click.argument("name", default="", metavar="[TOPIC|PARTITION|CLIENT]")
+@click.argument("name", default="", metavar="[TOPIC|PARTITION|CLIENT|TRANSACTIONAL_ID]")
 @json_option
 @timeout_option(10.0, "for the answer", 0.1)
 def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None:
@@ -60,7 +62,7 @@ def explain(run_dir: RunDir, name: str, as_json: bool, timeout_s: float) -> None
         fail(f"No worker is ready, and only workers know what waits. {info['sentence']}".rstrip())
     if not found["is_known"]:
         fail(
-            f"No worker knows a topic, a partition or a client named {name}: no record for it has come. "
+            f"No worker knows a topic, a partition, a client or stages named {name}: no record for it has come. "
             "`kafka-sidecar topics` lists the cluster's topics."
         )
 
@@ -116,6 +118,8 @@ def last_report(info: dict[str, Any], name: str) -> dict[str, Any]:
         "waiting_count": len(waiting),
         "clients": [],
         "client_count": 0,
+        "stages": [],
+        "stage_count": 0,
         "unread_batches": 0,
         "failures": [
             each for each in info.get("failures", ()) if name in {"", each["topic"], each["client"]}
@@ -137,8 +141,13 @@ def describe(found: dict[str, Any], name: str) -> list[str]:
         lines.append(f"and {more:,} more that have waited less")
     if found.get("unread_batches"):
         lines.append(f"and {found['unread_batches']:,} batches that were not examined")
+    stages = found.get("stages", ())  # missing in earlier versions
+    lines += [stage_line(each) for each in stages[:STAGES_SHOWN]]
+    more = found.get("stage_count", 0) - len(stages[:STAGES_SHOWN])
+    if more > 0:
+        lines.append(f"and {counted(more, 'more stage')}: `kafka-sidecar txn list` has them")
     has_asked_all = found.get("workers_asked") != 0 and not found["silent_workers"]
-    if not found["waiting"] and found["is_known"] and has_asked_all:
+    if not (found["waiting"] or stages) and found["is_known"] and has_asked_all:
         lines.append(f"Nothing of {name} waits." if name else "Nothing waits.")
     clients = [each for each in found["clients"] if name or each["records"] or each["held_streams"]]
     lines += [client_line(each) for each in clients]

@@ -24,6 +24,7 @@ LEDGER = (
     "records_dead_lettered_total",
     "records_aborted_total",
     "records_held",
+    "records_staged",
 )
 """The first is the sum of all others."""
 FAILURES_SHOWN = 5
@@ -264,10 +265,11 @@ def describe(info: dict[str, Any]) -> str:
     if not counters and not os.access(info["segment"], os.R_OK):
         lines.append("  records   shown to the daemon's user and to root, who may read the segment")
     if counters:
-        accepted, delivered, failed, dead, aborted, held = (counters.get(name, 0) for name in LEDGER)
+        accepted, delivered, failed, dead, aborted, held, staged = (counters.get(name, 0) for name in LEDGER)
         lines.append(
             f"  records   {accepted:,} accepted = {delivered:,} delivered + {failed:,} failed "
             f"+ {dead:,} dead lettered + {f'{aborted:,} aborted + ' if aborted else ''}{held:,} held"
+            f"{f' + {staged:,} staged' if staged else ''}"
         )
         if dead:
             lines.append(f"  letters   {info['dead_letters']}: `kafka-sidecar replay --dry-run` lists them")

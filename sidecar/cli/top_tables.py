@@ -27,6 +27,7 @@ RATES: Final = (
 )
 LEVELS: Final = (
     ("records_held", "records held"),
+    ("records_staged", "records staged"),
     ("clients_connected", "clients connected"),
     ("buffer_pages_taken", "buffer pages in use"),
     ("in_flight_requests", "requests in flight"),

@@ -1,4 +1,6 @@
-"""``kafka-sidecar txn``: open transactions of the cluster, who holds up readers, and a way to end one."""
+"""``kafka-sidecar txn``: open transactions of the cluster, who holds up readers, and a way to end one; the stages that
+wait at a daemon.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,12 @@ import click
 
 from sidecar.cli.common import fail, run_dir_option, running_configuration, say
 from sidecar.cli.json_output import print_object
-from sidecar.cli.options import config_file_option, json_option, settings_option
+from sidecar.cli.options import config_file_option, json_option, settings_option, timeout_option
+from sidecar.cli.stages import HEAD as STAGE_HEAD
+from sidecar.cli.stages import drop_stages, stage_rows, stages_of
 from sidecar.cli.times import table
 from sidecar.common.model import ExitStatus
+from sidecar.common.wording import counted, printable
 from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 from sidecar.controller.rundir.run_dir import RunDir
@@ -34,37 +39,54 @@ def _of_the_cluster(command: _Command) -> _Command:
 
 @click.group()
 def txn() -> None:
-    """Kafka's transactions: list the open ones, show one, abort one.
+    """Kafka's transactions: list the open ones, show one, abort one; and drop stages that wait for one.
 
     It asks the brokers, with the configuration of `run` or of a running daemon, and so sees those of every client. An
-    open transaction holds up all readers of its partitions with isolation.level=read_committed.
+    open transaction holds up all readers of its partitions with isolation.level=read_committed. Stages are those of the
+    running daemon.
 
     \b
     kafka-sidecar txn list
     kafka-sidecar txn show copy-orders
     kafka-sidecar txn abort copy-orders
+    kafka-sidecar txn drop copy-orders --up-to 7
     """
 
 
 @txn.command("list")
 @_of_the_cluster
 def list_open(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """List the open transactions, the oldest first, with the partitions whose readers wait for them.
+    """List the open transactions, the oldest first, with the partitions whose readers wait for them, and the stages
+    of the running daemon that wait for a transaction.
 
     \b
     kafka-sidecar txn list
     kafka-sidecar txn list --json | jq '.transactions[] | select(.open_seconds > 60)'
     """
     found = _ask(run_dir, file, overrides, lambda admin: admin.open_transactions())
+    stages = stages_of(run_dir)
     now_ms = time.time() * 1e3
     if as_json:
-        print_object({"transactions": [_row(each, now_ms) for each in found], "error": None})
+        rows = [_row(each, now_ms) for each in found]
+        print_object({"transactions": rows, "stages": stages, "error": None})
         return
-    if not found:
+    if found:
+        _show_transactions(found, now_ms)
+    else:
         say("No transaction is open.")
-        return
+    if stages:
+        click.echo("")
+        _show_stages(stages)
+
+
+def _show_transactions(found: list[DescribedTransaction], now_ms: float) -> None:
     rows = [[each.transactional_id, each.state, _age(each, now_ms), _partitions(each)] for each in found]
     click.echo(table(["transactional id", "state", "open for", "holds up readers of"], rows, left=2))
+
+
+def _show_stages(stages: list[dict[str, Any]]) -> None:
+    for line in table(STAGE_HEAD, stage_rows(stages)).splitlines():
+        click.echo(printable(line))  # names are as clients gave them
 
 
 @txn.command()
@@ -73,16 +95,34 @@ def list_open(run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as
 def show(
     transactional_id: str, run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show the state of one transactional id. Exit 1 when the cluster does not know it.
+    """Show the state of one transactional id and its stages. Exit 1 when neither the cluster nor the daemon knows it.
 
     \b
     kafka-sidecar txn show copy-orders --json
     """
-    found = _ask(run_dir, file, overrides, lambda admin: admin.describe(transactional_id))
+    stages = [
+        each
+        for each in stages_of(run_dir, transactional_id) or ()
+        if each["transactional_id"] == transactional_id
+    ]
+    question = TransactionAdmin.find if stages else TransactionAdmin.describe
+    found = _ask(run_dir, file, overrides, lambda admin: question(admin, transactional_id))
     now_ms = time.time() * 1e3
     if as_json:
-        print_object({**_row(found, now_ms), "error": None})
+        row = {"transactional_id": transactional_id} if found is None else _row(found, now_ms)
+        print_object({**row, "stages": stages, "error": None})
         return
+    if found is None:
+        click.echo(f"transactional id  {transactional_id}")
+        click.echo("state             the cluster does not know it: no producer has initialized it")
+    else:
+        _show(found, now_ms)
+    if stages:
+        click.echo("")
+        _show_stages(stages)
+
+
+def _show(found: DescribedTransaction, now_ms: float) -> None:
     click.echo(f"transactional id  {found.transactional_id}")
     click.echo(f"state             {found.state}")
     click.echo(f"producer id       {found.identity.producer_id}, epoch {found.identity.epoch}")
@@ -108,6 +148,43 @@ def abort(
         print_object({**_row(found, time.time() * 1e3), "error": None})
     else:
         click.echo(f"{_ended(found)} Its producer is fenced.")
+
+
+@txn.command()
+@click.argument("transactional_id")
+@click.option(
+    "--up-to", type=click.IntRange(0, (1 << 64) - 1), help="All stages with this number or a lower one."
+)
+@click.option("--token", "tokens", multiple=True, help="The stage with this token; may be repeated.")
+@click.option("--all", "every", is_flag=True, help="All stages of the transactional id.")
+@run_dir_option
+@json_option
+@timeout_option(10.0, "for the answer", 0.1)
+def drop(
+    transactional_id: str,
+    up_to: int | None,
+    tokens: tuple[str, ...],
+    every: bool,
+    run_dir: RunDir,
+    as_json: bool,
+    timeout_s: float,
+) -> None:
+    """Drop stages of a transactional id, sealed or open: their records are never sent.
+
+    A stage that a transaction has included is not dropped. `txn list --json` has the tokens.
+
+    \b
+    kafka-sidecar txn drop copy-orders --up-to 7
+    kafka-sidecar txn drop copy-orders --all
+    """
+    if sum((up_to is not None, bool(tokens), every)) != 1:
+        fail("Say which stages: --up-to NUMBER, --token TOKEN or --all.", ExitStatus.USAGE)
+    wanted = (1 << 64) - 1 if every else up_to
+    count = drop_stages(run_dir, transactional_id, wanted, [each.encode() for each in tokens], timeout_s)
+    if as_json:
+        print_object({"transactional_id": transactional_id, "dropped": count, "error": None})
+    else:
+        click.echo(f"{counted(count, 'stage')} of {transactional_id} dropped.")
 
 
 def _ask(

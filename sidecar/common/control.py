@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from sidecar.common.condition import BrokerRow, HoldRow, LettersRow, ShareRow, WaitRow
-from sidecar.common.explanation import EVERY_USER, ClientAccount, WaitingRow
+from sidecar.common.explanation import EVERY_USER, ClientAccount, StageAccount, WaitingRow
 from sidecar.common.model import Node
 
 
@@ -271,7 +271,8 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """worker → controller: the answer to EXPLAIN ``serial``. ``row_count`` and ``client_count`` are totals.
+    """worker → controller: the answer to EXPLAIN ``serial``. ``row_count``, ``client_count`` and ``stage_count`` are
+    totals.
 
     ``is_known``: the worker has a topic, partition or client of that name. ``unread``: number of batches not examined.
     """
@@ -284,6 +285,8 @@ class Explained:
     clients: tuple[ClientAccount, ...] = ()
     client_count: int = 0
     unread: int = 0
+    stages: tuple[StageAccount, ...] = ()
+    stage_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from sidecar.common.control import (
     PartitionUpdate,
     TopicError,
 )
-from sidecar.common.explanation import ClientAccount, WaitingRow
+from sidecar.common.explanation import ClientAccount, StageAccount, WaitingRow
 from sidecar.common.model import Node
 
 LENGTH: Final = struct.Struct(">I")
@@ -75,6 +75,7 @@ _FROM_WIRE: Final[dict[tuple[ControlKind, str], Any]] = {
     (ControlKind.CONDITION, "letters"): _rows(LettersRow),
     (ControlKind.EXPLAINED, "rows"): _rows(WaitingRow),
     (ControlKind.EXPLAINED, "clients"): _rows(ClientAccount),
+    (ControlKind.EXPLAINED, "stages"): _rows(StageAccount),
 }
 
 

@@ -9,6 +9,8 @@ WAITING_ROWS_MAX: Final = 50
 """Limit of partitions, topics and held streams in one explanation: those that wait longest."""
 CLIENT_ROWS_MAX: Final = 20
 """Limit of clients in one explanation: those with most records without an outcome."""
+STAGE_ROWS_MAX: Final = 1_024
+"""Limit of stages in one explanation: those that wait longest."""
 EVERY_USER: Final = -1
 """Stands for a uid: all users."""
 NAME_CHARACTERS_MAX: Final = 300
@@ -54,3 +56,23 @@ class ClientAccount(NamedTuple):
     streams: int
     held_streams: int
     silent_ms: float
+
+
+class StageAccount(NamedTuple):
+    """A stage of a worker: records that wait for a transaction to include them.
+
+    ``owner`` and ``client`` are as the client gave them, and empty where only their digests outlived a worker.
+    ``age_ms``: since it was opened, or once sealed since then; -1 if not known. ``left_ms``: until it is dropped; -1
+    while it is open.
+    """
+
+    transactional_id: str
+    number: int
+    owner: str
+    client: str
+    is_sealed: bool
+    records: int
+    size_bytes: int
+    age_ms: float
+    left_ms: float
+    token: str

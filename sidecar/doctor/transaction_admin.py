@@ -70,8 +70,18 @@ class TransactionAdmin:
 
     async def describe(self, transactional_id: str) -> DescribedTransaction:
         """Raises TransactionAdminError, also for an id that the cluster does not know."""
+        found = await self.find(transactional_id)
+        if found is None:
+            row = code_row(Code.TRANSACTIONAL_ID_NOT_FOUND)
+            raise TransactionAdminError(f"{transactional_id}: {row.name}, {row.text}")
+        return found
+
+    async def find(self, transactional_id: str) -> DescribedTransaction | None:
+        """As ``describe``, None for an id that the cluster does not know."""
         await self._connect_coordinator(transactional_id)
         (found,) = await self._describe([transactional_id])
+        if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
         if found.error_code:
             row = code_row(found.error_code)
             raise TransactionAdminError(f"{transactional_id}: {row.name}, {row.text}")

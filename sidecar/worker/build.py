@@ -322,6 +322,7 @@ def build(start: Start, settings: WorkerSettings, memory: SlotMemory, outside: O
             sessions=sessions,
             reporter=reporter,
             dead_letters=dead_letters,
+            stages=stages,
         ),
         pages=pages,
         drain=drain,

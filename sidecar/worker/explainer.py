@@ -12,11 +12,14 @@ from sidecar.common.control import Explain, Explained
 from sidecar.common.explanation import (
     CLIENT_ROWS_MAX,
     EVERY_USER,
+    STAGE_ROWS_MAX,
     WAITING_ROWS_MAX,
     ClientAccount,
     OwnCause,
+    StageAccount,
     WaitingRow,
 )
+from sidecar.shm.stage_states import StageRowState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from sidecar.worker.streams.session import ClientSession, StreamState
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.topics.topics import Topics
+    from sidecar.worker.transactions.stages import LaneStages
 
 BATCHES_READ_MAX: Final = 10_000
 """Batches examined by one explanation, oldest first: some 10 ms of the worker's time."""
@@ -59,6 +63,7 @@ class Explainer:
         sessions: Sessions,
         reporter: Reporter,
         dead_letters: DeadLetters,
+        stages: LaneStages,
     ) -> None:
         self._config = config
         self._cache = cache
@@ -68,9 +73,12 @@ class Explainer:
         self._sessions = sessions
         self._reporter = reporter
         self._dead_letters = dead_letters
+        self._stages = stages
 
     def explain(self, question: Explain, now_ms: float) -> Explained:
-        """Answer for one topic, partition (``orders-3``) or client, or for everything (an empty name)."""
+        """Answer for one topic, partition (``orders-3``), client or transactional id, or for everything (an empty
+        name).
+        """
         name = question.name
         own = [each for each in self._sessions if question.uid in {EVERY_USER, each.caller.uid}]
         sessions = [each for each in own if not name or each.name == name]
@@ -81,9 +89,10 @@ class Explainer:
             *self._batches(wanted, now_ms),
             *self._letters(wanted),
         ]
+        stages = list(self._waiting_stages(question))
         return Explained(
             serial=question.serial,
-            is_known=not name or bool(sessions) or self._knows(wanted),
+            is_known=not name or bool(sessions or stages) or self._knows(wanted),
             rows=tuple(nsmallest(WAITING_ROWS_MAX, rows, key=lambda row: row.since_ms)),
             row_count=len(rows),
             clients=tuple(
@@ -95,7 +104,31 @@ class Explainer:
             ),
             client_count=len(sessions),
             unread=max(0, len(self._incomplete) - BATCHES_READ_MAX),
+            stages=tuple(nlargest(STAGE_ROWS_MAX, stages, key=lambda row: row.age_ms)),
+            stage_count=len(stages),
         )
+
+    def _waiting_stages(self, question: Explain) -> Iterator[StageAccount]:
+        """Stages that are open, or wait for a transaction to include them."""
+        for stage in self._stages:
+            transactional_id = stage.lane.manager.transactional_id
+            is_asked = question.name in {"", transactional_id, stage.client_name}
+            is_own = question.uid in {EVERY_USER, stage.user - 1}
+            if is_asked and is_own and stage.state in (StageRowState.OPEN, StageRowState.SEALED):
+                is_sealed = stage.state is StageRowState.SEALED
+                age_ms = float(self._stages.age_ms(stage))
+                yield StageAccount(
+                    transactional_id,
+                    stage.caller_number,
+                    stage.owner,
+                    stage.client_name,
+                    is_sealed,
+                    stage.records,
+                    stage.size_bytes,
+                    age_ms,
+                    self._stages.timeout_ms - age_ms if is_sealed else -1.0,
+                    stage.token.decode("ascii"),
+                )
 
     def _knows(self, wanted: _Wanted) -> bool:
         known = {queue.topic for queue in self._topics} | set(self._cache.current.topics)

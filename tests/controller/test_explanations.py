@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sidecar.common.control import Explain, Explained, FailureRow
-from sidecar.common.explanation import EVERY_USER, WAITING_ROWS_MAX, ClientAccount, WaitingRow
+from sidecar.common.explanation import EVERY_USER, WAITING_ROWS_MAX, ClientAccount, StageAccount, WaitingRow
 from sidecar.config.client_rules import Caller, ClientRule, ClientRules
 from sidecar.controller.front.explanations import INTERVAL_S, Explanations
 from sidecar.controller.status.failure_book import FailureBook
@@ -39,7 +39,14 @@ class Worker:
         clients = (ClientAccount("a\nb", 1, True, self.index, 0, 1, 0, 0.0),)
         if question.uid != EVERY_USER:
             clients = ()
-        answer = Explained(question.serial, True, rows, self.rows, clients, len(clients))
+        stages = tuple(
+            StageAccount("id\n", each, "run\n", "a\nb", True, 5, 100, 1e3 * each, 2e3, "stage-1-x")
+            for each in range(self.rows)
+        )
+        stages += (StageAccount("id", 9, "", "", False, 1, 10, -1.0, -1.0, ""),)
+        answer = Explained(
+            question.serial, True, rows, self.rows, clients, len(clients), 0, stages, len(stages)
+        )
         self.explanations.answered(cast(Any, self), Explained(question.serial - 1))  # to an earlier question
         self.explanations.answered(cast(Any, self), answer)
 
@@ -71,6 +78,25 @@ def test_workers_answers_become_one_and_names_are_one_line() -> None:
     assert found["clients"][0]["worker"] == 1, "most records first"
     assert found["silent_workers"] == []
     assert len(found["failures"]) == 2
+
+
+def test_stages_of_all_workers_are_there_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ask([Worker(0, 2), Worker(3, 1)])
+    assert found["stage_count"] == 5
+    assert [(each["number"], each["worker"]) for each in found["stages"]] == [
+        (1, 0),
+        (0, 0),
+        (0, 3),
+        (9, 0),
+        (9, 3),
+    ]
+    sealed, opened = found["stages"][0], found["stages"][-1]
+    assert (sealed["transactional_id"], sealed["owner"], sealed["client"]) == ("id?", "run?", "a?b")
+    assert (sealed["state"], sealed["age_seconds"], sealed["left_seconds"]) == ("sealed", 1.0, 2.0)
+    assert (opened["state"], opened["age_seconds"], opened["left_seconds"]) == ("open", None, None)
+    monkeypatch.setattr("sidecar.controller.front.explanations.STAGE_ROWS_MAX", 2)
+    found = ask([Worker(0, 2)])
+    assert (len(found["stages"]), found["stage_count"]) == (2, 3)
 
 
 def test_a_worker_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

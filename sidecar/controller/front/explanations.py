@@ -12,7 +12,14 @@ from typing import Any, Final, Protocol
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.control import ControlMessage, Explain, Explained
-from sidecar.common.explanation import CLIENT_ROWS_MAX, EVERY_USER, WAITING_ROWS_MAX, WaitingRow
+from sidecar.common.explanation import (
+    CLIENT_ROWS_MAX,
+    EVERY_USER,
+    STAGE_ROWS_MAX,
+    WAITING_ROWS_MAX,
+    StageAccount,
+    WaitingRow,
+)
 from sidecar.common.wording import masked
 from sidecar.config.client_rules import Caller, ClientRules
 
@@ -69,8 +76,8 @@ class Explanations:
             self._came.set()
 
     async def answer(self, name: str, caller: Caller) -> list[object]:
-        """A list with one map: ``waiting``, ``clients`` and their counts, ``unread_batches``, ``failures`` and
-        ``silent_workers``.
+        """A list with one map: ``waiting``, ``clients``, ``stages`` and their counts, ``unread_batches``, ``failures``
+        and ``silent_workers``.
 
         The daemon's user and root see everything; other users see the topics that they may send to, and their own
         clients.
@@ -88,7 +95,7 @@ class Explanations:
             if may_see(each["topic"])
         ]
         found["failures"] = [each for each in failures if name in {"", each["topic"], each["client"]}]
-        if not is_owner and not found["waiting"] and not found["clients"]:
+        if not (is_owner or found["waiting"] or found["clients"] or found["stages"]):
             found["is_known"] &= may_see(name) or may_see(name.rpartition("-")[0])
         return [found]
 
@@ -136,6 +143,8 @@ class Explanations:
             for index, answer in answers.items()
             for row in answer.clients
         ]
+        stages = [(row.age_ms, index, row) for index, answer in answers.items() for row in answer.stages]
+        stages.sort(key=lambda each: -each[0])
         waiting.sort(key=lambda row: -row["since_seconds"])
         clients.sort(key=lambda row: (-row["held_streams"], -row["records"]))
         return {
@@ -149,6 +158,8 @@ class Explanations:
             "waiting_count": sum(answer.row_count for answer in answers.values()) - len(rows) + len(waiting),
             "clients": clients[:CLIENT_ROWS_MAX],
             "client_count": sum(answer.client_count for answer in answers.values()),
+            "stages": [_stage(index, row) for _, index, row in stages[:STAGE_ROWS_MAX]],
+            "stage_count": sum(answer.stage_count for answer in answers.values()),
             "unread_batches": sum(answer.unread for answer in answers.values()),
             "silent_workers": sorted(asked.keys() - answers.keys()),
             "workers_asked": len(asked),
@@ -175,3 +186,20 @@ def _waiting(worker: int, row: WaitingRow, now_ms: float) -> dict[str, Any]:
     if row.deadline_ms:
         shown["left_seconds"] = round((row.deadline_ms - now_ms) / 1e3, 1)
     return shown
+
+
+def _stage(worker: int, row: StageAccount) -> dict[str, Any]:
+    """A stage as JSON."""
+    return {
+        "transactional_id": masked(row.transactional_id),
+        "number": row.number,
+        "owner": masked(row.owner),
+        "client": masked(row.client),
+        "worker": worker,
+        "state": "sealed" if row.is_sealed else "open",
+        "records": row.records,
+        "bytes": row.size_bytes,
+        "age_seconds": round(row.age_ms / 1e3, 1) if row.age_ms >= 0 else None,
+        "left_seconds": round(row.left_ms / 1e3, 1) if row.is_sealed else None,
+        "token": row.token,
+    }

@@ -27,6 +27,7 @@ class Runbook(StrEnum):
     POOL_FULL = "KafkaSidecarPoolFull"
     RECORDS_FAILED = "KafkaSidecarRecordsFailed"
     RECORDS_WAIT = "KafkaSidecarRecordsWait"
+    STAGES_WAIT = "KafkaSidecarStagesWait"
     THROTTLED = "KafkaSidecarThrottled"
     WORKERS_DIE = "KafkaSidecarWorkersDie"
 

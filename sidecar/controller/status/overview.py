@@ -14,6 +14,7 @@ from sidecar.controller.status.certificate_book import CertificateBook, Expiry
 from sidecar.controller.status.clock_watch import ClockWatch
 from sidecar.controller.status.condition_book import ConditionBook, Trouble
 from sidecar.controller.status.note import Note, Runbook
+from sidecar.controller.status.stage_notices import stage_notices
 
 if TYPE_CHECKING:
     from sidecar.controller.cluster.cluster import Cluster
@@ -71,7 +72,9 @@ class Overview:
         self._cluster.tick()
         self._judge()
         was_shown = self._is_shown
-        self._is_shown = self._conditions.is_eventful or bool(self._clock_watch.notices())
+        self._is_shown = (
+            self._conditions.is_eventful or bool(self._clock_watch.notices()) or bool(self._stage_notices())
+        )
         # Also once after it has ended, so that status is written without it.
         return was_shown or self._is_shown or has_expired
 
@@ -123,5 +126,15 @@ class Overview:
             *ended,  # often the cause of what follows
             *self._conditions.notices(pages_used, now_ms),
             *ends,
+            *self._stage_notices(),
             *map(Note, self._clock_watch.notices()),
         ]
+
+    def _stage_notices(self) -> list[Note]:
+        store = self._store
+        return stage_notices(
+            sealed=store.total("stages_sealed"),
+            oldest_ms=store.highest("stage_oldest_ms"),
+            staged_bytes=store.total("staged_bytes"),
+            staged_bytes_max=store.highest("staged_bytes_max"),
+        )

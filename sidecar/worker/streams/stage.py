@@ -33,6 +33,7 @@ class LaneStage:
         "lane",
         "name_digest",
         "number",
+        "opened_at_s",
         "owner",
         "owner_digest",
         "records",
@@ -76,6 +77,8 @@ class LaneStage:
         self.end = StageEnd.NONE
         self.records = 0
         self.size_bytes = 0
+        self.opened_at_s = 0
+        """Wall clock; 0: not known, after a worker's death."""
         self.sealed_at_s = 0
         """When it was sealed, wall clock."""
         self.token = b""

@@ -184,10 +184,10 @@ class StagePort:
                 is_meant = (
                     stage.state in (StageRowState.OPEN, StageRowState.SEALED) and stage.caller_number <= up_to
                 )
-                if is_meant and self._stages.refusal_for(stage, session) is None:
+                if is_meant and self._stages.refusal_for(stage, session, drops=True) is None:
                     found[stage] = None
         for token in tokens:
-            named = self._stages.find(token, transactional_id, session)
+            named = self._stages.find(token, transactional_id, session, drops=True)
             if isinstance(named, LaneStage):
                 found[named] = None
             elif named is not None:

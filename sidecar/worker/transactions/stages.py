@@ -11,6 +11,7 @@ it. A successor that finds such rows and no such record takes them for sealed, a
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
@@ -113,8 +114,12 @@ class LaneStages:
     @property
     def oldest_ms(self) -> int:
         """Age of the sealed one that waits longest; 0: none waits."""
-        sealed_s = [stage.sealed_at_s for stage in self if stage.state is StageRowState.SEALED]
-        return max(0, self._wall_ms() - 1000 * min(sealed_s)) if sealed_s else 0
+        return max((self.age_ms(stage) for stage in self if stage.state is StageRowState.SEALED), default=0)
+
+    def age_ms(self, stage: LaneStage) -> int:
+        """How long ago a sealed stage was sealed, or an open one opened; -1 if that is not known."""
+        since_s = stage.sealed_at_s or stage.opened_at_s
+        return max(0, self._wall_ms() - 1000 * since_s) if since_s else -1
 
     # --- a stage's life -------------------------------------------------------------------------------------
 
@@ -142,6 +147,7 @@ class LaneStages:
             user=session.caller.uid + 1 & 0xFFFFFFFF,
         )
         stage.owner, stage.client_name = owner, session.name
+        stage.opened_at_s = self._wall_ms() // 1000
         self._records.open(
             StageRow(
                 row,
@@ -324,7 +330,9 @@ class LaneStages:
         transactional_id = digest8(stage.lane.manager.transactional_id.encode())
         return StageToken(self._instance, self._slot, stage.number, stage.records, transactional_id).pack()
 
-    def find(self, data: bytes, transactional_id: str, session: ClientSession) -> LaneStage | Refusal | None:
+    def find(
+        self, data: bytes, transactional_id: str, session: ClientSession, *, drops: bool = False
+    ) -> LaneStage | Refusal | None:
         """The sealed stage that a token names, or why there is none. None: it was sealed without a record."""
         token = unpack_stage_token(data)
         if token is None:
@@ -340,11 +348,16 @@ class LaneStages:
         if stage is None or stage.state is not StageRowState.SEALED:
             end = self._ends.get(token.number, StageEnd.NONE) if stage is None else stage.end
             return _unknown(data, _HOW[end])
-        refusal = self.refusal_for(stage, session)
+        refusal = self.refusal_for(stage, session, drops=drops)
         return stage if refusal is None else refusal
 
-    def refusal_for(self, stage: LaneStage, session: ClientSession) -> Refusal | None:
-        """Why a client may not have a stage: it is another user's, and another name's."""
+    def refusal_for(self, stage: LaneStage, session: ClientSession, *, drops: bool = False) -> Refusal | None:
+        """Why a client may not have a stage: it is another user's, and another name's. ``drops``: the daemon's user and
+        root may end any stage.
+        """
+        caller = session.caller
+        if drops and not caller.key and caller.uid in {0, os.geteuid()}:
+            return None
         is_same_user = stage.user == session.caller.uid + 1 & 0xFFFFFFFF
         if is_same_user or stage.name_digest == digest32(session.name):
             return None

@@ -18,6 +18,7 @@ import pytest
 
 from client_stub import Producer
 from client_stub.contract.wire import STAGE_BIT, Kind, LocalCode, StagePart, TxnEffect, TxnPart
+from client_stub.engine.staging_clients import IDLE_MAX
 from client_stub.errors import (
     BufferExhausted,
     ProducerClosed,
@@ -96,6 +97,14 @@ def test_stages_open_at_once_have_a_client_each(producer: Producer, daemon: Fake
     assert len({stage.seal(WAIT_S) for stage in (second, first, other)}) == 3
     assert sorted(each[8] for each in daemon.hellos) == ["copy-1", "copy-1", "copy-2"]
     assert len({each.client_id for each in daemon.received}) == 3
+
+
+def test_only_some_clients_are_kept_for_later_stages(producer: Producer, daemon: FakeDaemon) -> None:
+    for _ in range(2):
+        stages = [producer.stage("copy-1", number) for number in range(IDLE_MAX + 1)]
+        assert len({stage.seal(WAIT_S) for stage in stages}) == IDLE_MAX + 1
+    eventually(lambda: len(daemon.byes) == 2)
+    assert len(daemon.hellos) == IDLE_MAX + 2
 
 
 def test_plain_records_of_the_producer_join_no_stage(producer: Producer, daemon: FakeDaemon) -> None:
