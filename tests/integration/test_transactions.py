@@ -1,5 +1,5 @@
-"""Goal: transactions on a real Kafka, as its own clients see them with read_committed; the three programs of
-docs/transactions.md; the twins.
+"""Goal: transactions on a real Kafka, as its own clients see them with read_committed; the four programs of
+docs/transactions.md; the twins; `kafka-sidecar txn`.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -313,3 +315,70 @@ def test_command_lists_shows_and_aborts_an_open_transaction(
         assert caught.value.fatal
     unknown = txn(daemon, "show", "nobody")
     assert unknown.exit_code == 1 and "TRANSACTIONAL_ID_NOT_FOUND" in unknown.stderr
+
+
+def test_command_lists_shows_and_drops_stages(daemon: SidecarDaemon, new_topic: NewTopic) -> None:
+    topic = new_topic(partitions=1)
+    with Producer(client_name="filler") as stager:
+        tokens = []
+        for number in (1, 2, 3):
+            with stager.stage(topic, number, owner="run-1") as stage:
+                stage.send_many(topic, [(None, b"x")] * 100)
+                tokens.append(stage.seal(WAIT_S))
+        open_one = stager.stage(topic, 4, owner="run-2")
+        open_one.send(topic, b"y")
+        open_one._engine.flush(WAIT_S, "accepted")
+        listed = json.loads(txn(daemon, "list", "--json").stdout)["stages"]
+        mine = {each["number"]: each for each in listed if each["transactional_id"] == topic}
+        assert {number: each["state"] for number, each in mine.items()} == {
+            **dict.fromkeys((1, 2, 3), "sealed"),
+            4: "open",
+        }
+        assert (mine[1]["owner"], mine[1]["client"], mine[1]["records"]) == ("run-1", "filler", 100)
+        assert mine[1]["token"] == tokens[0].decode() and mine[1]["left_seconds"] > 3_000
+        for words in (("list",), ("show", topic)):
+            shown = txn(daemon, *words).stdout
+            assert "run-1" in shown and "sealed" in shown and "open" in shown and "filler" in shown
+        assert "the cluster does not know it" in txn(daemon, "show", topic).stdout
+        explained = CliRunner().invoke(cli, ["explain", topic, "--run-dir", str(daemon.run_dir)])
+        assert explained.stdout.count("it waits for include()") == 3
+        assert explained.stdout.count("filler fills it") == 1
+        dropped = txn(daemon, "drop", topic, "--token", tokens[2].decode())
+        assert dropped.stdout == f"1 stage of {topic} dropped.\n"
+        assert json.loads(txn(daemon, "drop", topic, "--up-to", "1", "--json").stdout)["dropped"] == 1
+        assert txn(daemon, "drop", topic, "--all").stdout == f"2 stages of {topic} dropped.\n"
+        with pytest.raises(TransactionError, match=r"Stage 4 of .* is lost: .*dropped"):
+            open_one.seal(WAIT_S)
+        open_one.drop(WAIT_S)
+    assert "drop" not in txn(daemon, "list").stdout.replace(topic, "")
+
+
+def test_pool_of_processes_fills_one_transaction(
+    kafka: KafkaCluster, new_topic: NewTopic, daemon: SidecarDaemon, tmp_path: Path
+) -> None:
+    """As a program: the processes of a pool import it by its file."""
+    topic = new_topic(partitions=3)
+    files = []
+    for number in range(6):
+        files.append(tmp_path / f"part-{number}.txt")
+        files[-1].write_bytes(b"".join(b"%d-%d\n" % (number, row) for row in range(12_000)))
+    whole = run_pool_import(topic, *files)
+    assert whole.stdout == "72000 lines imported\n", whole.stderr
+    broken = tmp_path / "broken.txt"
+    broken.write_bytes(b"line\n" * 500 + bytes(2 << 20) + b"\n")
+    failed = run_pool_import(topic, *files[:2], broken)
+    assert failed.returncode != 0 and "max.request.size" in failed.stderr
+    wanted = sorted(b"%d-%d" % (number, row) for number in range(6) for row in range(12_000))
+    for isolation in ("read_committed", "read_uncommitted"):
+        assert sorted(read(kafka, topic, isolation)) == wanted
+
+
+def run_pool_import(topic: str, *files: Path) -> subprocess.CompletedProcess[str]:
+    program = ROOT / "examples" / "transactions" / "pool_import.py"
+    return subprocess.run(
+        [sys.executable, str(program), topic, *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_S,
+        check=False,
+    )
