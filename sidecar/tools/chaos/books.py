@@ -26,13 +26,16 @@ class Books:
     failed: int = 0
     dead_lettered: int = 0
     aborted: int = 0
+    staged: int = 0
+    """In stages that nobody has included."""
     adopted: int = 0
     resent_unknown: int = 0
 
     @property
     def held(self) -> int:
         """Accepted records without an outcome: 0 at the end."""
-        return self.accepted - self.delivered - self.failed - self.dead_lettered - self.aborted
+        ended = self.delivered + self.failed + self.dead_lettered + self.aborted
+        return self.accepted - ended - self.staged
 
 
 def balanced_books(daemon: SidecarDaemon) -> Books:
@@ -43,7 +46,8 @@ def balanced_books(daemon: SidecarDaemon) -> Books:
             return int(metric(daemon, f"kafka_sidecar_records_{name}_total"))
 
         names = ("accepted", "delivered", "failed", "dead_lettered", "aborted", "adopted", "resent_unknown")
-        return Books(**{name: count(name) for name in names})
+        staged = int(metric(daemon, "kafka_sidecar_records_staged"))
+        return Books(staged=staged, **{name: count(name) for name in names})
 
     with contextlib.suppress(ConditionTimeout):
         wait_until(

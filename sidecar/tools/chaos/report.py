@@ -120,6 +120,7 @@ def ledger_table(counts: Counts, books: Books) -> Table:
         ("resent where the broker could not say", books.resent_unknown, False),
         ("dead-lettered", books.dead_lettered, False),
         ("of aborted transactions, never sent", books.aborted, False),
+        ("in stages that nobody includes", books.staged, False),
         ("accepted and without an end", books.held, True),
         ("LOST", counts.lost, True),
         ("DOUBLED", counts.doubled, True),

@@ -1,8 +1,9 @@
 """One client of a workload with transactions, as :mod:`sidecar.tools.chaos.client` starts one.
 
 Its records are numbered, and each says of which transaction it is: the first number, and how many there are. One
-transaction in five is aborted by plan. Errors are met as docs/transactions.md says. An outcome is stored once the
-transaction has ended: DELIVERED for committed, FAILED for aborted, POSSIBLY for a commit that nobody can tell about.
+transaction in five is aborted by plan, and one in three is filled by another producer, as a stage; some stages are
+sealed and left out. Errors are met as docs/transactions.md says. An outcome is stored once the transaction has ended:
+DELIVERED for committed, FAILED for aborted and left out, POSSIBLY for a commit that nobody can tell about.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from client_stub import Producer
+from client_stub import Producer, Stage
 from client_stub.errors import SidecarError, TransactionTimeout
 from sidecar.tools.chaos.client import KEYS, RECORD_ID, run_client
 from sidecar.tools.chaos.client_journal import ClientJournal, ClientState, Head, delivered_word, failed_word
@@ -25,6 +26,11 @@ VALUE_BYTES_MIN: Final = RECORD_ID.size + TRANSACTION.size
 RECORDS_MAX: Final = 200
 """Of a transaction."""
 ABORTED_SHARE: Final = 0.2
+STAGED_SHARE: Final = 0.33
+LEFT_OUT_SHARE: Final = 0.5
+"""Of the staged transactions: those with a stage more that is not included."""
+STAGED_PARTITIONS: Final = 2
+STAGES_ALL: Final = (1 << 64) - 1
 CALL_S: Final = 120.0
 
 
@@ -38,6 +44,7 @@ class TransactionalClient:
         self._head = journal.head
         self._delivered: dict[int, int] = {}
         """Words of records of the open transaction that were acknowledged."""
+        self._is_begun = False
 
     def run(self, run: int, client: int, value_bytes: int) -> None:
         """Transactions until the journal says stop; another producer when one is of no use any more."""
@@ -45,35 +52,43 @@ class TransactionalClient:
         chance = Random(f"{run}-{client}")
         filler = b"." * max(0, value_bytes - VALUE_BYTES_MIN)
         number = 0
-        while not head[Head.STOP] and number + RECORDS_MAX <= records_max:
-            with self._connect(transactional_id=f"chaos-{run}-{head[Head.PLACE]}") as producer:
+        while not head[Head.STOP] and number + 2 * RECORDS_MAX <= records_max:
+            name = f"chaos-{run}-{head[Head.PLACE]}"
+            with self._connect(transactional_id=name) as producer, self._connect() as stager:
                 _repeated(producer.init_transactions)
                 head[Head.STATE] = ClientState.SENDING
                 due_s = time.monotonic()
                 is_of_use = True
-                while is_of_use and not head[Head.STOP] and number + RECORDS_MAX <= records_max:
+                while is_of_use and not head[Head.STOP] and number + 2 * RECORDS_MAX <= records_max:
                     count = chance.randint(1, RECORDS_MAX)
                     commits = chance.random() >= ABORTED_SHARE
-                    is_of_use = self._transact(
-                        producer, (run, client, filler), range(number, number + count), commits
-                    )
+                    numbers, record = range(number, number + count), (run, client, filler)
                     number += count
+                    fill = partial(self._send, producer, record, numbers)
+                    if chance.random() < STAGED_SHARE:
+                        left_out = range(number, number)
+                        if chance.random() < LEFT_OUT_SHARE:
+                            left_out = range(number, number + chance.randint(1, RECORDS_MAX))
+                            number = left_out.stop
+                        fill = partial(
+                            self._include, producer, partial(stager.stage, name), record, numbers, left_out
+                        )
+                    is_of_use = self._transact(producer, fill, numbers, commits)
+                    count = number - numbers.start
                     rate = head[Head.RATE]
                     now_s = time.monotonic()
                     due_s = max(due_s + count / rate, now_s - 1.0) if rate else now_s
                     time.sleep(max(0.0, due_s - now_s))
 
-    def _transact(
-        self, producer: Producer, record: tuple[int, int, bytes], numbers: range, commits: bool
-    ) -> bool:
-        """One transaction. Returns whether the producer is still of use."""
+    def _transact(self, producer: Producer, fill: Callable[[], None], numbers: range, commits: bool) -> bool:
+        """One transaction, which ``fill`` begins and fills. Returns whether the producer is still of use."""
         head = self._head
         is_asked, is_fatal = False, False
+        self._is_begun = False
         self._delivered.clear()
         head[Head.TRANSACTIONS] += 1
         try:
-            producer.begin_transaction()
-            self._send(producer, record, numbers)
+            fill()
             if not commits and numbers.start & 1:
                 producer.flush(CALL_S)  # else most of it would never be written
             if commits:
@@ -85,7 +100,7 @@ class TransactionalClient:
             head[Head.ABORTED_BY_FAULT] += 1
             is_fatal = error.fatal
         try:
-            if not is_fatal:
+            if not is_fatal and self._is_begun:
                 _repeated(producer.abort_transaction)
                 is_asked = False  # or it was asked for in vain: nothing of it is there
         except SidecarError as error:
@@ -97,7 +112,46 @@ class TransactionalClient:
             self._journal.words[number] = failed_word(possibly_persisted=is_asked)
         return not is_fatal
 
+    def _begin(self, producer: Producer) -> None:
+        producer.begin_transaction()
+        self._is_begun = True
+
+    def _include(
+        self,
+        producer: Producer,
+        open_stage: Callable[[int], Stage],
+        record: tuple[int, int, bytes],
+        numbers: range,
+        left_out: range,
+    ) -> None:
+        """A transaction of one stage. ``left_out``: records of another one, which must never be seen."""
+        for number in left_out:
+            self._journal.words[number] = failed_word(possibly_persisted=False)
+        # Those that were left out before, also by a client that was killed.
+        _repeated(lambda timeout: producer.drop_stages(up_to=STAGES_ALL, timeout=timeout))
+        tokens = [self._staged(open_stage, record, each) for each in (left_out, numbers) if each]
+        self._begin(producer)
+        _repeated(partial(producer.include, tokens[-1:]))
+        for number in numbers:
+            self._delivered[number] = delivered_word(number % STAGED_PARTITIONS, -1)
+
+    def _staged(
+        self, open_stage: Callable[[int], Stage], record: tuple[int, int, bytes], numbers: range
+    ) -> bytes:
+        """The token of a stage of these records."""
+        run, client, filler = record
+        rest = TRANSACTION.pack(numbers.start, len(numbers)) + filler
+        token: list[bytes] = []
+        with open_stage(numbers.start) as stage:
+            for number in numbers:
+                self._head[Head.SENT] = number + 1
+                value = RECORD_ID.pack(run, client, number) + rest
+                stage.send(self._topic, value=value, partition=number % STAGED_PARTITIONS)
+            _repeated(lambda timeout: token.append(stage.seal(timeout)))
+        return token[0]
+
     def _send(self, producer: Producer, record: tuple[int, int, bytes], numbers: range) -> None:
+        self._begin(producer)
         run, client, filler = record
         rest = TRANSACTION.pack(numbers.start, len(numbers)) + filler
         for number in numbers:
@@ -122,7 +176,7 @@ class TransactionalClient:
         head[Head.COMMITTED] += 1
 
 
-def _repeated(call: Callable[[float], None]) -> None:
+def _repeated(call: Callable[[float], object]) -> None:
     """As docs/transactions.md says: after a timeout the same call again waits for the same answer."""
     while True:
         try:
