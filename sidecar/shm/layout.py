@@ -110,6 +110,8 @@ STAGE_NUMBER_OFFSET: Final = 160
 """u64: the number that a stage got last. None is used twice."""
 STAGED_BYTES_OFFSET: Final = 168
 """u64: bytes of the pool held by stages (share_words.py)."""
+ENDING_ABORTED_OFFSET: Final = 176
+"""u64: records of transactions that are being marked done as aborted and are not counted yet (0: none)."""
 
 IN_WORK_OFFSET: Final = 256
 """Entries and batches in work: one u64 for the loop, one for each codec thread (sidecar/shm/in_work.py)."""

@@ -159,6 +159,15 @@ class SlotView:
         store_release_u64(self.area, layout.DEAD_LETTERING_OFFSET, records)
 
     @property
+    def ending_aborted(self) -> int:
+        """Number of records of transactions whose words are being marked done, and which are counted after that."""
+        return load_acquire_u64(self.area, layout.ENDING_ABORTED_OFFSET)
+
+    @ending_aborted.setter
+    def ending_aborted(self, records: int) -> None:
+        store_release_u64(self.area, layout.ENDING_ABORTED_OFFSET, records)
+
+    @property
     def spared(self) -> int:
         """The incarnation that a controller ended: its work did not kill it. 0: none."""
         return load_acquire_u64(self.area, layout.SPARED_OFFSET)

@@ -106,6 +106,7 @@ class StageRecords:
             store_release_u64(self._area, layout.STAGE_FORMAT_OFFSET, STAGE_FORMAT)
         number = self.last_number + 1
         store_release_u64(self._area, layout.STAGE_NUMBER_OFFSET, number)
+        # kill point: stage.number
         return number
 
     @property
@@ -119,20 +120,25 @@ class StageRecords:
         store_release_u64(self._area, at, StageRowState.FREE)
         fields = _ROW.pack(*row[1:])
         self._area[at + _WORD.size : at + _ROW.size] = fields[_WORD.size :]
+        # kill point: stage.fields
         self._store(row.row, row.state, row.end, row.lane, 0)
+        # kill point: stage.opened
 
     def seal(self, row: int, lane: int, records: int, size_bytes: int, sealed_at_s: int) -> None:
         at = _at(row)
         struct.pack_into("<Q", self._area, at + _BYTES_AT, size_bytes)
         struct.pack_into("<I", self._area, at + _RECORDS_AT, records)
         struct.pack_into("<I", self._area, at + _SEALED_AT, sealed_at_s)
+        # kill point: stage.sealing
         self._store(row, StageRowState.SEALED, StageEnd.NONE, lane, 0)
+        # kill point: stage.sealed
 
     def include(self, row: int, lane: int, transaction: int) -> None:
         """Note which transaction includes the stage. That it does is stored with the lane's record, for all its stages
         at once.
         """
         self._store(row, StageRowState.INCLUDED, StageEnd.INCLUDED, lane, transaction & 0xFFFFFFFF)
+        # kill point: stage.included
 
     def exclude(self, row: int, lane: int) -> None:
         """Take :meth:`include` back: its worker died before all stages had it."""
@@ -140,10 +146,12 @@ class StageRecords:
 
     def drop(self, row: int, lane: int, end: StageEnd) -> None:
         self._store(row, StageRowState.DROPPED, end, lane, 0)
+        # kill point: stage.dropped
 
     def end(self, row: int, lane: int, end: StageEnd) -> None:
         """Note that none of its records is left."""
         self._store(row, StageRowState.ENDED, end, lane, 0)
+        # kill point: stage.ended
 
     def _store(self, row: int, state: StageRowState, end: StageEnd, lane: int, transaction: int) -> None:
         word = int.from_bytes(_WORD.pack(state, end, lane, transaction), "little")

@@ -46,7 +46,9 @@ ORDER_PATIENCE_S = 20.0
 TRIES_MAX = 6
 
 ADOPTION_POINTS = tuple(point for point in POINTS if point.startswith(("adopt.", "inquiry.")))
-LIVE_POINTS = tuple(point for point in POINTS if point not in ADOPTION_POINTS)
+STAGE_POINTS = tuple(point for point in POINTS if point.startswith("stage."))
+"""Passed by tests/scenarios/test_stage_kill_points.py."""
+LIVE_POINTS = tuple(point for point in POINTS if point not in ADOPTION_POINTS + STAGE_POINTS)
 
 
 def large(name: str, number: int) -> dict[str, Any]:

@@ -36,14 +36,14 @@ _serial = count(1)
 
 
 class Judge:
-    """Reads topics by another client, committed records only."""
+    """Reads topics by another client, committed records only or all."""
 
-    def __init__(self, kafka: KafkaCluster) -> None:
+    def __init__(self, kafka: KafkaCluster, isolation: str = "read_committed") -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
                 "group.id": uuid.uuid4().hex,
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
             }

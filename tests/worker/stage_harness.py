@@ -104,13 +104,19 @@ class Stager:
 class Includer:
     """The client that has the transactional id, with a transaction open under transaction.version 2."""
 
-    def __init__(self, harness: SlotHarness, client_id: bytes = b"i" * 20) -> None:
+    def __init__(
+        self, harness: SlotHarness, client_id: bytes = b"i" * 20, secret: bytes | None = None
+    ) -> None:
         self.harness = harness
-        self.session, _ = harness.attach(None, client_id)
+        self.requests = self.number = 0
+        self.session, _ = harness.attach(secret, client_id)
         lanes = harness.rooms.lanes
         lane = lanes.of_id(ID) or lanes.open(ID, self.session)
         assert lane is not None
         self.lane = lane
+        if lane.session is self.session and lane.manager.state is TransactionState.IN_TRANSACTION:
+            self.number = lane.manager.number
+            return
         self.session.lane, lane.session = lane, self.session
         manager = lane.manager
         manager.client = self.session.row.index, self.session.row.generation
@@ -118,7 +124,6 @@ class Includer:
         manager._transaction_version = lambda: 2
         manager.state, manager.identity = TransactionState.READY, ProducerIdAndEpoch(900, 5)
         self.begin(1)
-        self.requests = 0
 
     def begin(self, number: int) -> None:
         self.number = number

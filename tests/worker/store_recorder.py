@@ -35,15 +35,21 @@ class Change(NamedTuple):
 class StoreRecorder(Generic[Outside]):
     """Records while used as a context manager. ``version`` says whether the outside is news, ``copy`` keeps it.
 
-    Only the parts of the segment that a small harness uses are looked at: slot 0 and client row 0, few tables' rows.
+    Only the parts of the segment that a small harness uses are looked at: slot 0 and client row 0, few tables' rows,
+    or other ``windows``.
     """
 
     def __init__(
-        self, segment: Segment, *, version: Callable[[], object], copy: Callable[[], Outside]
+        self,
+        segment: Segment,
+        *,
+        version: Callable[[], object],
+        copy: Callable[[], Outside],
+        windows: list[tuple[int, int]] | None = None,
     ) -> None:
         self._segment = segment
         self._version, self._copy = version, copy
-        self._windows = windows(segment)
+        self._windows = windows or windows_of(segment)
         self._last = [bytes(segment.view[start:end]) for start, end in self._windows]
         self.before = b"".join(self._last)
         self.changes: list[Change] = []
@@ -127,7 +133,7 @@ class StoreRecorder(Generic[Outside]):
         return self._trace_line
 
 
-def windows(segment: Segment) -> list[tuple[int, int]]:
+def windows_of(segment: Segment) -> list[tuple[int, int]]:
     """(start, end) of what a small harness may write: all there is of pages, the first rows of the tables."""
     places = segment.layout
     slot, client = places.slot(0), places.client(0)

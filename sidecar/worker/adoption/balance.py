@@ -54,10 +54,12 @@ def balance_counters(memory: SlotMemory, ranges: Ranges, open_records: int, stag
     else:
         # The words became done, but the owner died before it counted them.
         dead = min(missing, view.dead_lettering)
+        aborted = min(missing - dead, view.ending_aborted)
         corrections["records_dead_lettered_total"] = dead
-        corrections["records_failed_total"] = missing - dead
+        corrections["records_aborted_total"] = aborted
+        corrections["records_failed_total"] = missing - dead - aborted
     counters.add(corrections)
-    view.dead_lettering = 0
+    view.dead_lettering = view.ending_aborted = 0
 
 
 def _raise_to(counters: Counters, row: str, least: int) -> None:

@@ -129,21 +129,26 @@ class WordsThenCounted:
     """Context for failures that only the words record: the words become done inside it, and are counted at its end.
 
     If the worker dies in between, the records have ended without being counted. The slot says how many of them are
-    dead letters, and the adoption counts them.
+    dead letters or aborted, and the adoption counts them.
     """
 
-    __slots__ = ("_dead", "_ended", "_slot")
+    __slots__ = ("_aborted", "_dead", "_ended", "_slot")
 
     def __init__(self, slot: SlotView, failed: int, dead: int, is_of_transaction: bool) -> None:
         self._slot = slot
         self._dead = dead
+        self._aborted = failed if is_of_transaction else 0
         self._ended = _ended(failed, dead, is_of_transaction)
 
     def __enter__(self) -> None:
         if self._dead:
             self._slot.dead_lettering = self._dead
+        if self._aborted:
+            self._slot.ending_aborted = self._aborted
 
     def __exit__(self, *error: object) -> None:
         self._slot.counters.add(self._ended)
         if self._dead:
             self._slot.dead_lettering = 0
+        if self._aborted:
+            self._slot.ending_aborted = 0

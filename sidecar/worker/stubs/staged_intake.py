@@ -100,6 +100,7 @@ class StagedIntake:
             self._shares.count(queue, now_ms)
         stream.position = stream.accepted = seq
         session.row.store_position(stream.stream, seq)
+        # kill point: stage.position
         session.accepted_streams.add(stream)
         queue.last_used_ms = now_ms
         self._counters.add(

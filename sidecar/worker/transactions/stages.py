@@ -219,6 +219,7 @@ class LaneStages:
             stage.end = StageEnd.INCLUDED
         manager.has_included = True
         manager.store()
+        # kill point: stage.include_stored
         records = sum(stage.records for stage in stages)
         size_bytes = sum(stage.size_bytes for stage in stages)
         lane.inclusion = IncludedRecords(manager.number, request, records, size_bytes)

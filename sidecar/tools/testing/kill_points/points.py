@@ -76,6 +76,17 @@ POINTS: Final[dict[str, str]] = {
     "split.pending": "one half of a batch that was too large is published, pending on the whole",
     "split.switched": "the halves stand in the whole's place, none is live",
     "split.raised": "one half is live",
+    # Stages.
+    "stage.number": "a number is taken, no row has it",
+    "stage.fields": "plain writes of a stage's row",
+    "stage.opened": "a stage is open, no record is in it",
+    "stage.position": "a submission of a stage is in the journal, the counters do not have it",
+    "stage.sealing": "plain writes of a seal",
+    "stage.sealed": "a stage is sealed, its client has no token",
+    "stage.included": "the row of one stage says who includes it, the next does not",
+    "stage.include_stored": "an include is a fact, nothing is sent",
+    "stage.dropped": "a stage is dropped, its records have not ended",
+    "stage.ended": "nothing of a stage is left",
     # Adoption, in its order.
     "adopt.begin": "the slot's byte is taken, nothing is touched",
     "adopt.page": "one page has the new incarnation",
