@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
-from client_stub.contract.wire import WORD_FAILED_MIN, LocalCode, TxnEffect, TxnPart
+from client_stub.contract.wire import NO_PARTITION, WORD_FAILED_MIN, LocalCode, TxnEffect, TxnPart
 from sidecar.common.backoff import ExponentialBackoff
 from sidecar.common.errors import Code, classify
 from sidecar.common.model import NO_PRODUCER_ID, Node, TopicPartition
@@ -345,7 +345,7 @@ class TransactionManager:
         if code in _FATAL_TO_BATCH:
             self._refuse(code, text)
         elif self.state in (_State.IN_TRANSACTION, _State.COMMITTING, _State.ABORTABLE):
-            self._fail(code, f"{topic}-{partition}: {text}")
+            self._fail(code, f"{topic if partition == NO_PARTITION else f'{topic}-{partition}'}: {text}")
         self._on_work()
 
     def want_epoch(self) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from uuid import UUID
+
 import pytest
 
-from client_stub.contract.wire import Kind, LocalCode, StagePart, TxnEffect
+from client_stub.contract.wire import STAGE_BIT, Kind, LocalCode, StagePart, TxnEffect
+from sidecar.config.client_rules import Caller
+from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.producer.transaction_states import TransactionState
+from sidecar.shm import layout
 from sidecar.shm.layout import STAGES_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.refusal import MalformedFrame
 
-from .slot_harness import MemoryBroker, SlotHarness
+from .manual_worker import EPOCH
+from .slot_harness import NODE, STAMP_MS, TOPIC, TOPIC_STATE, MemoryBroker, SlotHarness
 from .stage_harness import (
     ID,
     Includer,
@@ -30,6 +37,12 @@ def harness(segment: Segment) -> SlotHarness:
     harness = SlotHarness(segment, MemoryBroker(), 1)
     know_topic(harness)
     return harness
+
+
+def send_some(harness: SlotHarness) -> None:
+    harness.topics.waiting.go_on(harness.now_ms)
+    for _ in range(5):
+        harness.turn()
 
 
 def values(harness: SlotHarness) -> list[bytes]:
@@ -332,3 +345,122 @@ def test_full_share_drops_stages_of_another_owner_then_fails(harness: SlotHarnes
     assert "another owner's stages" in Includer(harness).include(old)[2]
     harness.rooms.pages.release_idle(harness.now_ms + 10_000)
     assert (shares.staged_bytes, harness.pool.taken_count) == (0, 0)
+
+
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_topic_that_was_made_again_since_a_stage_got_records_for_it_fails_the_commit(
+    segment: Segment, is_recreated: bool
+) -> None:
+    def snapshot(topic_id: int) -> MetadataSnapshot:
+        topic = dataclasses.replace(TOPIC_STATE, topic_id=UUID(int=topic_id))
+        return MetadataSnapshot.build(topic_id, "cluster", {1: NODE}, {TOPIC: topic})
+
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    harness.topics.on_snapshot(snapshot(1), harness.now_ms)
+    token = Stager(harness).stage(1, [b"a"])
+    harness.topics.on_snapshot(snapshot(2 if is_recreated else 1), harness.now_ms)
+    includer = Includer(harness)
+    assert includer.include(token)[0] == 0
+    manager = includer.lane.manager
+    assert (manager.state is TransactionState.ABORTABLE) is is_recreated
+    if is_recreated:
+        assert manager.cause[0] == LocalCode.TOPIC_DELETED and manager.cause[1].startswith(
+            "t: the topic was deleted"
+        )
+        harness.rooms.lanes.abort(includer.lane, harness.now_ms)
+        send_all(harness)
+        assert ledger(harness) == {"accepted": 1, "aborted": 1}
+
+
+def test_record_of_a_stage_that_cannot_be_sent_fails_the_commit_by_name(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    stager.send(1, [b"a", b"nowhere"], [0, 77])
+    token = stager.seal(1)
+    includer = Includer(harness)
+    includer.include(token)
+    send_some(harness)
+    assert includer.lane.manager.state is TransactionState.IN_TRANSACTION, "the partition may appear"
+    harness.now_ms += harness.config.max_block_ms
+    harness.topics.waiting.expire(harness.now_ms)
+    manager = includer.lane.manager
+    assert manager.state is TransactionState.ABORTABLE
+    assert (
+        manager.cause[0] == LocalCode.INVALID_PARTITION
+        and "t: Invalid partition given with record: 77" in manager.cause[1]
+    )
+    found = ledger(harness)
+    assert found["aborted"] == 1
+
+
+def test_stage_of_another_user_needs_the_same_name(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.session.caller = Caller(1001, frozenset())
+    token = stager.stage(1, [b"a"])
+    includer = Includer(harness)
+    includer.session.caller, includer.session.name = Caller(1002, frozenset()), "another"
+    code, _, text, _ = includer.include(token)
+    assert code == LocalCode.STAGE_UNKNOWN and "is another user's" in text
+    stager.session.name = "another"
+    assert stager.drop_many(up_to=9)[3] == 1, "its own user may drop it, whatever its name"
+
+
+def test_area_that_an_earlier_version_wrote_to_is_emptied_at_the_first_stage(segment: Segment) -> None:
+    segment.prepare_slot(0)
+    area = segment.slot(0).area
+    size = layout.STAGES_MAX * layout.STAGE_BYTES
+    area[layout.STAGES_OFFSET : layout.STAGES_OFFSET + size] = b"\x02" * size
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    know_topic(harness)
+    assert not list(harness.rooms.memory.stages) and not list(harness.rooms.stages)
+    assert Stager(harness).stage(1, [b"a"])
+    assert len(list(harness.rooms.memory.stages)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "payload"),
+    [
+        (Kind.STAGE_OPEN, [1, 1, "run"], b""),
+        (Kind.STAGE_OPEN, [0, 1, "run", ID], b""),
+        (Kind.STAGE_OPEN, [1 << 63, 1, "run", ID], b""),
+        (Kind.STAGE_OPEN, [1, 1 << 64, "run", ID], b""),
+        (Kind.STAGE_OPEN, [1, 1, "r" * 65, ID], b""),
+        (Kind.STAGE_OPEN, [1, 1, "run", ""], b""),
+        (Kind.STAGE_OPEN, [1, 1, "run", "i" * 161], b""),
+        (Kind.STAGE_SEAL, [1], b"\x90"),
+        (Kind.STAGE_SEAL, [1, -1], b"\x90"),
+        (Kind.STAGE_SEAL, [1, 1], b""),
+        (Kind.STAGE_SEAL, [1, 1], b"\x91\x91\x01"),
+        (Kind.STAGE_SEAL, [1, 1], b"\xc1"),
+        (Kind.STAGE_DROP, [], b""),
+        (Kind.STAGE_DROP, ["1"], b""),
+        (Kind.STAGES_DROP, [1, ID], b"\x90"),
+        (Kind.STAGES_DROP, [1, ID, -1], b"\x90"),
+        (Kind.STAGES_DROP, [1, ID, None], b"\x91\xa1x"),
+        (Kind.TXN_INCLUDE, [1, 1], b"\x90"),
+        (Kind.TXN_INCLUDE, [1], b"\x90"),
+    ],
+)
+def test_malformed_frame_about_stages_is_refused_and_changes_nothing(
+    harness: SlotHarness, kind: Kind, fields: list[object], payload: bytes
+) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    stager.send(1, [b"a"])
+    with pytest.raises(MalformedFrame):
+        stager._frame(kind, *fields, payload=payload)
+    assert stager.seal(1)
+
+
+def test_submission_of_a_transaction_by_a_client_that_stages_is_refused(harness: SlotHarness) -> None:
+    stager, plain = Stager(harness), harness.attach(None, b"p" * 20)[0]
+    stager.open(1)
+    stager.send(1, [b"a"])
+    intake = harness.rooms.stubs.intake
+    for session, stream, number in ((stager.session, 1, 1), (stager.session, 1, 0)):
+        fields = [EPOCH, stream, 2, "t", STAMP_MS, 1, 0, 1]
+        with pytest.raises(MalformedFrame):
+            intake.submit(session, fields, b"\x92\xc0\xc4\x01x", harness.now_ms, 0, number)
+    fields = [EPOCH, 1, 1, "t", STAMP_MS, 1, 0, 1]
+    assert not intake.submit(plain, fields, b"\x92\xc0\xc4\x01x", harness.now_ms, 0, STAGE_BIT | 1)
+    assert stager.seal(1)

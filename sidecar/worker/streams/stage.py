@@ -11,6 +11,8 @@ from sidecar.shm.stage_records import StageEnd
 from sidecar.shm.stage_states import TRANSITIONS, StageRowEvent, StageRowState
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from sidecar.kernel import Entry
     from sidecar.worker.streams.lane import Lane
     from sidecar.worker.streams.refusal import Refusal
@@ -43,6 +45,7 @@ class LaneStage:
         "size_bytes",
         "state",
         "token",
+        "topic_ids",
         "user",
     )
 
@@ -86,6 +89,8 @@ class LaneStage:
         """Why nothing more is put into it, and it cannot be sealed."""
         self.entries: dict[TopicQueue, array[int]] = {}
         """Ordinals of its entries, by staged chain."""
+        self.topic_ids: dict[TopicQueue, UUID | None] = {}
+        """The id that each of its topics had at its first entry; none are known of a dead worker's."""
 
     def move(self, event: StageRowEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
@@ -98,6 +103,7 @@ class LaneStage:
         ordinals = self.entries.get(queue)
         if ordinals is None:
             ordinals = self.entries[queue] = array("Q")
+            self.topic_ids[queue] = queue.topic_id
         ordinals.append(ordinal)
         self.records += records
         self.size_bytes += size_bytes

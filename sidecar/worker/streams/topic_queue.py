@@ -14,6 +14,7 @@ from sidecar.shm.in_work import entry_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from sidecar.kernel import Chain, StickyPartitioner
     from sidecar.producer.topic_settings import TopicSettings
@@ -94,6 +95,7 @@ class TopicQueue:
         "share_waiters",
         "stalled_bytes",
         "topic",
+        "topic_id",
         "transaction",
         "waiting",
         "work_word",
@@ -129,6 +131,8 @@ class TopicQueue:
         """Queue of the records that pass those here, once there was a backlog."""
         self.partitioner: StickyPartitioner | None = None
         self.partition_count = 0
+        self.topic_id: UUID | None = None
+        """Of the topic as the last metadata had it; None if it never was there, or the brokers have no ids."""
         self.has_leader = False
         """At least one partition has a live leader."""
         self.is_deleted = False

@@ -51,6 +51,7 @@ class Placement:
         count = snapshot.partition_count(queue.topic)
         if not count:
             return False
+        queue.topic_id = snapshot.topics[queue.topic].topic_id
         available = snapshot.available_partitions(queue.topic)
         preferred = self._preferred(queue, snapshot, available)
         queue.update_partitions(count, available, preferred, partial(self._make, queue, count))

@@ -15,7 +15,7 @@ import os
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
-from client_stub.contract.wire import LocalCode
+from client_stub.contract.wire import NO_PARTITION, LocalCode
 from sidecar.common.wording import counted
 from sidecar.kernel import fail_remaining
 from sidecar.producer.transaction_states import TransactionState
@@ -224,8 +224,18 @@ class LaneStages:
         size_bytes = sum(stage.size_bytes for stage in stages)
         lane.inclusion = IncludedRecords(manager.number, request, records, size_bytes)
         self._counters.add({"records_staged": -records, "records_held": records})
+        for stage in stages:
+            self._fail_recreated(stage)
         self._send(stages, now_ms)
         return lane.inclusion
+
+    @staticmethod
+    def _fail_recreated(stage: LaneStage) -> None:
+        """A topic that was made again since the stage got records for it is another one: the commit fails."""
+        for queue, topic_id in stage.topic_ids.items():
+            if topic_id is not None and queue.topic_id not in (None, topic_id):
+                text = "the topic was deleted and created again since a stage got records for it."
+                stage.lane.manager.batch_failed(queue.topic, NO_PARTITION, LocalCode.TOPIC_DELETED, text)
 
     def _send(self, stages: Iterable[LaneStage], now_ms: float) -> None:
         """Let the records go, all stages merged in the order of the journal: a descriptor covers all records between
