@@ -183,6 +183,7 @@ class _Report:
             "undelivered": found.undelivered,
             "failed_unacked": found.failed,
             "possibly_persisted": found.possibly_persisted,
+            "of_transactions": found.of_transactions,
             "topics": sorted(found.topics),
             "damage": found.damage,
             "notes": self.salvage.notes if self.salvage else [],
@@ -238,6 +239,7 @@ def _counts(file: Path, found: SalvageCounts) -> str:
         f"  undelivered         {found.undelivered:>12,}",
         f"  failed, unacked     {found.failed:>12,}",
         f"  possibly persisted  {found.possibly_persisted:>12,}  of these were sent: they may be there already",
+        f"  in transactions     {found.of_transactions:>12,}  and in stages: they end with these, and are not read",
         f"  unreadable          {len(found.damage):>12,}  places",
         f"  topics              {topics}",
     ]

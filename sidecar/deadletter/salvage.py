@@ -60,6 +60,8 @@ class SalvageCounts:
     """Records among all of these that were sent and may be in their topics."""
     failed: int = 0
     """Failed records whose client was not informed."""
+    of_transactions: int = 0
+    """Records of transactions and stages, which end with them: they are not read."""
     damage: list[str] = field(default_factory=list)
     """Unreadable places, one sentence each. It is unknown how many records are there."""
     topics: set[str] = field(default_factory=set)
@@ -134,6 +136,9 @@ class Salvage:
                 chain = table.recover(name.chain_id, own)
                 where = f"slot {slot}, topic {name.topic}"
                 self.found.damage += [f"{where}: {damage}" for damage in chain.damage]
+                if name.is_transactional:
+                    self.found.of_transactions += chain.live_records
+                    continue
                 for entry in chain.entries():
                     own_batches = by_chain.get(name.chain_id, [])
                     yield from self._entry(chain, entry, name.topic, own_batches, slot, clients)

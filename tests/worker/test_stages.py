@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from client_stub.contract.wire import STAGE_BIT, Kind, LocalCode, StagePart, TxnEffect
 from sidecar.config.client_rules import Caller
+from sidecar.deadletter.salvage import Salvage
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.shm import layout
@@ -464,3 +466,24 @@ def test_submission_of_a_transaction_by_a_client_that_stages_is_refused(harness:
     fields = [EPOCH, 1, 1, "t", STAMP_MS, 1, 0, 1]
     assert not intake.submit(plain, fields, b"\x92\xc0\xc4\x01x", harness.now_ms, 0, STAGE_BIT | 1)
     assert stager.seal(1)
+
+
+def test_copy_of_a_segment_has_no_record_of_a_stage_to_send_again(tmp_path: Path) -> None:
+    """A record that no transaction has included must not come into its topic as a dead letter that is replayed."""
+    path = tmp_path / "left.segment"
+    segment = Segment.create(
+        path,
+        page_bytes=4096,
+        buffer_memory_bytes=256 << 10,
+        clients_max=4,
+        instance_id=b"instance-of-test",
+    )
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    know_topic(harness)
+    plain = harness.attach(None, b"p" * 20)[0]
+    harness.accept(plain, [b"plain"], [0])
+    assert Stager(harness).stage(1, [b"staged", b"too"])
+    segment.close()
+    with Salvage.open(path) as salvage:
+        assert [letter.topic for letter in salvage.undelivered()] == ["t"]
+        assert (salvage.found.records, salvage.found.of_transactions) == (1, 2)
