@@ -13,6 +13,7 @@ from typing import Final
 import pytest
 
 from client_stub import Producer
+from client_stub.contract.tcp import KEY_FILE_VARIABLE
 from client_stub.errors import SidecarError
 from sidecar.shm.chain_table import ChainTable
 from sidecar.shm.client_table import ClientTable
@@ -23,6 +24,7 @@ from sidecar.shm.stage_states import StageRowState
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.tcp_access import TcpAccess
 from sidecar.tools.testing.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -45,12 +47,9 @@ sys.stdin.read()
 """
 
 
-def stager_process(daemon: SidecarDaemon, how: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", STAGER, str(daemon.run_dir), how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+def stager_process(address: str, how: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", STAGER, address, how]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def staged(daemon: SidecarDaemon) -> float:
@@ -67,7 +66,8 @@ def include(daemon: SidecarDaemon, *tokens: bytes) -> None:
 def test_open_stage_of_a_killed_process_is_dropped_and_a_sealed_one_is_not(start_daemon: StartDaemon) -> None:
     with FakeBroker({"t": 2}, transaction_version=2) as kafka:
         daemon = start_daemon(kafka.bootstrap_servers, settings={"daemon.workers": 1})
-        with stager_process(daemon, "open") as opened, stager_process(daemon, "sealed") as sealed:
+        run_dir = str(daemon.run_dir)
+        with stager_process(run_dir, "open") as opened, stager_process(run_dir, "sealed") as sealed:
             assert opened.stdout is not None and sealed.stdout is not None
             token = sealed.stdout.readline().strip()
             assert opened.stdout.readline() == b"open\n"
@@ -79,6 +79,32 @@ def test_open_stage_of_a_killed_process_is_dropped_and_a_sealed_one_is_not(start
         wait_until(lambda: metric(daemon, "kafka_sidecar_stages_abandoned_total") == 1, "it is counted")
         assert not kafka.records("t")
         include(daemon, token)
+        assert len(kafka.records("t", committed=True)) == 100
+
+
+def test_stages_of_processes_on_other_hosts(
+    start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon does not see these processes: only the end of a connection shows that one is gone."""
+    access = TcpAccess(tmp_path, ["stager", "includer"])
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(access.key_file))
+    with FakeBroker({"t": 2}, transaction_version=2) as kafka:
+        daemon = start_daemon(kafka.bootstrap_servers, settings=access.settings, config=access.config)
+        with (
+            stager_process(access.address, "open") as opened,
+            stager_process(access.address, "sealed") as sealed,
+        ):
+            assert opened.stdout is not None and sealed.stdout is not None
+            token = sealed.stdout.readline().strip()
+            assert opened.stdout.readline() == b"open\n"
+            wait_until(lambda: staged(daemon) == 200, "all records are staged")
+            for process in (opened, sealed):
+                process.kill()
+        wait_until(lambda: staged(daemon) == 100, "the open stage is dropped")
+        with Producer(access.address, client_name="includer", transactional_id="job") as producer:
+            producer.init_transactions(CALL_S)
+            with producer.transaction():
+                assert producer.include([token], CALL_S).rows == 100
         assert len(kafka.records("t", committed=True)) == 100
 
 

@@ -17,6 +17,7 @@ from sidecar.shm import layout
 from sidecar.shm.layout import STAGES_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.refusal import MalformedFrame
+from sidecar.worker.stubs.client_watch import UNSEEN_MS_MAX
 
 from .manual_worker import EPOCH
 from .slot_harness import NODE, STAMP_MS, TOPIC, TOPIC_STATE, MemoryBroker, SlotHarness
@@ -173,6 +174,22 @@ def test_open_stage_ends_with_its_client(harness: SlotHarness) -> None:
     step(harness)
     assert ledger(harness) == {"accepted": 3, "staged": 1, "aborted": 2}
     assert Includer(harness).include(token)[0] == 0, "a sealed one belongs to nobody"
+
+
+def test_open_stage_of_a_client_out_of_sight_ends_with_its_connection(harness: SlotHarness) -> None:
+    stager, other, plain = Stager(harness), Stager(harness, b"o" * 20), harness.attach(None, b"p" * 20)[0]
+    for each in (stager, other):
+        each.open(1)
+        each.send(1, [b"a"])
+    port, clients = harness.rooms.stubs.port, harness.rooms.stubs.clients
+    port.is_connected = lambda session: session is other.session  # type: ignore[method-assign]
+    clients.end_unseen(harness.now_ms)
+    clients.end_unseen(harness.now_ms + UNSEEN_MS_MAX - 1)
+    assert not stager.session.is_gone
+    clients.end_unseen(harness.now_ms + UNSEEN_MS_MAX)
+    assert stager.session.is_gone and not other.session.is_gone and not plain.is_gone
+    step(harness)
+    assert ledger(harness) == {"accepted": 2, "staged": 1, "aborted": 1}
 
 
 def test_client_of_a_stage_is_told_nothing_about_its_records(harness: SlotHarness) -> None:

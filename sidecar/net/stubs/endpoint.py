@@ -192,6 +192,10 @@ class Endpoint:
             connection.keep(unsent(buffers, sent), self._epoll)
         return True
 
+    def has(self, routing_id: bytes) -> bool:
+        """Whether a connection is open."""
+        return routing_id in self._by_id
+
     def caller(self, routing_id: bytes) -> Caller:
         """The user behind a connection; a user that does not exist if the connection is gone."""
         connection = self._by_id.get(routing_id)

@@ -48,6 +48,10 @@ class ClientProcesses:
         self._rows[pid].add(row)
         self._process_of[row] = pid
 
+    def sees(self, row: int) -> bool:
+        """Whether the death of the process of this row's client will be noticed."""
+        return row in self._process_of or row in self._dead_rows
+
     def forget(self, row: int) -> None:
         """Stop watching for a row that gets another client, or none."""
         self._dead_rows.discard(row)

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from sidecar.shm.slots import Counters
     from sidecar.worker.outcomes.acker import Acker
     from sidecar.worker.streams.client_limits import ClientLimits
+    from sidecar.worker.streams.session import ClientSession
     from sidecar.worker.streams.sessions import Sessions
     from sidecar.worker.stubs.client_processes import ClientProcesses
     from sidecar.worker.stubs.stub_port import StubPort
 
 log = logging.getLogger(__name__)
 
+UNSEEN_MS_MAX = 5_000.0
+"""Limit in ms for a client whose process is not in sight and whose connection has ended, before its open transaction is
+aborted and its open stages are dropped. Readers of committed records wait for them.
+"""
 UNACKED_MS_MAX = 2_000.0
 """Limit in ms while descriptors are scarce: for the ACK of a failure, and for any ACK while an outcome ring is full."""
 
@@ -49,10 +54,13 @@ class ClientWatch:
         self._port = port
         port.on_table_full = self.reclaim_rows
         self._sparse_log = SparseLog(log, clock.now_ms)
+        self._unseen_since_ms: dict[ClientSession, float] = {}
+        """Such clients, with the time at which their connection was found to have ended."""
 
     def check(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
         """Detach the clients that may not stay any longer, and release the rows of those that are gone."""
         self.expel_silent(now_ms)
+        self.end_unseen(now_ms)
         self.cut_unread(now_ms, descriptors_are_scarce=descriptors_are_scarce)
         self.reclaim_rows(now_ms)
 
@@ -76,6 +84,29 @@ class ClientWatch:
                 ("silent", session.name), "Client %s was silent for too long and is detached.", session.name
             )
             self._port.end(session, now_ms)
+
+    def end_unseen(self, now_ms: float) -> None:
+        """End clients with a transactional id or stages whose process cannot be watched, some time after their
+        connection: whether they will come back is not known, and others wait for their transactions.
+        """
+        before, self._unseen_since_ms = self._unseen_since_ms, {}
+        for session in self._sessions:
+            if (
+                session.lane is None
+                or self._processes.sees(session.row.index)
+                or self._port.is_connected(session)
+            ):
+                continue
+            since_ms = before.get(session, now_ms)
+            if now_ms - since_ms < UNSEEN_MS_MAX:
+                self._unseen_since_ms[session] = since_ms
+                continue
+            self._sparse_log.info(
+                ("unseen", session.name),
+                "Client %s has not come back since its connection ended: what it has open is aborted.",
+                session.name,
+            )
+            self._port.end(session, now_ms, for_good=True)
 
     def cut_unread(self, now_ms: float, *, descriptors_are_scarce: bool) -> None:
         """Cut off clients whose outcome ring has been full for too long. Their unread outcomes count as acknowledged.

@@ -361,6 +361,10 @@ class StubPort:
             self._send_now(session.routing_id, [Kind.REFUSED, "NOT_ALLOWED", why, None])
         self.end(session, now_ms)
 
+    def is_connected(self, session: ClientSession) -> bool:
+        """Whether the connection by which the client attached is open."""
+        return self.endpoint is None or self.endpoint.has(session.routing_id)
+
     def end(self, session: ClientSession, now_ms: float, *, for_good: bool = False) -> None:
         """Detach a client. ``for_good``: it will not come back, so its unread outcomes count as acknowledged."""
         self._holds.forget(session)
