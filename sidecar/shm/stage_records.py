@@ -6,7 +6,7 @@
              8 u64  number, unique in the slot   16 u64 the caller's number   24 u64 bytes
             32 u32  digest of the owner          36 u32 digest of the client's name
             40 u32  records      44 u32 client row     48 u32 generation      52 u32 the client's number of it
-            56 u32  sealed at, wall clock s            60 u32 user of the client + 1 (0: not known)
+            56 u32  opened at, then sealed at, wall clock s          60 u32 user of the client + 1 (0: not known)
 
 The fields that a state needs are written before its word is stored; those of the state before stay as they are. So a
 reader finds the old state or the new one, with all that belongs to it.
@@ -33,7 +33,7 @@ _ROW: Final = struct.Struct("<BBHIQQQIIIIIIII")
 _WORD: Final = struct.Struct("<BBHI")
 _BYTES_AT: Final = 24
 _RECORDS_AT: Final = 40
-_SEALED_AT: Final = 56
+_SINCE_AT: Final = 56
 assert _ROW.size == layout.STAGE_BYTES
 
 
@@ -72,7 +72,7 @@ class StageRow(NamedTuple):
     client_row: int
     client_generation: int
     client_number: int
-    sealed_at_s: int
+    since_s: int
     user: int
 
 
@@ -124,11 +124,11 @@ class StageRecords:
         self._store(row.row, row.state, row.end, row.lane, 0)
         # kill point: stage.opened
 
-    def seal(self, row: int, lane: int, records: int, size_bytes: int, sealed_at_s: int) -> None:
+    def seal(self, row: int, lane: int, records: int, size_bytes: int, since_s: int) -> None:
         at = _at(row)
         struct.pack_into("<Q", self._area, at + _BYTES_AT, size_bytes)
         struct.pack_into("<I", self._area, at + _RECORDS_AT, records)
-        struct.pack_into("<I", self._area, at + _SEALED_AT, sealed_at_s)
+        struct.pack_into("<I", self._area, at + _SINCE_AT, since_s)
         # kill point: stage.sealing
         self._store(row, StageRowState.SEALED, StageEnd.NONE, lane, 0)
         # kill point: stage.sealed

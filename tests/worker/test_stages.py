@@ -504,3 +504,14 @@ def test_copy_of_a_segment_has_no_record_of_a_stage_to_send_again(tmp_path: Path
     with Salvage.open(path) as salvage:
         assert [letter.topic for letter in salvage.undelivered()] == ["t"]
         assert (salvage.found.records, salvage.found.of_transactions) == (1, 2)
+
+
+def test_operator_drops_any_stage(harness: SlotHarness) -> None:
+    stager, operator = Stager(harness), Stager(harness, b"o" * 20)
+    stager.session.caller, stager.session.name = Caller(1001, frozenset()), "billing"
+    token = stager.stage(1, [b"a"])
+    operator.session.caller = Caller(1002, frozenset())
+    assert operator.drop_many(tokens=[token])[0] == LocalCode.STAGE_UNKNOWN
+    assert operator.drop_many(up_to=9) == [0, 0, "", 0]
+    operator.session.caller = Caller(0, frozenset())
+    assert operator.drop_many(tokens=[token]) == [0, 0, "", 1]

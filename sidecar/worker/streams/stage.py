@@ -40,8 +40,8 @@ class LaneStage:
         "owner_digest",
         "records",
         "row",
-        "sealed_at_s",
         "session",
+        "since_s",
         "size_bytes",
         "state",
         "token",
@@ -80,10 +80,8 @@ class LaneStage:
         self.end = StageEnd.NONE
         self.records = 0
         self.size_bytes = 0
-        self.opened_at_s = 0
-        """Wall clock; 0: not known, after a worker's death."""
-        self.sealed_at_s = 0
-        """When it was sealed, wall clock."""
+        self.since_s = 0
+        """When it was opened, then when it was sealed, wall clock."""
         self.token = b""
         self.failure: Refusal | None = None
         """Why nothing more is put into it, and it cannot be sealed."""

@@ -154,18 +154,29 @@ class StagePort:
                 )
                 return Refusal(LocalCode.TXN_WRONG_STATE, text)
             return [done.records, done.size_bytes]
+        stages = self._named(session, lane, tokens)
+        if isinstance(stages, Refusal):
+            return stages
+        done = self._stages.include(lane, stages, request, now_ms)
+        return [done.records, done.size_bytes]
+
+    def _named(self, session: ClientSession, lane: Lane, tokens: list[bytes]) -> Refusal | list[LaneStage]:
+        """The stages that tokens name, each once and all for this client."""
         stages: dict[LaneStage, None] = {}
         for token in tokens:
-            stage = self._stages.find(token, lane.manager.transactional_id, session)
+            stage = self._stages.find(token, lane.manager.transactional_id)
+            if stage is None:
+                continue  # it has no record
             if isinstance(stage, Refusal):
                 return stage
-            if stage in stages:
+            refusal = self._stages.refusal_for(stage, session)
+            if refusal is None and stage in stages:
                 text = f"{self._stages.name_of(stage)} is named twice in one include; nothing is included."
-                return Refusal(LocalCode.STAGE_UNKNOWN, text)
-            if stage is not None:
-                stages[stage] = None
-        done = self._stages.include(lane, list(stages), request, now_ms)
-        return [done.records, done.size_bytes]
+                refusal = Refusal(LocalCode.STAGE_UNKNOWN, text)
+            if refusal is not None:
+                return refusal
+            stages[stage] = None
+        return list(stages)
 
     def _on_drop(
         self,
@@ -184,14 +195,16 @@ class StagePort:
                 is_meant = (
                     stage.state in (StageRowState.OPEN, StageRowState.SEALED) and stage.caller_number <= up_to
                 )
-                if is_meant and self._stages.refusal_for(stage, session, drops=True) is None:
+                if is_meant and self._stages.may_drop(stage, session):
                     found[stage] = None
         for token in tokens:
-            named = self._stages.find(token, transactional_id, session, drops=True)
-            if isinstance(named, LaneStage):
+            named = self._stages.find(token, transactional_id)
+            if isinstance(named, Refusal):
+                refusal = refusal or named
+            elif named is not None and self._stages.may_drop(named, session):
                 found[named] = None
             elif named is not None:
-                refusal = refusal or named
+                refusal = refusal or self._stages.refusal_for(named, session)
         for stage in found:
             self._stages.drop(stage, StageEnd.DROPPED)
         refusal = None if found else refusal

@@ -114,12 +114,7 @@ class LaneStages:
     @property
     def oldest_ms(self) -> int:
         """Age of the sealed one that waits longest; 0: none waits."""
-        return max((self.age_ms(stage) for stage in self if stage.state is StageRowState.SEALED), default=0)
-
-    def age_ms(self, stage: LaneStage) -> int:
-        """How long ago a sealed stage was sealed, or an open one opened; -1 if that is not known."""
-        since_s = stage.sealed_at_s or stage.opened_at_s
-        return max(0, self._wall_ms() - 1000 * since_s) if since_s else -1
+        return max((self.age_ms(each) for each in self if each.state is StageRowState.SEALED), default=0)
 
     # --- a stage's life -------------------------------------------------------------------------------------
 
@@ -147,7 +142,7 @@ class LaneStages:
             user=session.caller.uid + 1 & 0xFFFFFFFF,
         )
         stage.owner, stage.client_name = owner, session.name
-        stage.opened_at_s = self._wall_ms() // 1000
+        stage.since_s = self._wall_ms() // 1000
         self._records.open(
             StageRow(
                 row,
@@ -164,7 +159,7 @@ class LaneStages:
                 session.row.index,
                 session.row.generation,
                 client_number,
-                0,
+                stage.since_s,
                 stage.user,
             )
         )
@@ -186,9 +181,9 @@ class LaneStages:
         if not records:
             self._end(stage, StageEnd.NONE)  # its token includes nothing, which needs no row
             return
-        stage.sealed_at_s = self._wall_ms() // 1000
+        stage.since_s = self._wall_ms() // 1000
         lane = stage.lane.number
-        self._records.seal(stage.row, lane, records, stage.size_bytes, stage.sealed_at_s)
+        self._records.seal(stage.row, lane, records, stage.size_bytes, stage.since_s)
         stage.move(StageRowEvent.SEAL)
 
     def fail(self, stage: LaneStage, refusal: Refusal) -> None:
@@ -310,7 +305,7 @@ class LaneStages:
         ]
         if not others:
             return False
-        oldest = min(others, key=lambda each: (each.sealed_at_s, each.number))
+        oldest = min(others, key=lambda each: (each.since_s, each.number))
         self.drop(oldest, StageEnd.EVICTED)
         self.ending.remove(oldest)
         while oldest.entries:
@@ -329,7 +324,7 @@ class LaneStages:
                 stage.session = None
                 if stage.state is StageRowState.OPEN:
                     self.drop(stage, StageEnd.ABANDONED)
-            if stage.state is StageRowState.SEALED and stage.sealed_at_s <= due_s:
+            if stage.state is StageRowState.SEALED and stage.since_s <= due_s:
                 log.warning(
                     "%s is dropped: nobody included it within daemon.stage_timeout_ms.", self.name_of(stage)
                 )
@@ -341,9 +336,7 @@ class LaneStages:
         transactional_id = digest8(stage.lane.manager.transactional_id.encode())
         return StageToken(self._instance, self._slot, stage.number, stage.records, transactional_id).pack()
 
-    def find(
-        self, data: bytes, transactional_id: str, session: ClientSession, *, drops: bool = False
-    ) -> LaneStage | Refusal | None:
+    def find(self, data: bytes, transactional_id: str) -> LaneStage | Refusal | None:
         """The sealed stage that a token names, or why there is none. None: it was sealed without a record."""
         token = unpack_stage_token(data)
         if token is None:
@@ -359,8 +352,7 @@ class LaneStages:
         if stage is None or stage.state is not StageRowState.SEALED:
             end = self._ends.get(token.number, StageEnd.NONE) if stage is None else stage.end
             return _unknown(data, _HOW[end])
-        refusal = self.refusal_for(stage, session, drops=drops)
-        return stage if refusal is None else refusal
+        return stage
 
     def refusal_for(self, stage: LaneStage, session: ClientSession, *, drops: bool = False) -> Refusal | None:
         """Why a client may not have a stage: it is another user's, and another name's. ``drops``: the daemon's user and
@@ -377,6 +369,15 @@ class LaneStages:
             "to both users."
         )
         return Refusal(LocalCode.STAGE_UNKNOWN, text)
+
+    def may_drop(self, stage: LaneStage, session: ClientSession) -> bool:
+        """Whether a client may drop a stage: as one that may have it, or as an operator."""
+        is_operator = session.caller.uid in (0, os.getuid()) and not session.caller.key
+        return is_operator or self.refusal_for(stage, session) is None
+
+    def age_ms(self, stage: LaneStage) -> int:
+        """Time since it was opened, or since it was sealed."""
+        return max(0, self._wall_ms() - 1000 * stage.since_s)
 
     @staticmethod
     def name_of(stage: LaneStage) -> str:
@@ -404,7 +405,7 @@ class LaneStages:
                 name_digest=row.name_digest,
                 user=row.user,
             )
-            stage.state, stage.end, stage.sealed_at_s = row.state, row.end, row.sealed_at_s
+            stage.state, stage.end, stage.since_s = row.state, row.end, row.since_s
             lane.stages[stage.number] = stage
             self._clients[stage.number] = row.client_row, row.client_generation
             if row.state is StageRowState.INCLUDED:
