@@ -223,8 +223,9 @@ def test_stages_are_dropped_by_number_and_by_token(harness: SlotHarness) -> None
         stager.send(1 + number, [b"%d" % number])
         tokens.append(stager.seal(1 + number))
     assert stager.drop_many(up_to=1) == [0, 0, "", 2]
-    assert stager.drop_many(tokens=tokens[1:3]) == [0, 0, "", 1]
-    assert stager.drop_many(tokens=tokens[1:3])[3] == 0
+    assert stager.drop_many(tokens=tokens[2:3]) == [0, 0, "", 1]
+    assert stager.drop_many(tokens=tokens[1:3]) == [0, 0, "", 2], "again, as after a worker's death"
+    assert stager.drop_many(tokens=[b"nonsense"])[:2] == [LocalCode.STAGE_UNKNOWN, TxnEffect.ABORTABLE]
     assert ledger(harness) == {"accepted": 4, "aborted": 3, "staged": 1}
     assert Includer(harness).include(tokens[3])[0] == 0
 

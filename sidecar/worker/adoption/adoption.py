@@ -363,7 +363,7 @@ class Adoption:
         transaction = queue.transaction
         assert transaction is not None
         if queue.is_staged:
-            is_of_open = self._stages.is_in_open_transaction(queue, entry)
+            is_of_open = self._stages.is_in_open_transaction(entry)
         else:
             is_of_open = entry.txn_number == transaction.number and (
                 (entry.client_row, entry.client_generation) == transaction.client

@@ -186,7 +186,9 @@ class StagePort:
         up_to: int | None,
         tokens: list[bytes],
     ) -> None:
-        """Drop the stages that are there; those that are gone already are none."""
+        """Drop the stages that are there. What is gone already changes nothing, and counts if it was dropped so: the
+        same frame comes again after a worker's death.
+        """
         found: dict[LaneStage, None] = {}
         lane = self._lanes.of_id(transactional_id)
         refusal: Refusal | None = None
@@ -197,18 +199,23 @@ class StagePort:
                 )
                 if is_meant and self._stages.may_drop(stage, session):
                     found[stage] = None
-        for token in tokens:
-            named = self._stages.find(token, transactional_id)
-            if isinstance(named, Refusal):
-                refusal = refusal or named
-            elif named is not None and self._stages.may_drop(named, session):
+        count = 0
+        for data in tokens:
+            token = self._stages.read(data, transactional_id)
+            if isinstance(token, Refusal):
+                refusal = refusal or token
+                continue
+            named = self._stages.of_token(token)
+            if named is None or named.state is not StageRowState.SEALED:
+                count += self._stages.end_of(token) is StageEnd.DROPPED
+            elif self._stages.may_drop(named, session):
                 found[named] = None
-            elif named is not None:
+            else:
                 refusal = refusal or self._stages.refusal_for(named, session)
         for stage in found:
             self._stages.drop(stage, StageEnd.DROPPED)
-        refusal = None if found else refusal
-        self._tell(session, StagePart.DROPPED, request, refusal, len(found))
+        count += len(found)
+        self._tell(session, StagePart.DROPPED, request, None if count else refusal, count)
 
     def _on_drop_one(self, session: ClientSession, number: int) -> None:
         """Drop a stage of the client's own. A repeat, or one that has ended by itself, changes nothing."""

@@ -90,6 +90,7 @@ class LaneStages:
         self.timeout_ms = timeout_ms
         self.on_dropped: Callable[[LaneStage], None] = lambda stage: None
         """Called when a stage is dropped: its client, if it was open, hears of its failure. Set by the port."""
+        self._by_number: dict[int, LaneStage] = {}
         self._free = deque(range(STAGES_MAX))
         """Rows for the next stages: never used ones, then those whose stage ended longest ago."""
         self._ends: dict[int, StageEnd] = {}
@@ -106,7 +107,7 @@ class LaneStages:
 
     def __iter__(self) -> Iterator[LaneStage]:
         """All with records, and open ones; over a copy."""
-        return iter([stage for lane in self._lanes for stage in lane.stages.values()])
+        return iter(list(self._by_number.values()))
 
     def count(self, state: StageRowState) -> int:
         return sum(stage.state is state for stage in self)
@@ -164,7 +165,7 @@ class LaneStages:
             )
         )
         stage.move(StageRowEvent.OPEN)
-        lane.stages[number] = stage
+        lane.stages[number] = self._by_number[number] = stage
         self._belongs_to(session, stage)
         return stage
 
@@ -257,7 +258,7 @@ class LaneStages:
         self._records.end(stage.row, stage.lane.number, end)
         stage.move(StageRowEvent.END)
         stage.end = end
-        del stage.lane.stages[stage.number]
+        del stage.lane.stages[stage.number], self._by_number[stage.number]
         self._free.append(stage.row)
         self._number_of_row[stage.row] = stage.number
         self._ends[stage.number] = end
@@ -336,8 +337,8 @@ class LaneStages:
         transactional_id = digest8(stage.lane.manager.transactional_id.encode())
         return StageToken(self._instance, self._slot, stage.number, stage.records, transactional_id).pack()
 
-    def find(self, data: bytes, transactional_id: str) -> LaneStage | Refusal | None:
-        """The sealed stage that a token names, or why there is none. None: it was sealed without a record."""
+    def read(self, data: bytes, transactional_id: str) -> StageToken | Refusal:
+        """What a token says, or why it is none of this transactional id at this worker."""
         token = unpack_stage_token(data)
         if token is None:
             return _unknown(data, "is no token of a stage")
@@ -345,22 +346,31 @@ class LaneStages:
             return _unknown(data, "is of another daemon, or of one whose buffer pool was made anew since")
         if token.transactional_id != digest8(transactional_id.encode()) or token.slot != self._slot:
             return _unknown(data, f'is of another transactional id than "{transactional_id}"')
+        return token
+
+    def find(self, data: bytes, transactional_id: str) -> LaneStage | Refusal | None:
+        """The sealed stage that a token names, or why there is none. None: it was sealed without a record."""
+        token = self.read(data, transactional_id)
+        if isinstance(token, Refusal):
+            return token
         if not token.records:
             return None
-        lane = self._lanes.of_id(transactional_id)
-        stage = None if lane is None else lane.stages.get(token.number)
+        stage = self.of_token(token)
         if stage is None or stage.state is not StageRowState.SEALED:
-            end = self._ends.get(token.number, StageEnd.NONE) if stage is None else stage.end
-            return _unknown(data, _HOW[end])
+            return _unknown(data, _HOW[self.end_of(token)])
         return stage
 
-    def refusal_for(self, stage: LaneStage, session: ClientSession, *, drops: bool = False) -> Refusal | None:
-        """Why a client may not have a stage: it is another user's, and another name's. ``drops``: the daemon's user and
-        root may end any stage.
-        """
-        caller = session.caller
-        if drops and not caller.key and caller.uid in {0, os.geteuid()}:
-            return None
+    def of_token(self, token: StageToken) -> LaneStage | None:
+        """The stage of a token, unless it has ended."""
+        return self._by_number.get(token.number)
+
+    def end_of(self, token: StageToken) -> StageEnd:
+        """How the stage of a token ended, or ends."""
+        stage = self.of_token(token)
+        return self._ends.get(token.number, StageEnd.NONE) if stage is None else stage.end
+
+    def refusal_for(self, stage: LaneStage, session: ClientSession) -> Refusal | None:
+        """Why a client may not have a stage: it is another user's, and another name's."""
         is_same_user = stage.user == session.caller.uid + 1 & 0xFFFFFFFF
         if is_same_user or stage.name_digest == digest32(session.name):
             return None
@@ -406,7 +416,7 @@ class LaneStages:
                 user=row.user,
             )
             stage.state, stage.end, stage.since_s = row.state, row.end, row.since_s
-            lane.stages[stage.number] = stage
+            lane.stages[stage.number] = self._by_number[stage.number] = stage
             self._clients[stage.number] = row.client_row, row.client_generation
             if row.state is StageRowState.INCLUDED:
                 self._adopt_included(stage, row)
@@ -445,19 +455,18 @@ class LaneStages:
         """Take over entries of a staged chain with records that have no partition."""
         for ordinal in ordinals:
             entry = queue.chain.entry(ordinal)
-            stage = self._of_entry(queue, entry)
+            stage = self._of_entry(entry)
             if stage is None:
                 self._orphans.append((queue, ordinal))
             else:
                 stage.took(queue, entry)
 
-    def _of_entry(self, queue: TopicQueue, entry: Entry) -> LaneStage | None:
-        lane = self._lanes.lane_of(queue.lane)
-        return lane.stages.get(entry.txn_number & STAGE_NUMBER_MASK)
+    def _of_entry(self, entry: Entry) -> LaneStage | None:
+        return self._by_number.get(entry.txn_number & STAGE_NUMBER_MASK)
 
-    def is_in_open_transaction(self, queue: TopicQueue, entry: Entry) -> bool:
+    def is_in_open_transaction(self, entry: Entry) -> bool:
         """Whether the open transaction has included the entry's stage."""
-        stage = self._of_entry(queue, entry)
+        stage = self._of_entry(entry)
         return stage is not None and stage.state is StageRowState.INCLUDED
 
     @property
