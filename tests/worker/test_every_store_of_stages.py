@@ -110,10 +110,12 @@ class StageWorld:
             self.told.tokens[name] = token
         includer = Includer(harness, INCLUDER, self.secret("i", INCLUDER))
         self.told.secrets["i"] = includer.session.row.secret
+        self.send_own(includer, 1)
         if not self.told.is_included:
             answer = includer.include(self.told.tokens["a"], self.told.tokens["b"], request=1)
             assert answer[0] == 0 and answer[3][0] == 2 * 3 * SUBMISSIONS
             self.told.is_included = True
+        self.send_own(includer, 2)
         harness.topics.waiting.go_on(harness.now_ms)
         for _ in range(3):
             harness.turn()
@@ -130,6 +132,13 @@ class StageWorld:
         harness.rooms.brokers.transactions._step_lane(includer.lane, harness.now_ms)
         step(harness)
 
+    def send_own(self, includer: Includer, number: int) -> None:
+        """A submission of the transaction's own, unless the journal has it."""
+        stream = includer.session.streams.get(1)
+        if stream is None or stream.position < number:
+            values = [b"o%d.%d" % (number, index) for index in range(2)]
+            self.harness.accept(includer.session, values, [0, 1], transaction=1)
+
     def finish(self) -> None:
         """A worker takes over, and the clients come back."""
         self.begin()
@@ -144,12 +153,21 @@ class StageWorld:
             for name in ("a", "b"):
                 sent = [values_of(name, each)[index] for each in range(SUBMISSIONS) for index in indexes]
                 assert [value for value in log if value.startswith(name.encode())] == sent, log
+            own = [b"o%d.%d" % (number, partition) for number in (1, 2)]
+            assert [value for value in log if value.startswith(b"o")] == own, log
         records = 3 * SUBMISSIONS
-        assert ledger(harness) == {"accepted": 3 * records, "delivered": 2 * records, "aborted": records}
+        assert ledger(harness) == {
+            "accepted": 3 * records + 4,
+            "delivered": 2 * records + 4,
+            "aborted": records,
+        }
         assert all(row.state is StageRowState.ENDED for row in harness.rooms.memory.stages)
         assert describe_undelivered(harness.segment) == []
         assert list(harness.descriptors) == []
         assert all(session.unsettled_records == 0 for session in harness.sessions.by_row.values())
+        own_session = harness.sessions.of_row(row_of(ClientTable(self.segment), INCLUDER).index)  # type: ignore[union-attr]
+        assert own_session is not None
+        harness.acknowledge(own_session)
         harness.release_idle()
         assert harness.pool.taken_count == 0
 

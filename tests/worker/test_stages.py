@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from client_stub.contract.wire import STAGE_BIT, Kind, LocalCode, StagePart, TxnEffect
+from sidecar.common.errors import Code
 from sidecar.config.client_rules import Caller
 from sidecar.deadletter.salvage import Salvage
 from sidecar.metadata.snapshot import MetadataSnapshot
@@ -516,3 +517,17 @@ def test_operator_drops_any_stage(harness: SlotHarness) -> None:
     assert operator.drop_many(up_to=9) == [0, 0, "", 0]
     operator.session.caller = Caller(0, frozenset())
     assert operator.drop_many(tokens=[token]) == [0, 0, "", 1]
+
+
+def test_lane_that_is_lost_keeps_no_row_of_the_stages_it_included(harness: SlotHarness) -> None:
+    token = Stager(harness).stage(1, [b"a"])
+    includer = Includer(harness)
+    includer.include(token)
+    manager = includer.lane.manager
+    manager.batch_failed("t", 0, Code.PRODUCER_FENCED, "Another producer has it.")
+    assert manager.state is TransactionState.FATAL
+    step(harness)
+    send_all(harness)
+    harness.rooms.brokers.transactions.check_clients()
+    assert not includer.lane.stages
+    assert ledger(harness) == {"accepted": 1, "aborted": 1}

@@ -277,6 +277,9 @@ class Adoption:
                 express=queue.is_express,
                 accepted_ms=accepted_ms,
             )
+            if queue.transaction is not None:
+                # The lane's stages are in another chain, and a batch has records of one.
+                self._accumulator.close_batches(queue.topic, lane, groups, now_ms)
             if lane != queue.lane:
                 for partition, _, _ in groups:
                     sent = self._accumulator.queue(queue.topic, lane, partition)

@@ -248,11 +248,12 @@ class LaneStages:
         for queue, ordinals in merged.items():
             self._topics.include(queue, sorted(ordinals), now_ms)
 
-    def transaction_ended(self, lane: Lane) -> None:
-        """Give up the rows of the stages that the lane's transaction had included: it is over, and so are they."""
-        for stage in list(lane.stages.values()):
-            if stage.state is StageRowState.INCLUDED:
-                self._end(stage, StageEnd.INCLUDED)
+    def end_included(self, lane: Lane) -> None:
+        """Give up the rows of the stages that the lane's transaction had included, once it is over, and so are they."""
+        if lane.stages and lane.manager.is_over and self._lanes.is_quiet(lane):
+            for stage in list(lane.stages.values()):
+                if stage.state is StageRowState.INCLUDED:
+                    self._end(stage, StageEnd.INCLUDED)
 
     def _end(self, stage: LaneStage, end: StageEnd) -> None:
         self._records.end(stage.row, stage.lane.number, end)
@@ -318,7 +319,11 @@ class LaneStages:
         return True
 
     def check(self) -> None:
-        """Drop open stages of clients that are gone, and sealed ones that nobody has included in time."""
+        """Drop open stages of clients that are gone, and sealed ones that nobody has included in time. End those whose
+        transaction is over.
+        """
+        for lane in self._lanes:
+            self.end_included(lane)
         due_s = (self._wall_ms() - self.timeout_ms) // 1000
         for stage in self:
             if stage.session is not None and stage.session.is_gone:

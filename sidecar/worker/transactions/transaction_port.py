@@ -193,6 +193,7 @@ class TransactionPort:
                 unsent, CoordinatorAnswer(Code.COORDINATOR_NOT_AVAILABLE), self._clock.now_ms()
             )
         earlier, lane.session = lane.session, session
+        lane.inclusion = None
         session.lane = lane
         self._asked_ends.pop(lane, None)
         lane.manager.restart(asked.timeout_ms, session.row.index, session.row.generation)
@@ -278,11 +279,9 @@ class TransactionPort:
         if lane in self._asked_ends or lane in self._unsent or manager.state not in _IDLE:
             # Its records' answers and its submissions come in turns of their own.
             self.active.add(lane.number)
-        if manager.is_over:
-            if lane.stages and self._lanes.is_quiet(lane):
-                self.all_stages.transaction_ended(lane)
-            if lane.session is None:
-                self._lanes.close(lane)
+        self.all_stages.end_included(lane)
+        if lane.session is None and manager.is_over:
+            self._lanes.close(lane)
         self.next_due_ms = min(self.next_due_ms, manager.next_due_ms)
         if manager.next_due_ms < inf:
             self.active.add(lane.number)
