@@ -35,7 +35,6 @@ class LaneStage:
         "lane",
         "name_digest",
         "number",
-        "opened_at_s",
         "owner",
         "owner_digest",
         "records",

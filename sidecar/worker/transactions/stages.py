@@ -387,7 +387,7 @@ class LaneStages:
 
     def may_drop(self, stage: LaneStage, session: ClientSession) -> bool:
         """Whether a client may drop a stage: as one that may have it, or as an operator."""
-        is_operator = session.caller.uid in (0, os.getuid()) and not session.caller.key
+        is_operator = session.caller.uid in (0, os.geteuid()) and not session.caller.key
         return is_operator or self.refusal_for(stage, session) is None
 
     def age_ms(self, stage: LaneStage) -> int:
