@@ -210,7 +210,7 @@ def test_st_05_other_owners_stages_go_first_then_send_fails_at_once() -> None:
         rows = [bytes(100_000)] * 20  # 2 MB of 8
         old = [bed.staged("st", number, *rows, owner="run-a") for number in (1, 2)]
         new = [bed.staged("st", number, *rows, owner="run-b") for number in (1, 2, 3)]
-        assert bed.metric("stages_evicted_total") >= 1
+        wait_until(lambda: bed.metric("stages_evicted_total") >= 1, "the count of evicted ones")
         with bed.producer() as stager, pytest.raises(TransactionError, match=r"pool\.staged_share") as full:
             stage = stager.stage("st", 4, "run-b")
             for _ in range(100):
@@ -337,7 +337,7 @@ def test_st_03_killed_process_drops_its_open_stage(bed: Bed) -> None:
     process.kill()
     process.communicate(timeout=CALL_S)
     wait_until(lambda: bed.metric("stages_open") == 0, "its end", timeout_s=GONE_S)
-    assert bed.metric("stages_abandoned_total") == before + 1
+    wait_until(lambda: bed.metric("stages_abandoned_total") == before + 1, "its count")
     wait_until(lambda: bed.metric("staged_bytes") == before_bytes, "its pages")
 
 
@@ -550,3 +550,17 @@ def test_st_07_second_producer_fences_the_one_that_has_included(bed: Bed) -> Non
             second.send(topic, b"second")
     first.close(0)
     assert bed.committed(topic) == [b"second"]
+
+
+def test_sealed_stage_survives_a_producer_that_is_closed_by_force(bed: Bed) -> None:
+    """Its client leaves with ``cancel``, as another thread was in a send() when it was sealed."""
+    topic = bed.topic()
+    stager = bed.producer()
+    stage = stager.stage(topic, 1)
+    stage.send(topic, b"x")
+    stage._enter()
+    token = stage.seal(CALL_S)
+    stager.close(0)
+    with bed.producer(topic) as producer, producer.transaction():
+        assert producer.include([token], CALL_S).rows == 1
+    assert bed.committed(topic) == [b"x"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -54,6 +55,12 @@ def including(daemon: FakeDaemon) -> Iterator[Producer]:
 
 def kinds(daemon: FakeDaemon) -> list[Kind]:
     return [Kind(each[0]) for each in daemon.stage_frames]
+
+
+def test_stage_is_not_pickled(producer: Producer) -> None:
+    """As an argument of a task of Celery or Ray: its token is."""
+    with pytest.raises(TypeError, match="Stage"):
+        pickle.dumps(producer.stage("copy-1", 1))
 
 
 # --- from the first record to the token ---------------------------------------------------------------------
