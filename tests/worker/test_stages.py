@@ -358,14 +358,17 @@ def test_full_share_drops_stages_of_another_owner_then_fails(harness: SlotHarnes
         assert other.send(1, payload), "taken by position"
     ((what, _, code, effect, text),) = messages(other.session, Kind.STAGE)
     assert (what, code, effect) == (StagePart.STATE, LocalCode.STAGE_FULL, TxnEffect.ABORTABLE)
+    plain = harness.attach(None, b"p" * 20)[0]
+    fields = [EPOCH, 1, 1, "t", STAMP_MS, 1, 0, 1]
+    assert harness.rooms.stubs.intake.submit(plain, fields, b"\x92\xc0\xc4\x01x", harness.now_ms)
     assert f'Stage 2 of "{ID}"' in text and "pool.staged_share" in text
     assert other.seal(1) == b""
     step(harness)
     found = ledger(harness)
-    assert found["aborted"] == found["accepted"] and "staged" not in found
+    assert found["aborted"] == found["accepted"] - 1 and "staged" not in found
     assert "another owner's stages" in Includer(harness).include(old)[2]
     harness.rooms.pages.release_idle(harness.now_ms + 10_000)
-    assert (shares.staged_bytes, harness.pool.taken_count) == (0, 0)
+    assert (shares.staged_bytes, harness.pool.taken_count) == (0, 1), "the plain client's page"
 
 
 @pytest.mark.parametrize("is_recreated", [False, True])
@@ -506,6 +509,24 @@ def test_copy_of_a_segment_has_no_record_of_a_stage_to_send_again(tmp_path: Path
     with Salvage.open(path) as salvage:
         assert [letter.topic for letter in salvage.undelivered()] == ["t"]
         assert (salvage.found.records, salvage.found.of_transactions) == (1, 2)
+
+
+def test_stage_of_another_user_is_not_dropped_for_the_share(harness: SlotHarness) -> None:
+    stager, other = Stager(harness), Stager(harness, b"o" * 20)
+    stager.session.caller, stager.session.name = Caller(1001, frozenset()), "billing"
+    other.session.caller = Caller(1002, frozenset())
+    shares = harness.rooms.stubs.shares
+    shares.staged_bytes_max = 3 * shares.page_bytes
+    payload = [b"x" * (shares.page_bytes * 3 // 4)]
+    stager.open(1, owner="theirs")
+    assert stager.send(1, payload) and stager.seal(1)
+    other.open(1, owner="mine")
+    for _ in range(4):
+        other.send(1, payload)
+    ((_, _, code, *_),) = messages(other.session, Kind.STAGE)
+    assert code == LocalCode.STAGE_FULL
+    step(harness)
+    assert ledger(harness)["staged"] == 1
 
 
 def test_operator_drops_any_stage(harness: SlotHarness) -> None:

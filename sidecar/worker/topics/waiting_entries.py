@@ -162,7 +162,8 @@ class WaitingEntries:
             )
             accepted_ms = waiting.since_ms(block.taken - 1)
             waiting.drop(block.taken)
-            left -= block.taken
+            # An include brings all records of its stages at once: its runs are bounded by these.
+            left = 0 if queue.is_staged else left - block.taken
             self._distribute(queue, block, accepted_ms, now_ms)
         if (queue.lane, queue.topic) in self._flush_asked:
             self._accumulator.expedite(queue.topic, queue.lane, now_ms)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ENDED_ENTRIES: Final = 4_096
+ENDED_ENTRIES: Final = 512
 """Limit of entries of dropped stages that end in one turn."""
 REMEMBERED_MAX: Final = 2 * STAGES_MAX
 """Stages of one client, with those that it has no more to ask about."""
@@ -298,12 +298,14 @@ class LaneStages:
 
     def evict(self, stage: LaneStage) -> bool:
         """Drop the sealed stage of the same transactional id and another owner that waits longest, at once. False if
-        there is none.
+        there is none. Another user's is not dropped for it.
         """
         others = [
             each
             for each in stage.lane.stages.values()
-            if each.state is StageRowState.SEALED and each.owner_digest != stage.owner_digest
+            if each.state is StageRowState.SEALED
+            and each.owner_digest != stage.owner_digest
+            and (each.user == stage.user or each.name_digest == stage.name_digest)
         ]
         if not others:
             return False
