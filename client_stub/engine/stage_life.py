@@ -128,6 +128,7 @@ class StageLife(DaemonCalls):
             return self.token if is_seal else None
         self._calls.pop(_E.SEAL if is_seal else _E.DROP, None)
         if is_seal and not error.retriable and self.state is _S.SEALING:
+            self.stage.fail(error)
             self._move(_E.FAILED)
             self._outbox.leave(error)
         raise error

@@ -226,6 +226,39 @@ def test_daemons_refusal_reaches_send_and_seal_by_name(producer: Producer, daemo
     assert again.seal(WAIT_S) == b"token-2"
 
 
+@pytest.mark.parametrize("effect", [TxnEffect.NONE, TxnEffect.ABORTABLE])
+def test_refused_seal_loses_the_stage(producer: Producer, daemon: FakeDaemon, effect: TxnEffect) -> None:
+    daemon.on_stage = lambda client, stage: (
+        daemon.answer_stage(
+            client, stage, code=LocalCode.STAGE_UNKNOWN, effect=effect, text="A record is missing."
+        )
+        if stage[0] == Kind.STAGE_SEAL
+        else daemon.answer_stage(client, stage)
+    )
+    stage = producer.stage("copy-1", 3)
+    stage.send("orders", b"x")
+    for call in (lambda: stage.seal(WAIT_S), lambda: stage.seal(WAIT_S), lambda: stage.send("orders", b"y")):
+        with pytest.raises(TransactionError, match="A record is missing"):
+            call()
+    stage.drop(WAIT_S)
+
+
+def test_seal_that_may_succeed_later_is_asked_again(producer: Producer, daemon: FakeDaemon) -> None:
+    def busy(client: Client, stage: list[Any]) -> None:
+        if stage[0] == Kind.STAGE_SEAL:
+            daemon.on_stage = daemon.answer_stage
+            code, effect = LocalCode.TXN_TOO_MANY, TxnEffect.RETRIABLE
+            daemon.answer_stage(client, stage, code=code, effect=effect, text="Busy.")
+
+    daemon.on_stage = busy
+    stage = producer.stage("copy-1", 3)
+    stage.send("orders", b"x")
+    with pytest.raises(TransactionError, match="Busy") as caught:
+        stage.seal(WAIT_S)
+    assert caught.value.retriable
+    assert stage.seal(WAIT_S) == b"token-1"
+
+
 def test_refusal_wakes_a_send_that_waits_for_room(daemon: FakeDaemon) -> None:
     daemon.accept = lambda client, submit: False
     with Producer(daemon.run_dir, max_block_ms=60_000) as producer:
