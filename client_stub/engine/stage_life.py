@@ -71,9 +71,8 @@ class StageLife(DaemonCalls):
             self._move(_E.FAILED)
             self._outbox.leave(self.stage.error())
         following = self._following(_E.SEAL)
-        made = TxnCall(StagePart.SEAL, self.stage)
-        call = self._calls.setdefault(_E.SEAL, made)
-        if call is made:
+        call = self._calls.setdefault(_E.SEAL, TxnCall(StagePart.SEAL, self.stage))
+        if self.state is _S.OPEN:
             self._outbox.leave(self._error("send()", _S.SEALING))
         # In this order, and posted again by the same call: an exception may end a call between any two steps.
         self.state = following

@@ -48,6 +48,7 @@ SECOND_INCLUDE: Final = (
     "A transaction has one include(), with all its tokens, and this one has had it: commit or abort it, then include "
     "the others in the next one."
 )
+INCLUDE_UNANSWERED: Final = "commit_transaction() is not possible now: include() has no answer yet: call it again with the same tokens, or abort."
 _INIT_AGAIN: Final = "it was done before the first transaction, and is done once"
 
 
@@ -284,6 +285,8 @@ class Transactions(DaemonCalls):
         """Ask for the end of the transaction, or continue to wait for it."""
         if event is _E.COMMIT:
             self._check_cause()
+            if self._include is not None and not self._include.is_over:
+                raise TransactionStateError(INCLUDE_UNANSWERED)
         following = self._following(event)
         call = self._call
         if call is None or self.state not in (_S.COMMITTING, _S.ABORTING):

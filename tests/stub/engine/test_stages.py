@@ -396,6 +396,25 @@ def test_drop_takes_the_place_of_a_seal_without_an_answer(producer: Producer, da
     assert kinds(daemon)[-1] == Kind.STAGE_DROP
 
 
+def test_seal_that_is_interrupted_at_its_first_step_takes_no_more_records(
+    producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = producer.stage("copy-1", 3)
+    stage.send("orders", b"x")
+
+    def ctrl_c(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage._life._outbox, "leave", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            stage.seal(WAIT_S)
+    stage.send("orders", b"y")
+    assert stage.seal(WAIT_S) == b"token-1"
+    assert stage._life._outbox.transaction is None
+    assert daemon.stage_frames[-1][2] == 2
+
+
 def test_interrupted_seal_is_made_again(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +632,8 @@ def test_include_without_an_answer_is_made_again(including: Producer, daemon: Fa
         including.include([b"a"], 0.05)
     with pytest.raises(TransactionStateError, match="one include"):
         including.include([b"b"], WAIT_S)
+    with pytest.raises(TransactionStateError, match=r"include\(\) has no answer yet"):
+        including.commit_transaction(WAIT_S)
     eventually(lambda: held)
     daemon.do(lambda: daemon.answer_txn(*held[0]))
     daemon.on_txn = daemon.answer_txn
