@@ -49,10 +49,11 @@ class RowsCall(BulkCall):
             number = self._large[-1]
             outbox.size_limits.check_numbered(self._stream.topic, number, tuple(self._rows[number]))
             self._large.pop()
+        self.check_transaction(outbox.transaction)
         part = outbox.add_rows(self._stream, self._rows, start, self._on_delivery, waits=waits)
         if part is FULL:
             return FULL
-        self.parts.append(part)
+        self.add_part(part)
         self._queued += part.count
         return Step.DONE if self._queued == len(self._rows) else Step.MORE
 

@@ -61,10 +61,11 @@ class TableCall(BulkCall):
             if not outbox.columns_readable:
                 self._rows = RowsCall(self._stream, as_records(batch.slice(self._start)))
                 return Step.MORE
+            self.check_transaction(outbox.transaction)
             count, payload = block_of(batch, self._start, outbox.submission_bytes)
             part = outbox.add_block(self._stream, payload, count, Format.ARROW)
             part.submission.partition_max = partition_max(batch.slice(self._start, count))
-            self.parts.append(part)
+            self.add_part(part)
         self._start += count
         if self._start == batch.num_rows:
             batches.popleft()

@@ -10,12 +10,17 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from client_stub.errors import SidecarError
+from client_stub.errors import SidecarError, TransactionStateError
 from client_stub.outbox.delivery import BulkDelivery
 
 if TYPE_CHECKING:
     from client_stub.outbox.capacity_wait import Full
     from client_stub.outbox.submission import BulkPart
+    from client_stub.outbox.transaction import Transaction
+
+ENDED_DURING_CALL = (
+    "Another thread has ended the transaction during this call: the other records are of no transaction."
+)
 
 
 class Step(Enum):
@@ -34,6 +39,23 @@ class BulkCall:
     def step(self, *, waits: bool) -> Step | Full:
         """Queue some more records. Without room it waits or, unless ``waits``, returns FULL and may be called again."""
         raise NotImplementedError
+
+    def check_transaction(self, transaction: Transaction | None) -> None:
+        """Raises TransactionStateError if the next records would be of another transaction than the first ones: another
+        thread has ended that one during the call.
+        """
+        parts = self._queued_parts()
+        if parts and parts[0].submission.transaction is not transaction:
+            raise TransactionStateError(ENDED_DURING_CALL)
+
+    def add_part(self, part: BulkPart) -> None:
+        """Note records that are queued. Should they have come into the next transaction, that one must be aborted."""
+        parts, transaction = self._queued_parts(), part.submission.transaction
+        self.parts.append(part)
+        if transaction is not None and parts[0].submission.transaction is not transaction:
+            error = TransactionStateError(ENDED_DURING_CALL)
+            transaction.fail(error)
+            raise error
 
     def run(self) -> BulkDelivery:
         """Run all steps, each of which waits for room as Producer.send() does. Raises the errors of send_many(), with

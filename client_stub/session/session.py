@@ -110,8 +110,9 @@ class Session:
         streams = self.streams
         for submission in submissions:
             submission.queued_ms = now_ms
-            if submission.transaction is not None and self.transactional is not None:
-                self.transactional.queued(submission)
+            calls = None if submission.transaction is None else self.transactional
+            if calls is not None and not calls.queued(submission):
+                continue
             fatal = self.attachment.fatal
             if fatal is not None:
                 submission.fail(refusal_error(fatal.name, str(fatal)))

@@ -44,11 +44,12 @@ class Staging(TxnCalls):
         self._over: OpenStage | None = None
         """The last one that was sealed or dropped."""
 
-    def queued(self, submission: Submission) -> None:
-        super().queued(submission)
+    def queued(self, submission: Submission) -> bool:
+        is_queued = super().queued(submission)
         stage = self._stage
-        if stage is not None:
+        if is_queued and stage is not None:
             stage.records += submission.count
+        return is_queued
 
     @property
     def _stage(self) -> OpenStage | None:

@@ -40,9 +40,16 @@ class TxnCalls:
 
     # --- calls ----------------------------------------------------------------------------------------
 
-    def queued(self, submission: Submission) -> None:
-        """Note a submission that goes before the calls that come after it."""
+    def queued(self, submission: Submission) -> bool:
+        """Note a submission that goes before the calls that come after it. False if nothing is sent any more: it has
+        failed.
+        """
         self.transaction = submission.transaction
+        if self.fatal is None:
+            return True
+        submission.fail(error_for(LocalCode.TXN_ABORTED, self.never_sent))
+        self._streams.finish(submission)
+        return False
 
     def add(self, calls: Iterable[TxnCall], *, is_attached: bool) -> None:
         """Take over calls, in order. All submissions of their transaction were added before."""
@@ -147,4 +154,5 @@ class TxnCalls:
         self._changed = True
         if self.transaction is not None:
             self.transaction.fail(error)
+        self._drop_unsent(is_attached=True)
         self.end(error)

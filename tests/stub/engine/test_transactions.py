@@ -25,6 +25,7 @@ from client_stub.errors import (
     TransactionStateError,
     TransactionTimeout,
 )
+from client_stub.outbox.bulk_call import BulkCall
 from client_stub.outbox.transactional_outbox import TransactionalOutbox
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
@@ -252,6 +253,36 @@ def test_fenced_producer_can_do_nothing_more(ready: Producer, daemon: FakeDaemon
         ready.send("orders", b"y")
 
 
+@pytest.mark.parametrize("is_begun", [True, False], ids=["begun before", "sent before"])
+def test_no_record_is_sent_once_the_daemon_does_not_know_the_id(
+    ready: Producer, daemon: FakeDaemon, is_begun: bool
+) -> None:
+    """The worker was replaced, and another client of its daemon has the id: a record would be a malformed frame."""
+    kept: list[Any] = []
+    daemon.on_txn = lambda client, txn: kept.append((client, txn))
+    ready.begin_transaction()
+    if not is_begun:
+        ready.send("orders", b"accepted").result(WAIT_S)
+    daemon.kill_worker()
+    deliveries = [] if is_begun else [ready.send("orders", b"kept by the stub")]
+    eventually(lambda: kept)
+    before = len(daemon.received)
+    daemon.do(
+        lambda: daemon.answer_txn(*kept[0], code=90, effect=TxnEffect.FATAL, text="It is another producer's.")
+    )
+    session = ready._engine.outbox.io["thread"]._session
+    eventually(lambda: session.transactional.fatal)
+    try:
+        deliveries.append(ready.send("orders", b"late"))
+    except TransactionError as error:
+        assert "another producer's" in str(error)
+    for delivery in deliveries:
+        assert isinstance(delivery.exception(WAIT_S), TransactionAborted)
+    with pytest.raises(ProducerFenced):
+        ready.commit_transaction(WAIT_S)
+    assert len(daemon.received) == before
+
+
 def test_init_that_is_refused_for_now_may_be_called_again(producer: Producer, daemon: FakeDaemon) -> None:
     daemon.on_txn = lambda client, txn: daemon.answer_txn(
         client, txn, code=LocalCode.TXN_TOO_MANY, effect=TxnEffect.RETRIABLE, text="256 transactional ids."
@@ -362,6 +393,45 @@ def test_arrow_rows_join_the_transaction_that_another_thread_has_begun_meanwhile
     ready.send_arrow("orders", pa.table({"value": [b"b"]}))
     ready.commit_transaction(WAIT_S)
     assert [each.transaction for each in daemon.received] == [1, 2]
+
+
+@pytest.mark.parametrize("is_between", [False, True], ids=["before a piece", "between check and piece"])
+@pytest.mark.parametrize("is_arrow", [False, True], ids=["rows", "arrow"])
+def test_records_of_one_call_are_of_one_transaction(
+    ready: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, *, is_arrow: bool, is_between: bool
+) -> None:
+    """The call queues a submission at a time, and another thread commits and begins after the first one."""
+    pa = pytest.importorskip("pyarrow")
+    outbox = ready._engine.outbox
+    check = BulkCall.check_transaction
+
+    def then_another_thread_begins_the_next(call: BulkCall, transaction: Any) -> None:
+        if is_between:
+            check(call, transaction)
+        if call._queued_parts():
+            monkeypatch.undo()
+            ready.commit_transaction(WAIT_S)
+            ready.begin_transaction()
+        if not is_between:
+            check(call, outbox.transaction)
+
+    monkeypatch.setattr(BulkCall, "check_transaction", then_another_thread_begins_the_next)
+    ready.begin_transaction()
+    values = [b"x" * 100_000] * 40
+    with pytest.raises(TransactionStateError, match="Another thread has ended the transaction") as caught:
+        if is_arrow:
+            ready.send_arrow("orders", pa.table({"value": values}))
+        else:
+            ready.send_many("orders", [(None, value) for value in values])
+    assert caught.value.queued is not None
+    if is_between:
+        with pytest.raises(TransactionError) as refused:
+            ready.commit_transaction(WAIT_S)
+        assert refused.value.abortable
+        ready.abort_transaction(WAIT_S)
+    else:
+        ready.commit_transaction(WAIT_S)
+        assert {each.transaction for each in daemon.received} == {1}
 
 
 def test_close_ends_a_call_that_waits_in_another_thread(ready: Producer, daemon: FakeDaemon) -> None:
