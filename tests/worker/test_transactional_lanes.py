@@ -120,12 +120,30 @@ def test_broker_is_not_asked_about_a_transaction_that_has_ended(segment: Segment
     first.rooms.lanes.store(lane_of(first))
     successor = heir(first)
     manager = lane_of(successor).manager
-    successor.accumulator.queue("t", manager.lane, 0)
+    queue = successor.accumulator.queue("t", manager.lane, 0)
     inquiry = successor.rooms.brokers.inquiry
     inquiry.step(successor.now_ms)
     assert len(inquiry.unanswered) == 1
     manager.identity = ProducerIdAndEpoch(900, 6)
     inquiry.step(successor.now_ms + 60_000)
+    assert not inquiry.unanswered
+    inquiry._answered(queue, {900: ProducerState(5, 3)})  # it had been asked before that
+
+
+def test_broker_is_not_asked_about_a_lane_whose_client_is_gone(segment: Segment) -> None:
+    """With transaction.version 0 and 1 the epoch outlasts the transaction, and another producer may have ended it."""
+    first = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = first.attach()
+    begun(first, session)
+    first.rooms.lanes.store(lane_of(first))
+    successor = heir(first)
+    manager = lane_of(successor).manager
+    successor.accumulator.queue("t", manager.lane, 0)
+    inquiry = successor.rooms.brokers.inquiry
+    assert len(inquiry.unanswered) == 1
+    manager.abandon()
+    manager.state = TransactionState.READY
+    inquiry.step(successor.now_ms)
     assert not inquiry.unanswered
 
 

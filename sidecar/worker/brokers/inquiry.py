@@ -120,7 +120,7 @@ def take_acked(first: ProducerBatch, producers: Mapping[int, ProducerState] | No
 def _has_ended(queue: PartitionQueue) -> bool:
     """Whether the transaction is over in which a dead worker may have sent batches of this partition."""
     sequences, transaction = queue.sequences, queue.transaction
-    if sequences is None or transaction is None:
+    if sequences is None or transaction is None or (transaction.is_abandoned and transaction.is_over):
         return True
     return not sequences.awaits_number or sequences.identity != transaction.identity
 
@@ -312,7 +312,7 @@ class Inquiry:
         now_ms = self._clock.now_ms()
         self._retry_ms = self._first_retry_ms
         if queue.transaction is not None:
-            del self.unanswered[queue]
+            self.unanswered.pop(queue, None)  # its transaction may have ended meanwhile
             _continue(queue, queue.transaction, producers)
             self._sender.lane_changed(queue.lane, now_ms)
             return
