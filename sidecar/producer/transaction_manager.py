@@ -156,8 +156,11 @@ class TransactionManager:
         """EndTxn was sent for a commit, so the coordinator may have carried it out whatever it answered."""
         self.has_included = False
         """The open or last transaction has included stages. It does so once."""
-        self._needs_epoch = False
-        """The end of a transaction that sent something must bring a new epoch, which its answer may lack."""
+        self._awaits_end = self._needs_epoch = False
+        """Whether a dead worker was asked to commit and had not begun to: the client sends again what is not answered,
+        END last. Whether the end of a transaction that sent something must bring a new epoch, which its answer may
+        lack.
+        """
         self.cause: tuple[int, str] = (0, "")
         """Why the transaction is abortable or the lane fatal: the first cause only."""
         self.last_committed = False
@@ -198,6 +201,7 @@ class TransactionManager:
         self._deadline_ms, self._timeout_ms = record.deadline_ms, record.timeout_ms
         self._has_asked_commit = record.has_asked_commit
         self.has_included = record.has_included
+        self._awaits_end = record.state is _State.COMMITTING and not record.has_asked_commit
         self.last_committed = record.last_committed
         if record.last_ended:
             self._last_end = TransactionResult(TxnPart.END, record.last_ended, 0, TxnEffect.NONE, "")
@@ -222,6 +226,7 @@ class TransactionManager:
         self.cause = (0, "")
         self.is_abandoned = False
         self._is_init_asked = True
+        self._awaits_end = False
         self.identity = NO_PRODUCER_ID
         self._move(_Event.RESTART)
         self._on_work()
@@ -245,14 +250,18 @@ class TransactionManager:
         if any(each.request == request for each in self._offsets):
             return
         self._on_work()
-        if self.begin(number) and self.state is _State.IN_TRANSACTION:
+        is_open = self.begin(number) and self.state is _State.IN_TRANSACTION
+        # A client that waits for both calls no longer may have asked for the commit already.
+        is_committing = number == self.number and self.state is _State.COMMITTING
+        if is_open or (is_committing and not self._has_asked_commit):
             self._offsets.append(_Offsets(request, member, tuple(offsets)))
         else:
-            self._refuse_offsets(request)
+            self._refuse_offsets(number, request)
 
     def end(self, number: int, is_commit: bool) -> None:
         """Commit or abort transaction ``number``, as soon as all of it is answered. A repeat gets the one result."""
         self._on_work()
+        self._awaits_end = False
         if self._last_end is not None and number == self._last_end.number:
             if is_commit == self.last_committed:
                 self._is_end_untold = True
@@ -283,7 +292,7 @@ class TransactionManager:
         """The client is gone. Its open transaction is aborted, unless its commit was asked for."""
         self._on_work()
         self.is_abandoned = True
-        self._is_init_asked = False
+        self._is_init_asked = self._awaits_end = False
         if self.state in (_State.IN_TRANSACTION, _State.ABORTABLE):
             self._start_abort()
 
@@ -522,19 +531,25 @@ class TransactionManager:
     def _refuse_end(self, number: int, text: str, effect: TxnEffect = TxnEffect.NONE) -> None:
         self._tell(TxnPart.END, number, LocalCode.TXN_WRONG_STATE, text, effect)
 
-    def _refuse_offsets(self, request: int) -> None:
+    def _refuse_offsets(self, number: int, request: int) -> None:
         if self.state is _State.FATAL:
             self._tell(TxnPart.OFFSETS, request, *self.cause, TxnEffect.FATAL)
         elif self.state is _State.ABORTABLE:
             self._tell(TxnPart.OFFSETS, request, *self.cause, TxnEffect.ABORTABLE)
+        elif number <= self.aborted_up_to:
+            text = "The transaction was aborted."
+            self._tell(TxnPart.OFFSETS, request, LocalCode.TXN_ABORTED, text, TxnEffect.ABORTABLE)
         else:
-            self._tell(TxnPart.OFFSETS, request, LocalCode.TXN_WRONG_STATE, "Its transaction is not open.")
+            effect = TxnEffect.RETRIABLE if self.is_abandoned else TxnEffect.NONE
+            text = "The daemon stops." if self.is_abandoned else "Its transaction is not open."
+            self._tell(TxnPart.OFFSETS, request, LocalCode.TXN_WRONG_STATE, text, effect)
 
     # --- inside: requests ------------------------------------------------------------------------------------
 
     def _next_request(self, is_quiet: bool) -> CoordinatorRequest | None:
         if self.state in (_State.UNINITIALIZED, _State.READY, _State.ABORTABLE, _State.FATAL):
             return None
+        is_quiet = is_quiet and not self._awaits_end
         if self.state in (_State.COMMITTING, _State.ABORTING) and not self._is_known_to_coordinator:
             if is_quiet:
                 self._complete_end()

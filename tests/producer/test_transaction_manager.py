@@ -858,3 +858,57 @@ def test_commit_of_a_dead_client_that_fails_is_aborted(version: int, *, is_end_r
         life.manager.batch_failed("orders", 0, LocalCode.EXPIRED, "it expired")
     life.do(InitTransactionalId)
     assert life.manager.is_over
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("is_client_gone", [False, True])
+def test_offsets_without_an_answer_are_part_of_a_commit_that_a_successor_continues(
+    version: int, *, is_client_gone: bool
+) -> None:
+    """The call timed out, the commit was asked for, and the worker died. Its client sends both again, in that order."""
+    life = Life(version).in_transaction()
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    life.manager.end(1, True)
+    successor = Life(version)
+    successor.manager.adopt(_record_of(life))
+    successor.do(FindCoordinator)  # and no more: the client may have more of it
+    if is_client_gone:
+        successor.manager.abandon()
+        successor.do(EndTransaction)
+        assert successor.manager.last_committed
+        return
+    successor.manager.initialize(60_000)
+    successor.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    successor.manager.end(1, True)
+    if version < 2:
+        successor.answer(successor.next(AddOffsets))
+    successor.answer(successor.next(FindCoordinator))
+    successor.answer(successor.next(CommitOffsets))
+    successor.do(EndTransaction)
+    assert successor.results() == [
+        (TxnPart.INIT, 0, 0, TxnEffect.NONE),
+        (TxnPart.OFFSETS, 7, 0, TxnEffect.NONE),
+        *ended(),
+    ]
+
+
+def test_offsets_after_the_commit_was_sent_are_refused() -> None:
+    life = Life(2).in_transaction()
+    life.ends()
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    assert life.results() == [(TxnPart.OFFSETS, 7, LocalCode.TXN_WRONG_STATE, TxnEffect.NONE)]
+
+
+@VERSIONS
+def test_offsets_at_a_daemon_that_stops_say_what_to_do(version: int) -> None:
+    """Of the transaction that it has aborted: begin another one. Of the next one: the same call again."""
+    life = Life(version).in_transaction()
+    life.manager.stop("The daemon stops.")
+    life.do(InitTransactionalId)
+    life.results()
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    life.manager.send_offsets(2, 8, MEMBER, OFFSETS)
+    assert life.results() == [
+        (TxnPart.OFFSETS, 7, LocalCode.TXN_ABORTED, TxnEffect.ABORTABLE),
+        (TxnPart.OFFSETS, 8, LocalCode.TXN_WRONG_STATE, TxnEffect.RETRIABLE),
+    ]
