@@ -10,11 +10,11 @@ from sidecar.producer.partition_schedule import QUICK
 from sidecar.producer.producer_batch import NO_DESCRIPTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sidecar.producer.incomplete_batches import IncompleteBatches
     from sidecar.producer.lane_queues import LaneQueues
-    from sidecar.producer.partition_queue import WaitList
+    from sidecar.producer.partition_queue import PartitionQueue, WaitList
     from sidecar.producer.partition_schedule import PartitionSchedule
     from sidecar.producer.producer_batch import ProducerBatch
 
@@ -126,21 +126,32 @@ class BatchDrain:
         due.
         """
         schedule = self._schedule
+        lane = batches[0].queue.lane if batches else None
+        others: Iterator[PartitionQueue] | None = None
         for _ in range(len(wait_list)):
             queue = next(iter(wait_list))
+            if queue.lane != lane and lane is not None:
+                # Of hundreds of transactional lanes that may wait here, only this one's partitions come along.
+                if others is None:
+                    others = iter([each for each in self._lanes[lane] if each in wait_list])
+                following = next(others, None)
+                if following is None:
+                    return
+                queue = following
             settings = queue.settings
             batch = schedule.next_batch(queue, now_ms) if queue.batches or queue.express else None
             if batch is None or now_ms < (
                 schedule.due_ms(batch) if linger_ms_max is None else batch.retry_at_ms
             ):
                 schedule.touch(queue, now_ms)
-            elif (
-                batches and (settings.acks != batches[0].queue.settings.acks or queue.lane != batches[0].lane)
-            ) or (linger_ms_max is not None and settings.linger_ms > linger_ms_max):
+            elif (batches and settings.acks != batches[0].queue.settings.acks) or (
+                linger_ms_max is not None and settings.linger_ms > linger_ms_max
+            ):
                 wait_list.move_to_end(queue)
             elif budget.spend(batch):
                 queue.pop(batch)
                 batches.append(batch)
+                lane = queue.lane
             else:
                 break
 
@@ -163,9 +174,13 @@ class BatchDrain:
         ids = self._lanes[batches[0].lane].ids
         if ids is not None:
             ids.number(batches)
-        broker = broker_of(node_id)
+        broker, under_way = broker_of(node_id), self._incomplete.under_way
         for batch in batches:
-            self._incomplete.sent_to(batch, broker)
+            if batch.drained_to is None:
+                under_way[broker] += 1
+                batch.drained_to = broker
+            elif batch.drained_to != broker:
+                self._incomplete.sent_to(batch, broker)
             queue = batch.queue
             queue.link_id = node_id
             if queue.batches or queue.express:

@@ -73,7 +73,10 @@ class IncompleteBatches:
         del batches[batch]
         if not batches and not any(self._by_lifetime.values()):
             self.next_expiry_ms = inf
-        self.back_to_start(batch)
+        broker = batch.drained_to
+        if broker is not None:  # as back_to_start
+            self.under_way[broker] -= 1
+            batch.drained_to = None
         return True
 
     def sent_to(self, batch: ProducerBatch, broker: int) -> None:

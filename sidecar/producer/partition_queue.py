@@ -144,8 +144,10 @@ class PartitionQueue:
         size_bytes, full_bytes = batch.records.size_bytes, self.settings.batch_size
         load = -(-size_bytes // full_bytes)
         if load != batch.load:
-            self._add_load(load - batch.load)
+            self.load += load - batch.load
             batch.load = load
+            if self.partitioner is not None:
+                self.partitioner.set_queue_length(self.partition, self.load)
         if has_more or size_bytes >= limit_bytes:
             batch.close()
         if batch.full or (size_bytes < full_bytes and not has_more):
@@ -170,10 +172,18 @@ class PartitionQueue:
             self.next_order += batch.records.count
             if batch.is_express or self.passes:
                 self.note_pass(batch)
-        self._add_load(-batch.load)
+        # As _add_load and leave_wait_list, whose calls would cost each batch.
+        self.load -= batch.load
+        if self.partitioner is not None:
+            self.partitioner.set_queue_length(self.partition, self.load)
         self.wire_count += 1
         self.timer_serial = 0
-        self.leave_wait_list()
+        if self.wait_list is not None:
+            del self.wait_list[self]
+            self.wait_list = None
+            if self.again is not None:
+                del self.again[self]
+                self.again = None
 
     def insert(self, batch: ProducerBatch) -> None:
         """Put a batch back in order (Kafka's ``insertInSequenceOrder``)."""

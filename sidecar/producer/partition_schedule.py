@@ -145,7 +145,7 @@ class PartitionSchedule:
                 return _doubtful(sequences) if sequences.renumber else first
             if first.attempts:
                 return None
-        head = queue.head
+        head = queue.head if queue.express else queue.batches[0]
         if sequences.renumber or sequences.unresolved or head is None:
             return None
         ids = self._lanes[queue.lane].ids

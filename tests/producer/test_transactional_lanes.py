@@ -89,6 +89,40 @@ def test_a_request_has_one_lane_and_lanes_take_turns() -> None:
             assert {(each.producer_id, each.epoch) for each in request.batches} == {tuple(manager.identity)}
 
 
+def test_request_costs_the_same_however_many_lanes_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at the partitions of its own lane, and not at those of all others that wait."""
+    looks: dict[int, float] = {}
+    for count in (8, 64):
+        numbers = range(FIRST, FIRST + count)
+        lanes = Lanes(*numbers)
+        schedule = lanes.core.accumulator.schedule
+        following = type(schedule).next_batch
+        calls: list[PartitionQueue] = []
+
+        def next_batch(
+            self: Any,
+            queue: PartitionQueue,
+            now_ms: float,
+            calls: list[PartitionQueue] = calls,
+            following: Any = following,
+        ) -> Any:
+            calls.append(queue)
+            return following(self, queue, now_ms)
+
+        for number in numbers:
+            lanes.append(1, lane=number, partition=number % 3)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(schedule), "next_batch", next_batch)
+            requests = lanes.core.poll()
+            ended = 0
+            while ended < len(requests):
+                requests += _acknowledged(lanes, requests[ended])
+                ended += 1
+        assert sorted(each.lane for each in requests) == list(numbers)
+        looks[count] = len(calls) / count
+    assert looks[64] <= looks[8] + 1, looks
+
+
 def _acknowledged(lanes: Lanes, request: ProduceRequest) -> list[ProduceRequest]:
     if not request.ended:
         lanes.core.acknowledge(request)
