@@ -80,6 +80,7 @@ class LaneRecords:
         assert 0 < len(name) <= TRANSACTIONAL_ID_BYTES_MAX, "the id was checked when its client came"
         start = layout.LANES_OFFSET + row * layout.LANE_BYTES + _ID_OFFSET
         self._area[start : start + len(name)] = name
+        # kill point: lane.named
         self._store(row, 0, content, len(name))
 
     def store(self, row: int, content: bytes) -> None:
@@ -94,12 +95,15 @@ class LaneRecords:
         assert len(content) <= layout.LANE_CONTENT_BYTES
         at = _content_offset(row, which)
         self._area[at : at + len(content)] = content
+        # kill point: lane.content
         word = int.from_bytes(_WORD.pack(_USED, which, len(content), id_bytes), "little")
         store_release_u64(self._area, layout.LANES_OFFSET + row * layout.LANE_BYTES, word)
+        # kill point: lane.stored
 
     def free(self, row: int) -> None:
         """Give a row back."""
         store_release_u64(self._area, layout.LANES_OFFSET + row * layout.LANE_BYTES, _FREE)
+        # kill point: lane.freed
 
 
 def _content_offset(row: int, which: int) -> int:

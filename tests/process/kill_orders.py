@@ -46,9 +46,11 @@ ORDER_PATIENCE_S = 20.0
 TRIES_MAX = 6
 
 ADOPTION_POINTS = tuple(point for point in POINTS if point.startswith(("adopt.", "inquiry.")))
-STAGE_POINTS = tuple(point for point in POINTS if point.startswith("stage."))
+TRANSACTION_POINTS = tuple(
+    point for point in POINTS if point.startswith(("stage.", "lane.", "init.", "end.", "txn."))
+)
 """Passed by tests/scenarios/test_stage_kill_points.py."""
-LIVE_POINTS = tuple(point for point in POINTS if point not in ADOPTION_POINTS + STAGE_POINTS)
+LIVE_POINTS = tuple(point for point in POINTS if point not in ADOPTION_POINTS + TRANSACTION_POINTS)
 
 
 def large(name: str, number: int) -> dict[str, Any]:

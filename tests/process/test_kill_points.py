@@ -16,7 +16,7 @@ from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.kill_points.points import POINTS
 
-from .kill_orders import ADOPTION_POINTS, LIVE_POINTS, STAGE_POINTS, Kill, KillWorkload
+from .kill_orders import ADOPTION_POINTS, LIVE_POINTS, TRANSACTION_POINTS, Kill, KillWorkload
 
 INQUIRY_POINTS = tuple(point for point in ADOPTION_POINTS if point.startswith("inquiry."))
 
@@ -49,7 +49,7 @@ def test_every_point(
         workload.carry_out(kills)
         killed_s = time.monotonic()
         workload.check()
-        assert {line[0] for line in workload.passed()} == POINTS.keys() - set(STAGE_POINTS), (
+        assert {line[0] for line in workload.passed()} == POINTS.keys() - set(TRANSACTION_POINTS), (
             "every registered point is passed"
         )
         print(

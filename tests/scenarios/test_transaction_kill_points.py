@@ -47,6 +47,13 @@ POINTS: Final = (
     "words.done",
     "free.state",
     "ack.number",
+    "lane.content",
+    "lane.stored",
+    "end.stored",
+    "end.sent",
+    "end.answered",
+    "txn.result",
+    "txn.told",
 )
 ONCE: Final = ("stream.placed",)
 """Passed once by each client."""

@@ -308,6 +308,7 @@ class StubPort:
                 self._not_taken(session, taken, now_ms)
                 return False
             session.outbox.popleft()
+            # kill point: txn.told if session.lane is not None
         return True
 
     def _not_taken(self, session: ClientSession, taken: bool | None, now_ms: float) -> None:

@@ -275,6 +275,8 @@ class TransactionPort:
         self._hand_on_results(lane)
         if request is not None:
             self._lanes.store(lane)
+            # kill point: init.stored if API_KEYS[type(request)].name == "INIT_PRODUCER_ID"
+            # kill point: end.stored if isinstance(request, EndTransaction)
             self._send(lane, request, now_ms)
         if lane in self._asked_ends or lane in self._unsent or manager.state not in _IDLE:
             # Its records' answers and its submissions come in turns of their own.
@@ -305,6 +307,7 @@ class TransactionPort:
         session = cast("ClientSession | None", lane.session)
         if results:
             self._lanes.store(lane)
+            # kill point: txn.result
             self._lanes.may_send_more(lane, self._clock.now_ms())
         for result in results:
             if session is not None:
@@ -370,6 +373,8 @@ class TransactionPort:
         if isinstance(request, CommitOffsets | EndTransaction):
             version = min(version, request.version_max)
         future = link.request(message_of(request, version))
+        # kill point: init.sent if API_KEYS[type(request)].name == "INIT_PRODUCER_ID"
+        # kill point: end.sent if isinstance(request, EndTransaction)
         future.add_done_callback(partial(self._on_response, lane, request, version))
 
     def _link_for(self, request: CoordinatorRequest, now_ms: float) -> BrokerLink | None:
@@ -401,6 +406,8 @@ class TransactionPort:
     def _on_response(
         self, lane: Lane, request: CoordinatorRequest, version: int, future: asyncio.Future[Any]
     ) -> None:
+        # kill point: init.answered if API_KEYS[type(request)].name == "INIT_PRODUCER_ID"
+        # kill point: end.answered if isinstance(request, EndTransaction)
         try:
             answer = answer_of(request, version, future.result())
         except (LinkError, ProtocolError) as error:
