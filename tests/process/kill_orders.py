@@ -49,7 +49,7 @@ ADOPTION_POINTS = tuple(point for point in POINTS if point.startswith(("adopt.",
 TRANSACTION_POINTS = tuple(
     point for point in POINTS if point.startswith(("stage.", "lane.", "init.", "end.", "txn."))
 )
-"""Passed by tests/scenarios/test_stage_kill_points.py."""
+"""Passed by test_stage_kill_points.py and test_lane_kill_points.py in tests/scenarios."""
 LIVE_POINTS = tuple(point for point in POINTS if point not in ADOPTION_POINTS + TRANSACTION_POINTS)
 
 

@@ -81,9 +81,16 @@ class Transaction:
 
 
 class FakeCoordinator:
-    """Not thread-safe: the broker's lock guards it. ``markers_ms``: how long the markers of an end take."""
+    """Not thread-safe: the broker's lock guards it. ``markers_ms``: how long the markers of an end take. ``now_s`` is
+    its clock.
+    """
 
-    def __init__(self, transaction_version: int, write_marker: WriteMarker) -> None:
+    def __init__(
+        self,
+        transaction_version: int,
+        write_marker: WriteMarker,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.transaction_version = transaction_version
         self.timeout_ms_max = 900_000
         self.markers_ms = 0.0
@@ -93,6 +100,7 @@ class FakeCoordinator:
         """By group, topic and partition."""
         self.transactions: dict[str, Transaction] = {}
         self._write_marker = write_marker
+        self._now_s = now_s
         self._next_producer_id = 4000
 
     def init(self, name: str, timeout_ms: int, producer_id: int, epoch: int) -> Ended:
@@ -198,7 +206,7 @@ class FakeCoordinator:
 
     def expire(self) -> None:
         """Abort the transactions whose timeout is over."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         for known in self.transactions.values():
             if known.phase is Phase.ONGOING and known.deadline_s <= now_s:
                 self._end(known, False, known.epoch + 1)
@@ -219,11 +227,11 @@ class FakeCoordinator:
             return None, PRODUCER_FENCED
         if known.phase is not Phase.ONGOING:
             known.phase = Phase.ONGOING
-            known.deadline_s = time.monotonic() + known.timeout_ms / 1000
+            known.deadline_s = self._now_s() + known.timeout_ms / 1000
         return known, 0
 
     def _is_busy(self, known: Transaction) -> bool:
-        return known.phase is Phase.WEDGED or time.monotonic() < known.markers_until_s
+        return known.phase is Phase.WEDGED or self._now_s() < known.markers_until_s
 
     def _end(self, known: Transaction, is_commit: bool, epoch: int) -> None:
         for partition in known.partitions:
@@ -232,7 +240,7 @@ class FakeCoordinator:
             self.committed.update(known.offsets)
         known.partitions, known.offsets = set(), {}
         known.phase = Phase.COMMITTED if is_commit else Phase.ABORTED
-        known.markers_until_s = time.monotonic() + self.markers_ms / 1000
+        known.markers_until_s = self._now_s() + self.markers_ms / 1000
         if epoch != known.epoch:
             self._bump(known, known.epoch)
 
