@@ -48,7 +48,10 @@ SECOND_INCLUDE: Final = (
     "A transaction has one include(), with all its tokens, and this one has had it: commit or abort it, then include "
     "the others in the next one."
 )
-INCLUDE_UNANSWERED: Final = "commit_transaction() is not possible now: include() has no answer yet. Make the same call again, or abort."
+INCLUDE_UNANSWERED: Final = (
+    "commit_transaction() is not possible now: include() has no answer yet. Call include() again with the same tokens, "
+    "or abort the transaction."
+)
 _INIT_AGAIN: Final = "it was done before the first transaction, and is done once"
 
 
