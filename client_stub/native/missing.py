@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 COMPILED: Final = "client_stub.native._native"
@@ -26,6 +27,12 @@ def why_not(error: ImportError) -> str:
         return (
             f"client_stub is in the archive {archive}, and compiled parts cannot be loaded from one: install "
             "kafka-sidecar in the environment. A job of Spark brings one by --archives, and no wheel by --py-files."
+        )
+    root = Path(__file__).parents[2]
+    if found is None and (root / "setup.py").exists():
+        return (
+            f"client_stub is imported from its source folder {root}, which has no compiled part for {where}: start in "
+            f"another folder, or run pip install -e {root}"
         )
     if found is None:
         return f"client_stub has no compiled part for {where}: {again}"

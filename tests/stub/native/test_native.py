@@ -360,6 +360,17 @@ def test_a_missing_compiled_part_is_one_sentence_at_the_first_use(tree: Path) ->
     )
 
 
+def test_a_source_folder_that_hides_the_installed_package_is_named(tree: Path) -> None:
+    """As for a job that is started in the clone."""
+    (tree / "setup.py").touch()
+    sentence = run_in(tree, USES)[0]
+    assert sentence == (
+        f"client_stub is imported from its source folder {tree}, which has no compiled part for CPython "
+        f"{platform.python_version()} on linux {platform.machine()}: start in another folder, or run pip install -e "
+        f"{tree}"
+    )
+
+
 def test_a_compiled_part_that_cannot_be_loaded_is_named_with_the_reason(tree: Path) -> None:
     broken = tree / "client_stub" / "native" / Path(_native.__file__).name
     broken.write_bytes(b"no library")
