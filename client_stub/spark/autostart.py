@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -45,6 +45,9 @@ FAILED_S: Final = 60.0
 """How long the failure of a start is the answer to all who ask for the same daemon."""
 POLL_S: Final = 0.02
 LOG_QUOTED_MAX_BYTES: Final = 400
+LAST_LINES: Final = 20
+"""Of the log of a daemon that did not start, for the executor's log."""
+LAST_LINES_MAX_BYTES: Final = 65_536
 POOL_BYTES: Final = 128 << 20
 """The default of buffer.memory."""
 POOL_SPARE_BYTES: Final = 32 << 20
@@ -57,7 +60,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class DaemonNotStarted(RuntimeError):
-    """Why there is no daemon: one sentence."""
+    """Why there is no daemon: one sentence. ``last_lines``: of its log, for the one that has tried to start it."""
+
+    def __init__(self, sentence: str, last_lines: Sequence[str] = ()) -> None:
+        super().__init__(sentence)
+        self.last_lines = last_lines
 
 
 def ensure_daemon(settings: Mapping[str, str], home: Path | None = None) -> str:
@@ -83,9 +90,14 @@ def _ensure_in(place: Path, wanted: Mapping[str, str]) -> str:
     run_dir = place / "run"
     if not _takes_clients(run_dir):
         with _locked(place / "lock") as lock:
-            if not _is_there(run_dir, place / "daemon.log"):
+            if not _is_there(run_dir):
                 _start(place, run_dir, wanted, lock)
     return str(run_dir)
+
+
+def log_of(run_dir: str | Path) -> Path:
+    """The log of the daemon that was started with this run directory."""
+    return Path(run_dir).parent / "daemon.log"
 
 
 @lru_cache(maxsize=16)
@@ -188,7 +200,7 @@ def _takes_clients(run_dir: Path) -> bool:
     return any(each["state"] == "ready" for each in found["workers"]) and _listens(run_dir)
 
 
-def _is_there(run_dir: Path, log_path: Path) -> bool:
+def _is_there(run_dir: Path) -> bool:
     """Whether a daemon takes clients. Waits for one that is ending, which delivers what it holds, and for one whose
     starter was killed before it was ready. Raises DaemonNotStarted. The lock is held.
     """
@@ -198,7 +210,8 @@ def _is_there(run_dir: Path, log_path: Path) -> bool:
             return False
         if time.monotonic() > deadline_s:
             raise DaemonNotStarted(
-                f"The daemon at {run_dir} has neither taken clients nor ended for {START_S:g} s (its log: {log_path})"
+                f"The daemon at {run_dir} has neither taken clients nor ended for {START_S:g} s (its log: "
+                f"{log_of(run_dir)})"
             )
         time.sleep(POLL_S)
     return True
@@ -231,19 +244,18 @@ def _start(place: Path, run_dir: Path, settings: Mapping[str, str], lock: int) -
     published.unlink(missing_ok=True)
     config = place / "daemon.properties"
     _write_private(config, _properties(_with_pool(settings, place / "pool")))
-    with (place / "daemon.log").open("wb") as log_file:
+    with log_of(run_dir).open("wb") as log_file:
         process = DetachedProcess(
             _command(config, run_dir), log_file, _environment(), lock=lock, published=published
         )
     if not _wait_until(lambda: process.exit_status() is not None or _takes_clients(run_dir)):
         process.kill()
-        _fail(place, f"it took no clients within {START_S:g} s")
+        _fail(place, run_dir, f"it took no clients within {START_S:g} s")
     status = process.exit_status()
     process.let_go()
     if status is not None:
-        _fail(place, f"it ended with status {status}")
+        _fail(place, run_dir, f"it ended with status {status}")
     (place / "failed").unlink(missing_ok=True)
-    log.info("Started a daemon at %s; its log is %s.", run_dir, place / "daemon.log")
 
 
 def _has_holder(path: Path) -> bool:
@@ -321,11 +333,12 @@ def _raise_if_just_failed(path: Path) -> None:
         raise DaemonNotStarted(found["sentence"])
 
 
-def _fail(place: Path, what: str) -> None:
+def _fail(place: Path, run_dir: Path, what: str) -> None:
     """Raise DaemonNotStarted, here and for all who ask within FAILED_S."""
-    lines = (place / "daemon.log").read_bytes()[-65_536:].decode(errors="replace").strip().splitlines()
+    path = log_of(run_dir)
+    lines = path.read_bytes()[-LAST_LINES_MAX_BYTES:].decode(errors="replace").strip().splitlines()
     last = f": {lines[-1][-LOG_QUOTED_MAX_BYTES:]}" if lines else ""
-    sentence = f"The daemon for this host did not start, {what}{last} (its log: {place / 'daemon.log'})"
+    sentence = f"The daemon for this host did not start, {what}{last} (its log: {path})"
     with contextlib.suppress(OSError):  # a full disk may be why it failed
         _write_private(place / "failed", json.dumps({"at_s": time.time(), "sentence": sentence}))
-    raise DaemonNotStarted(sentence)
+    raise DaemonNotStarted(sentence, lines[-LAST_LINES:])

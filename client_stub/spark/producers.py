@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from client_stub.inner_producer import InnerProducer
-from client_stub.spark.autostart import ensure_daemon
+from client_stub.spark.autostart import DaemonNotStarted, ensure_daemon, log_of
 
 if TYPE_CHECKING:
     from client_stub.spark.options import Options
@@ -31,18 +33,36 @@ class ProducerCache:
         """Raises DaemonNotStarted, and ValueError where the host has no usual run directory. With sidecar.autostart the
         daemon is looked for at each task: one that had no client for long has ended.
         """
-        run_dir = (
-            options.run_dir_here() if options.settings is None else ensure_daemon(dict(options.settings))
-        )
+        run_dir = options.run_dir_here() if options.settings is None else _own_daemon(options.settings)
         place = (os.getpid(), run_dir, options.max_block_ms, options.servers)
         producer = self._producers.pop(place, None)
         if producer is not None and not producer.takes_records:
             producer.close(0)
             producer = None
         if producer is None:
+            if options.settings is not None:
+                _tell(f"Records go through the daemon at {run_dir}; its log is {log_of(run_dir)}.")
             producer = InnerProducer(run_dir, client_name="spark", max_block_ms=options.max_block_ms)
             producer.engine.ask_for(options.asked)
         self._producers[place] = producer
         while len(self._producers) > PRODUCERS_KEPT_MAX:
             self._producers.popitem(last=False)[1].close(0)
         return producer
+
+
+def _own_daemon(settings: tuple[tuple[str, str], ...]) -> str:
+    try:
+        return ensure_daemon(dict(settings))
+    except DaemonNotStarted as error:
+        for line in error.last_lines:
+            _tell(f"log of the daemon: {line}")
+        raise
+
+
+def _tell(text: str) -> None:
+    """On stderr, which is in the executor's log: a Python worker of Spark shows nothing that is logged as information.
+    Once in each worker, as that keeps its producer.
+    """
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # of a program that has closed its stderr
+        sys.stderr.write(f"kafka_sidecar: {text}\n")
+        sys.stderr.flush()

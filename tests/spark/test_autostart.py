@@ -20,6 +20,8 @@ from pyspark.sql import functions as f
 from client_stub import Producer
 from client_stub.spark import autostart
 from client_stub.spark.autostart import DaemonNotStarted, ensure_daemon
+from client_stub.spark.options import read_options
+from client_stub.spark.producers import ProducerCache
 from sidecar.common.python_child import python_command
 from sidecar.tools.testing.mock_broker import MockBroker
 from sidecar.tools.testing.reading import end_offsets
@@ -172,6 +174,32 @@ def test_a_start_that_fails_says_why_and_is_not_tried_by_each_task(
     with pytest.raises(DaemonNotStarted, match=r"linger\.ms"):
         ensure_daemon(wanted, home)
     assert log.stat().st_mtime_ns != before
+
+
+def test_the_log_of_the_daemon_is_found_from_that_of_the_executor(
+    home: Path, mock_broker: MockBroker, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A Python worker's stderr is in the executor's log."""
+    monkeypatch.setenv(autostart.HOME_VARIABLE, str(home))
+    options = {
+        "topic": "smoke",
+        "sidecar.autostart": "true",
+        "kafka.bootstrap.servers": mock_broker.bootstrap_servers,
+        "kafka.buffer.memory": "33554432",
+    }
+    cache = ProducerCache()
+    producer = cache.producer_for(read_options(options))
+    assert cache.producer_for(read_options(options)) is producer
+    producer.close()
+    (path,) = home.glob("*/daemon.log")
+    assert capfd.readouterr().err.splitlines() == [
+        f"kafka_sidecar: Records go through the daemon at {path.parent}/run; its log is {path}."
+    ]
+    with pytest.raises(DaemonNotStarted):
+        cache.producer_for(read_options({**options, "kafka.linger.ms": "many"}))
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last.startswith("kafka_sidecar: log of the daemon: ")
+    assert "linger.ms" in last
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(home: Path, mock_broker: MockBroker) -> None:
