@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from client_stub.pipeline.daemon_check import ask_daemon
+from client_stub.pipeline.daemon_check import DaemonAnswers, ask_daemon
 from client_stub.pipeline.file import Pipeline, PipelineFaults, in_order
 from client_stub.pipeline.plan import OutputPlan, Planner, sentence
-from client_stub.pipeline.records import REASON, Limits, plain, with_reasons
+from client_stub.pipeline.records import REASON, Limits, plain, tried_parts, with_reasons
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ _SHOWN: Final = 60
 
 
 def check(spark: SparkSession, pipeline: Pipeline) -> str:
-    """The plan as text. Raises PipelineFaults with all that is wrong.
+    """The plan as text. Raises PipelineFaults with all that is wrong, the faults of the file included.
 
     A stream's rows are those of a batch of what is there now.
     """
@@ -28,8 +28,9 @@ def check(spark: SparkSession, pipeline: Pipeline) -> str:
     views = planner.views()
     plans = planner.outputs(views)
     is_local = (spark.sparkContext.master or "").startswith("local")
-    daemon = ask_daemon(pipeline, is_local=is_local)
-    faults = [*planner.faults, *daemon.faults]
+    can_ask = not pipeline.broken & {("kafka",), ("sidecar",)}
+    daemon = ask_daemon(pipeline, is_local=is_local) if can_ask else DaemonAnswers()
+    faults = [*pipeline.faults, *planner.faults, *daemon.faults]
     lines = [f"Pipeline {pipeline.name}: {'a stream' if pipeline.is_stream else 'a batch'}"]
     for name, frame in views.items():
         columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in frame.schema.fields)
@@ -61,7 +62,8 @@ def check(spark: SparkSession, pipeline: Pipeline) -> str:
 
 def _shown_rows(plan: OutputPlan, limits: Limits) -> list[str]:
     lines = []
-    for row in with_reasons(plan, limits, keep_plain=True).limit(SAMPLE_ROWS).collect():
+    rows = with_reasons(plan, tried_parts(plan, keep_plain=True), limits)
+    for row in rows.limit(SAMPLE_ROWS).collect():
         if row[REASON] is not None:
             lines.append(f"    a bad row: {row[REASON]}")
             continue

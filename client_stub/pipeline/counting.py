@@ -14,7 +14,7 @@ from pyspark.sql import Observation
 
 from client_stub.pipeline.file import SOURCE, Pipeline
 from client_stub.pipeline.plan import Planner
-from client_stub.pipeline.records import Limits, with_reasons
+from client_stub.pipeline.records import Limits, tried_parts, with_reasons
 from client_stub.pipeline.stages import scala_items
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def counted_views(planner: Planner, pipeline: Pipeline, index: int) -> dict[str,
 
 
 def _filters(planner: Planner, pipeline: Pipeline, index: int, observed: dict[str, str]) -> list[str]:
-    frame = with_reasons(planner.output(index, observed), Limits())
+    plan = planner.output(index, observed)
+    frame = with_reasons(plan, tried_parts(plan), Limits())
     text = frame._jdf.queryExecution().executedPlan().toString()
     found = _FILTERS.findall(_ID.sub("", text))
     if pipeline.source.format in _ROWS_ONLY:

@@ -5,6 +5,7 @@ On the driver, in the process of the pipeline's command or of spark-submit.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,13 @@ MAX_REQUEST_SIZE: Final = 1 << 20
 """Kafka's default, of daemons that the tasks start on other hosts."""
 
 
+class _Answer(NamedTuple):
+    partitions: int
+    error: SidecarError | None = None
+    cluster_error: str = ""
+    """Why no broker answers the daemon; empty while one does."""
+
+
 @dataclass
 class DaemonAnswers:
     """``status`` is how a run ends with these faults. Of a cluster's driver without a daemon nothing is known."""
@@ -43,16 +51,21 @@ class DaemonAnswers:
     """Topic → how many it has."""
     size_limit: int | None = None
     """Bytes of the largest record."""
+    ask: Callable[[Iterable[str]], dict[str, _Answer]] = lambda _: {}
+    """Looks up topics at the daemon, where there is one."""
+
+    def partitions_of(self, asked: Mapping[str, int]) -> dict[str, int]:
+        """Topic → how many partitions it has, of those topics of ``asked`` that are in Kafka. Those with a greater
+        partition in ``asked`` than is known are looked up: a topic may have got more.
+        """
+        answers = self.ask(
+            [name for name, greatest in asked.items() if greatest >= self.partitions.get(name, 0)]
+        )
+        self.partitions |= {name: each.partitions for name, each in answers.items() if each.error is None}
+        return {name: self.partitions[name] for name in asked if name in self.partitions}
 
     def limits(self, topic: str | None) -> Limits:
         return Limits(self.size_limit, self.partitions.get(topic) if topic else None)
-
-
-class _Answer(NamedTuple):
-    partitions: int
-    error: SidecarError | None = None
-    cluster_error: str = ""
-    """Why no broker answers the daemon; empty while one does."""
 
 
 def missing_daemon(pipeline: Pipeline) -> Fault | None:
@@ -122,9 +135,13 @@ def _look_up(
         except SidecarError as error:
             return _Answer(0, error, lookup.cluster_error)
 
-    with ThreadPoolExecutor(LOOKED_UP_AT_ONCE) as threads:
-        answers = dict(zip(topics, threads.map(look_up, topics), strict=True))
-    for topic, answer in answers.items():
+    def ask(names: Iterable[str]) -> dict[str, _Answer]:
+        names = list(names)
+        with ThreadPoolExecutor(LOOKED_UP_AT_ONCE) as threads:
+            return dict(zip(names, threads.map(look_up, names), strict=True))
+
+    found.ask = ask
+    for topic, answer in ask(topics).items():
         if answer.error is None:
             found.partitions[topic] = answer.partitions
         elif isinstance(answer.error, DaemonUnreachable):

@@ -137,6 +137,10 @@ class Pipeline:
     servers: str | None
     """Without autostart: brokers of the cluster that the daemon must have."""
     positions: Positions = field(repr=False)
+    faults: list[Fault] = field(default_factory=list)
+    """All that is wrong in the file, of a pipeline that is only checked."""
+    broken: frozenset[KeyPath] = frozenset()
+    """The tables with a fault, such as ("source",) and ("step", 0)."""
 
     @property
     def is_stream(self) -> bool:
@@ -158,7 +162,9 @@ class Pipeline:
             if each is step:
                 break
             names.append(each.name)
-        return tuple(name for name in names if re.search(rf"\b{name}\b", step.sql, re.IGNORECASE))
+        return tuple(
+            name for name in names if name and re.search(rf"\b{re.escape(name)}\b", step.sql, re.IGNORECASE)
+        )
 
     def fault(self, path: KeyPath, what: str, todo: str) -> Fault:
         return Fault(self.file, self.positions.line(path), what, todo)
@@ -166,9 +172,19 @@ class Pipeline:
 
 def read_pipeline(file: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Pipeline:
     """Read ``file``. ``settings`` are those of ``--set``. Raises PipelineFaults with all that is wrong."""
+    pipeline = read_with_faults(file, settings, environment)
+    if pipeline.faults:
+        raise PipelineFaults(pipeline.faults)
+    return pipeline
+
+
+def read_with_faults(file: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> Pipeline:
+    """As ``read_pipeline``, for a check that continues with what is right. Raises PipelineFaults for a file that is no
+    TOML.
+    """
     shown = str(file)
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")  # an editor may have left a mark at the start
         content = tomllib.loads(text)
     except OSError as error:
         raise PipelineFaults(
@@ -200,6 +216,7 @@ class _FileReader:
         self._settings = settings
         self._environment = environment
         self._faults: list[Fault] = []
+        self._broken: set[KeyPath] = set()
 
     def pipeline(self) -> Pipeline:
         self._check_tables()
@@ -215,11 +232,9 @@ class _FileReader:
             self._check_own_settings(kafka)
         self._check_checkpoint(pipeline)
         self._check_settings(steps)
-        if self._faults:
-            raise PipelineFaults(in_order(self._faults))
         return Pipeline(
             self._file,
-            pipeline["name"],
+            pipeline["name"] or "",
             pipeline["trigger"],
             pipeline["checkpoint"],
             source,
@@ -230,6 +245,8 @@ class _FileReader:
             daemon,
             None if daemon is not None else kafka.get(SERVERS),
             self._positions,
+            in_order(self._faults),
+            frozenset(self._broken),
         )
 
     # --- tables -------------------------------------------------------------------------------------
@@ -241,10 +258,11 @@ class _FileReader:
                 self._add((name,), f"table '{name}' is not known", _nearest(name, known))
             elif TABLES.get(name) and not _is_tables(value):
                 self._add((name,), f"[{name}] may be there several times", f"write [[{name}]]")
-            elif name in TABLES and not TABLES[name] and not isinstance(value, Mapping):
+            elif not TABLES.get(name) and not isinstance(value, Mapping):
                 self._add((name,), f"{name} is a table of which there is one", f"write [{name}]")
         for name in ("pipeline", "source", "output"):
             if name not in self._content:
+                self._broken.add((name,))
                 self._add(
                     (), f"the table {name} is missing", f"add {'[[output]]' if TABLES[name] else f'[{name}]'}"
                 )
@@ -443,8 +461,12 @@ class _FileReader:
             for name, value in table.items():
                 if isinstance(value, Mapping):
                     flatten((*path, name), value)
+                    continue
+                full = ".".join(map(str, (*path[1:], name)))
+                if not isinstance(value, str | int | float):
+                    what = f"{full} must be a text, number or flag"  # it may be a secret
+                    self._add((*path, name), what, "correct the value")
                 else:
-                    full = ".".join(map(str, (*path[1:], name)))
                     found[full] = _option_text(self._replaced((*path, name), value))
 
         flatten(("kafka",), content if isinstance(content, Mapping) else {})
@@ -511,10 +533,14 @@ class _FileReader:
         known = sorted({name for step in steps for name in step.params})
         for name in self._settings:
             if name not in known:
-                self._add(("step", 0), f"--set {name}: no step has this parameter", _nearest(name, known))
+                line = self._positions.line(("step", 0))
+                what = f"--set {name}: no step has this parameter"
+                self._faults.append(Fault(self._file, line, what, _nearest(name, known)))
 
     def _add(self, path: KeyPath, what: str, todo: str) -> None:
         self._faults.append(Fault(self._file, self._positions.line(path), what, todo))
+        if path:
+            self._broken.add(path[:2] if path[0] in ("step", "output") else path[:1])
 
 
 _LITERALS: Final = (str, bool, int, float, datetime.date, datetime.datetime)
@@ -548,6 +574,8 @@ def _tables(value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{...}"  # options of a source may have a password
     text = repr(value) if not isinstance(value, str) else f'"{value}"'
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -15,10 +15,10 @@ if __name__ == "__main__":  # by spark-submit: the folder of this file must not 
     sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
 
 from client_stub.pipeline.example import EXAMPLE
-from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline, read_with_faults
 from client_stub.pipeline.packages import with_packages
 from client_stub.pipeline.report import Report
-from client_stub.pipeline.status import FAILED, INTERRUPTED, OK, TIMED_OUT, UNREACHABLE, USAGE
+from client_stub.pipeline.status import FAILED, INTERRUPTED, OK, UNREACHABLE, USAGE
 from client_stub.spark.options import NO_DAEMON
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def main(
 
 def _with_pipeline(arguments: argparse.Namespace) -> _Outcome:
     try:
-        pipeline = read_pipeline(arguments.file, arguments.settings, os.environ)
+        read = read_pipeline if arguments.command == "run" else read_with_faults
+        pipeline = read(arguments.file, arguments.settings, os.environ)
+        if pipeline.faults and not pipeline.steps and not pipeline.outputs:
+            raise PipelineFaults(pipeline.faults)  # there is no more to check
         if arguments.run_dir:
             pipeline.run_dir, pipeline.daemon = arguments.run_dir, None
         import pyspark  # noqa: F401
@@ -84,7 +87,7 @@ def _with_pipeline(arguments: argparse.Namespace) -> _Outcome:
         sentence = (
             "Pipelines need the [spark] extra (pyspark is missing): pip install 'kafka-sidecar[spark]'."
         )
-        return _failed(arguments, pipeline.name, sentence, FAILED)
+        return _failed(arguments, pipeline.name, _after_faults(pipeline, sentence), FAILED)
     from client_stub.pipeline.daemon_check import missing_daemon
     from client_stub.pipeline.progress import RunProgress
     from client_stub.pipeline.session import SparkLog
@@ -115,9 +118,11 @@ def _with_spark(
 
     settings = with_packages(pipeline, arguments.spark_settings, os.environ)
     try:
-        spark = started_session(pipeline.name, settings, log)
+        spark = started_session(pipeline.name or "pipeline", settings, log)
     except SparkNotStarted as error:
-        return _failed(arguments, pipeline.name, str(error), FAILED, is_of_spark=True)
+        return _failed(
+            arguments, pipeline.name, _after_faults(pipeline, str(error)), FAILED, is_of_spark=True
+        )
     except KeyboardInterrupt:
         return _failed(arguments, pipeline.name, "Stopped. Nothing was sent.", INTERRUPTED)
     try:
@@ -236,15 +241,15 @@ def _run(
     report, status, complaint = run.report, OK, ""
     try:
         run.run()
-    except Interrupted as stopped:
-        report.error, status = str(stopped), run.stopped_as.status
     except PipelineFaults:
         raise
+    except Interrupted:
+        pass  # the report says so
     except Exception as error:
         report.error = f"{sentence(error)}. {run.in_kafka()}"
         status = UNREACHABLE if NO_DAEMON in report.error else FAILED
-    if status == OK and run.stopped_as.status == TIMED_OUT:
-        status = TIMED_OUT
+    if report.ending is not None:
+        status = report.ending.status
     if status == OK and not report.ok:
         status = FAILED
     if arguments.html is not None:
@@ -257,6 +262,11 @@ def _run(
         return _Outcome(status, report.as_text(), complaint, status == FAILED)
     err = "\n".join(filter(None, [complaint, report.verdict() if status != OK else ""]))
     return _Outcome(status, json.dumps(report.as_json(), indent=1), err, status == FAILED)
+
+
+def _after_faults(pipeline: Pipeline, sentence: str) -> str:
+    """What is wrong in the file, which a check knows before Spark has started, and the sentence."""
+    return "\n".join([*map(str, pipeline.faults), sentence])
 
 
 def _failed(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
@@ -34,7 +35,8 @@ COUNT: Final = "rows"
 @dataclass
 class OutputPlan:
     """An output whose expressions are right: its step's rows, the type of each part of a record, and the encodings
-    of those parts that are not sent as they are.
+    of those parts that are not sent as they are. ``has_file``: whether Spark knows the source file of a row, which it
+    does not after a join.
     """
 
     index: int
@@ -42,6 +44,7 @@ class OutputPlan:
     frame: DataFrame
     types: dict[str, DataType]
     encodings: dict[str, Encoding] = field(default_factory=dict)
+    has_file: bool = True
 
     def part(self, name: str) -> Column:
         """The column of one part of the record."""
@@ -58,6 +61,7 @@ class Planner:
         self._is_stream = pipeline.is_stream if is_stream is None else is_stream
         self._source_frame: DataFrame | None = None
         self._formats = Formats(spark, pipeline)
+        self._with_files: dict[int, bool] = {}
         self.faults: list[Fault] = []
 
     def views(self, observed: Mapping[str, Any] | None = None) -> dict[str, DataFrame]:
@@ -73,17 +77,16 @@ class Planner:
             frame.createOrReplaceTempView(name)
             found[name] = frame
 
-        frame = self._source()
+        frame = None if (SOURCE,) in self._pipeline.broken else self._source()
         if frame is None:
             broken.add(SOURCE)
         else:
             enter(SOURCE, frame)
         for index, step in enumerate(self._pipeline.steps):
             # A view that is not there would be named once more in each step that reads it.
-            if broken.intersection(self._pipeline.reads(step)):
-                broken.add(step.name)
-                continue
-            frame = self._step(index, step)
+            is_whole = ("step", index) not in self._pipeline.broken
+            is_whole = is_whole and not broken.intersection(self._pipeline.reads(step))
+            frame = self._step(index, step, is_whole=is_whole)
             if frame is None:
                 broken.add(step.name)
             else:
@@ -95,10 +98,14 @@ class Planner:
         plans = []
         for index, output in enumerate(self._pipeline.outputs):
             frame = views.get(output.view)
-            if frame is not None:
-                plan = self._output(index, output, frame)
-                if len(plan.types) == len(output.expressions) and self._is_supported(index, frame):
-                    plans.append(plan)
+            if frame is None:
+                self._parse(index, output)
+                continue
+            plan = self._output(index, output, frame)
+            is_whole = ("output", index) not in self._pipeline.broken
+            is_whole = is_whole and len(plan.types) == len(output.expressions)
+            if self._is_supported(index, frame) and is_whole:
+                plans.append(plan)
         return plans
 
     def output(self, index: int, observed: Mapping[str, Any] | None = None) -> OutputPlan:
@@ -139,21 +146,37 @@ class Planner:
             )
             return None
 
-    def _step(self, index: int, step: SqlStep) -> DataFrame | None:
+    def _step(self, index: int, step: SqlStep, *, is_whole: bool) -> DataFrame | None:
+        """Of one that is not whole, or reads one that is not, only the syntax can be checked."""
         path: Path = ("step", index, "sql")
         try:
             # sql() would carry out a command at once.
-            self._spark._jsparkSession.sessionState().sqlParser().parseQuery(step.sql)
-            return self._spark.sql(step.sql, args=dict(step.params))
+            if step.sql:
+                self._parser.parseQuery(step.sql)
+            return self._spark.sql(step.sql, args=dict(step.params)) if is_whole else None
         except Exception as error:
             self._sql_fault(path, error, f"step {step.name}")
             return None
 
+    @property
+    def _parser(self) -> Any:
+        return self._spark._jsparkSession.sessionState().sqlParser()
+
+    def _parse(self, index: int, output: Output) -> None:
+        """Without its rows only the syntax of an output's expressions can be checked."""
+        for name, text in output.expressions.items():
+            try:
+                self._parser.parseExpression(text)
+            except Exception as error:
+                key = _key_of(name)
+                self._sql_fault(("output", index, key), error, key)
+
     def _output(self, index: int, output: Output, frame: DataFrame) -> OutputPlan:
         """Has the types of those parts that are right."""
-        plan = OutputPlan(index, output, frame, {})
+        plan = OutputPlan(index, output, frame, {}, has_file=self._knows_files(index, frame))
+        is_whole = not self._pipeline.broken & {("output", index), ("registry",)}
         for name, text in output.expressions.items():
-            key = "topic_expr" if name == "topic" else name
+            key = _key_of(name)
             path: Path = ("output", index, key)
             try:
                 # With all columns, so that an aggregate, which would make one row of all, is an error.
@@ -162,6 +185,8 @@ class Planner:
                 self._sql_fault(path, error, key)
                 continue
             if name in output.formats:
+                if not is_whole:
+                    continue
                 try:
                     plan.encodings[name] = encoding = self._formats.encoding(index, name, kind)
                 except PipelineFaults as found:
@@ -174,6 +199,16 @@ class Planner:
             else:
                 self.faults.append(self._pipeline.fault(path, f"{key}: {fault}", "correct the expression"))
         return plan
+
+    def _knows_files(self, index: int, frame: DataFrame) -> bool:
+        """Asked once, of the frame that is not counted: an error would complete the Observations of the other."""
+        if index not in self._with_files:
+            try:
+                frame.select(f.input_file_name())
+                self._with_files[index] = True
+            except AnalysisException:
+                self._with_files[index] = False
+        return self._with_files[index]
 
     def _is_supported(self, index: int, frame: DataFrame) -> bool:
         """A stream cannot do all that a batch can, such as sort; else it would say so when it starts."""
@@ -202,9 +237,14 @@ class Planner:
         self.faults.append(Fault(self._pipeline.file, line, f"{who}: {text}", "correct the SQL"))
 
 
+def _key_of(part: str) -> str:
+    """The key of the file with the expression for a part of the record."""
+    return "topic_expr" if part == "topic" else part
+
+
 def sentence(error: BaseException) -> str:
     """What Spark says, in one line, without its plan and its stack."""
-    text = str(error)
+    text = str(error).partition(";\n")[0]  # a plan comes next
     condition = _CONDITION.search(text)
     if condition is not None:
         text = condition[0]

@@ -8,6 +8,8 @@ for a key that is null.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Column
@@ -28,6 +30,8 @@ _LENGTHS: Final = 15
 """The most bytes of the lengths of key and value and of the number of headers, as varints."""
 _TASK_SHIFT: Final = 33
 """monotonically_increasing_id() has the task above these bits, and below them the row of that task."""
+TOPICS_MAX: Final = 10_000
+"""Beyond so many topics of one output their partitions are left to the sink, where a wrong one ends the run."""
 _SHARE_OF_BAD_ROW: Final = 4
 """A bad row's JSON is cut at this share of the largest record: its row was perhaps too large."""
 
@@ -44,25 +48,40 @@ class Limits(NamedTuple):
     """Bytes of the largest record."""
     partitions: int | None = None
     """Of the output's one topic."""
+    by_topic: Mapping[str, int] = {}
+    """Partitions of the topics of an output that has several."""
 
 
-def with_reasons(
-    plan: OutputPlan, limits: Limits, *, keep_row: bool = False, keep_plain: bool = False
-) -> DataFrame:
-    """The parts of each record, with the reason why the row is bad (null for a good one), its source file and its
-    number; with ``keep_row`` the row itself, too, with ``keep_plain`` the parts before they are encoded.
+def tried_parts(plan: OutputPlan, *, keep_row: bool = False, keep_plain: bool = False) -> DataFrame:
+    """The parts of each record as ``_tried`` has them, its source file and its number; with ``keep_row`` the row
+    itself, too, with ``keep_plain`` the parts before they are encoded.
     """
     parts = [_tried(plan, plan.part(name)).alias(name) for name in plan.output.expressions]
     if keep_plain:
         texts = plan.output.expressions
         parts += [_tried(plan, f.expr(texts[name])).alias(plain(plan, name)) for name in plan.encodings]
     more = [f.struct("*").alias(ROW)] if keep_row else []
-    # input_file_name() is not deterministic, so Spark does not move a filter of the reasons below this projection,
+    # The number is not deterministic, so Spark does not move a filter of the reasons below this projection,
     # where it would evaluate each expression twice.
-    tried = plan.frame.select(
-        *parts, f.input_file_name().alias(FILE), f.monotonically_increasing_id().alias(ROW_ID), *more
+    file = f.input_file_name() if plan.has_file else f.lit("")
+    return plan.frame.select(*parts, file.alias(FILE), f.monotonically_increasing_id().alias(ROW_ID), *more)
+
+
+def with_reasons(plan: OutputPlan, parts: DataFrame, limits: Limits) -> DataFrame:
+    """The rows of ``tried_parts``, each with the reason why it is bad, null for a good one."""
+    return parts.withColumn(REASON, f.coalesce(*_reasons(plan, limits), f.lit(None).cast("string")))
+
+
+def greatest_partitions(parts: DataFrame) -> dict[str, int]:
+    """Topic → the greatest partition that a row of ``tried_parts`` has for it. Empty for more than TOPICS_MAX topics.
+    A job of its own, which evaluates these two alone.
+    """
+    topic, partition = f.col("topic.v").alias("topic"), f.col("partition.v").alias("partition")
+    found = (
+        parts.select(topic, partition).dropna().groupBy("topic").agg(f.max("partition").alias("partition"))
     )
-    return tried.withColumn(REASON, f.coalesce(*_reasons(plan, limits), f.lit(None).cast("string")))
+    rows = found.limit(TOPICS_MAX + 1).collect()
+    return {} if len(rows) > TOPICS_MAX else {row["topic"]: row["partition"] for row in rows}
 
 
 def good_records(plan: OutputPlan, rows: DataFrame) -> DataFrame:
@@ -126,13 +145,16 @@ def _reasons(plan: OutputPlan, limits: Limits) -> list[Column]:
     if not plan.output.takes_tombstones:
         when(result["value"].isNull(), "the value is null")
     if "partition" in result:
-        last = (1 << 31) - 1 if limits.partitions is None else limits.partitions - 1
+        last = _last_partition(result.get("topic"), limits)
         when(
             (result["partition"] < 0) | (result["partition"] > last),
             f.concat(
                 f.lit("partition "),
                 result["partition"].cast("string"),
-                f.lit(f" is not one of 0 to {last} of topic {plan.output.label}"),
+                f.lit(" is not one of 0 to "),
+                last.cast("string"),
+                f.lit(" of topic "),
+                f.lit(plan.output.topic) if plan.output.topic is not None else result["topic"],
             ),
         )
     if "timestamp" in result:
@@ -162,6 +184,21 @@ def _reasons(plan: OutputPlan, limits: Limits) -> list[Column]:
             f.concat(f.lit("too large: "), bound, f.lit(f" bytes, {limits.size} may be sent")),
         )
     return found
+
+
+def _last_partition(topic: Column | None, limits: Limits) -> Column:
+    """By the few numbers of partitions that topics have: Spark looks a topic up in a set, but walks through a map."""
+    most = f.lit((1 << 31) - 1 if limits.partitions is None else limits.partitions - 1)
+    if topic is None or not limits.by_topic:
+        return most
+    topics = defaultdict(list)
+    for name, partitions in limits.by_topic.items():
+        topics[partitions].append(name)
+    (first, of_first), *others = topics.items()
+    found = f.when(topic.isin(of_first), first - 1)
+    for partitions, names in others:
+        found = found.when(topic.isin(names), partitions - 1)
+    return found.otherwise(most)
 
 
 def _bytes(column: Column) -> Column:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from client_stub.pipeline.status import OK
+
 
 @dataclass
 class PartitionCount:
@@ -101,6 +103,16 @@ class Sample(NamedTuple):
     rows: int
 
 
+class Ending(NamedTuple):
+    """How a user or the time limit ended a run."""
+
+    sentence: str
+    is_whole: bool
+    """A stream that ended after a micro-batch, so that its sums can agree."""
+    status: int
+    """Of the command."""
+
+
 @dataclass
 class Report:
     pipeline: str
@@ -118,6 +130,8 @@ class Report:
     batches: int = 0
     """Micro-batches of a stream."""
     error: str | None = None
+    ending: Ending | None = None
+    """None for a run that ended by itself."""
     differing_reads: set[str] = field(default_factory=set)
 
     def differences(self) -> list[str]:
@@ -135,7 +149,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return self.error is None and not self.differences()
+        return self.failure() is None
+
+    def failure(self) -> str | None:
+        """Why the run is no success."""
+        if self.error is not None:
+            return self.error
+        if self.ending is not None and self.ending.status != OK:
+            return self.ending.sentence
+        return "; ".join(self.differences()) or None
 
     def note_rows(self, name: str, rows: int) -> None:
         """The rows of a view in the job of one output; every job must find the same."""
@@ -173,7 +195,7 @@ class Report:
                 for output in self.outputs
             ],
             "ok": self.ok,
-            "error": self.error or "; ".join(self.differences()) or None,
+            "error": self.failure(),
         }
 
     def as_text(self) -> str:
@@ -210,8 +232,11 @@ class Report:
     def verdict(self) -> str:
         if self.error is not None:
             return f"The run failed: {self.error}"
+        if self.ending is not None and not self.ending.is_whole:
+            return self.ending.sentence
         differences = self.differences()
-        return f"The sums do not agree: {'; '.join(differences)}." if differences else "All sums agree."
+        sums = f"The sums do not agree: {'; '.join(differences)}." if differences else "All sums agree."
+        return sums if self.ending is None else f"{self.ending.sentence} {sums}"
 
 
 def partition_name(output: OutputReport, place: tuple[str, int]) -> str:

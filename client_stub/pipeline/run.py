@@ -30,10 +30,18 @@ from client_stub.pipeline.daemon_check import DaemonAnswers, ask_daemon
 from client_stub.pipeline.file import SOURCE, Pipeline, PipelineFaults, in_order
 from client_stub.pipeline.plan import COUNT, OutputPlan, Planner
 from client_stub.pipeline.progress import RunProgress
-from client_stub.pipeline.records import REASON, bad_records, good_records, with_reasons
-from client_stub.pipeline.report import OutputReport, Report
+from client_stub.pipeline.records import (
+    REASON,
+    Limits,
+    bad_records,
+    good_records,
+    greatest_partitions,
+    tried_parts,
+    with_reasons,
+)
+from client_stub.pipeline.report import Ending, OutputReport, Report
 from client_stub.pipeline.stages import Stages
-from client_stub.pipeline.status import FAILED, INTERRUPTED, TIMED_OUT
+from client_stub.pipeline.status import FAILED, INTERRUPTED, OK, TIMED_OUT
 from client_stub.spark import register
 from client_stub.spark.options import REPORT
 from client_stub.spark.write_report import COMMIT_FILE
@@ -46,17 +54,19 @@ BAD = "bad"
 POLL_S: Final = 0.3
 LAST_PROGRESS_S: Final = 10.0
 STOPPING: Final = "the run is being stopped"
+SIGNALS: Final = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+CONTINUES: Final = "The next run continues from the checkpoint"
 
 
 class Stopped(NamedTuple):
-    """How a run that was ended is reported: exit status and sentence."""
+    """What ended a run before its end: exit status and the head of a sentence."""
 
     status: int
-    sentence: str
+    head: str
 
 
 class Interrupted(Exception):
-    """Ctrl-C, SIGTERM or the time limit has ended the run. The text says what is in Kafka."""
+    """Ctrl-C, SIGTERM or the time limit has ended the run. The text says what is in Kafka, and how to continue."""
 
 
 class Run:
@@ -79,8 +89,8 @@ class Run:
         self._daemon = DaemonAnswers()
         self._stopping = False
         self._cancelled = False
-        self.stopped_as = Stopped(INTERRUPTED, "Stopped.")
-        """What a signal means, or what ended the run before one came."""
+        self._stopped_as: Stopped | None = None
+        """What ended the run; the first one, if there were several."""
         self._writes = 0
         """Outputs of a batch that are written."""
         self._share_of_write = 0.0
@@ -99,14 +109,17 @@ class Run:
         """
         began = time.monotonic()
         try:
-            with _signals(self._stop), self._limited():
+            with _signals(self._on_signal), self._limited():
                 self._run()
         except PipelineFaults:
             raise
         except Exception:
-            if self._cancelled:
-                raise Interrupted(f"{self.stopped_as.sentence} {self.in_kafka()}") from None
-            raise
+            if not self._cancelled:
+                raise
+            self.report.ending = ending = self._broken_off()
+            raise Interrupted(ending.sentence) from None
+        else:
+            self.report.ending = self._ended_in_order()
         finally:
             self.report.seconds = time.monotonic() - began
             self.report.samples = self._progress.samples
@@ -156,13 +169,14 @@ class Run:
             timer.cancel()
 
     def _time_is_over(self) -> None:
-        self.stopped_as = Stopped(TIMED_OUT, f"The time limit of {self._timeout_s:g} s was reached.")
-        self._stop()
+        self._stop(Stopped(TIMED_OUT, f"The time limit of {self._timeout_s:g} s was reached"))
+
+    def _on_signal(self, number: int) -> None:
+        self._stop(Stopped(INTERRUPTED, f"Stopped by {SIGNALS[signal.Signals(number)]}"))
 
     def _lease_is_lost(self) -> None:
-        self.stopped_as = Stopped(FAILED, "Another run took the checkpoint.")
         self._stopping = True
-        self._stop()
+        self._stop(Stopped(FAILED, "Another run took the checkpoint"))
 
     # --- batch --------------------------------------------------------------------------------------
 
@@ -173,19 +187,26 @@ class Run:
             plan = self._planner.output(index, observed)
             # A view that no step of this output reads is never counted.
             observed = {name: each for name, each in observed.items() if is_counted(plan.frame, each._name)}
+            # Of the views that are not counted.
+            limits = self._limits(plan, tried_parts(plans[index]))
             scanned.take()
-            bad = self._send_good_rows(plan, self._tried(plan, keep_row=False))
+            bad = self._send_good_rows(plan, with_reasons(plan, tried_parts(plan), limits))
             read = scanned.take()
             for name, observation in observed.items():
                 self.report.note_rows(name, observation.get[COUNT])
             if SOURCE not in observed and read is not None:
                 self.report.note_rows(SOURCE, read)
             if bad:
-                self._keep_bad_rows(plan, self._tried(plan, keep_row=True))
+                rows = with_reasons(plan, tried_parts(plan, keep_row=True), limits)
+                self._keep_bad_rows(plan, bad_records(plan, rows, limits))
             self._writes, self._share_of_write = index + 1, 0.0
 
-    def _tried(self, plan: OutputPlan, *, keep_row: bool) -> DataFrame:
-        return with_reasons(plan, self._daemon.limits(plan.output.topic), keep_row=keep_row)
+    def _limits(self, plan: OutputPlan, parts: DataFrame) -> Limits:
+        """Where rows name their topics, and bad ones are kept apart, the topics of ``parts`` are looked up."""
+        limits = self._daemon.limits(plan.output.topic)
+        if plan.output.topic is not None or "partition" not in plan.types or not plan.output.keeps_bad_rows:
+            return limits
+        return limits._replace(by_topic=self._daemon.partitions_of(greatest_partitions(parts)))
 
     def _send_good_rows(self, plan: OutputPlan, rows: DataFrame) -> int:
         """Send those of ``rows``, and count both kinds. Returns how many are bad."""
@@ -199,10 +220,9 @@ class Run:
         report.bad_rows += found[BAD]
         return int(found[BAD])
 
-    def _keep_bad_rows(self, plan: OutputPlan, rows: DataFrame) -> None:
-        """Send those of ``rows`` to where the output keeps them."""
+    def _keep_bad_rows(self, plan: OutputPlan, bad: DataFrame) -> None:
+        """Send them to where the output keeps them."""
         report = self.report.outputs[plan.index]
-        bad = bad_records(plan, rows, self._daemon.limits(plan.output.topic))
         if plan.output.bad_topic is not None:
             self._save(bad, {"topic": plan.output.bad_topic}, report.add_bad_commit)
             return
@@ -288,15 +308,17 @@ class Run:
             with self._writing:
                 report = self.report.outputs[plan.index]
                 before = report.rows
-                tried = self._tried(replace(plan, frame=rows), keep_row=plan.output.keeps_bad_rows)
+                parts = tried_parts(replace(plan, frame=rows), keep_row=plan.output.keeps_bad_rows)
                 if plan.output.keeps_bad_rows:
                     # Else they would be read, and counted, twice. Not earlier: a cached row has no file name any more.
-                    tried = tried.persist()
+                    parts = parts.persist()
                 try:
+                    limits = self._limits(plan, parts)
+                    tried = with_reasons(plan, parts, limits)
                     if self._send_good_rows(plan, tried):
-                        self._keep_bad_rows(plan, tried)
+                        self._keep_bad_rows(plan, bad_records(plan, tried, limits))
                 finally:
-                    tried.unpersist()
+                    parts.unpersist()
                 self.report.batches += 1
                 self._last_batch[name] = number
                 if number == replayed:
@@ -309,8 +331,9 @@ class Run:
 
     # --- end, counts --------------------------------------------------------------------------------
 
-    def _stop(self) -> None:
-        """For a signal: a stream ends after its micro-batch; a batch, or a stream that is told twice, at once."""
+    def _stop(self, cause: Stopped) -> None:
+        """A stream ends after its micro-batch; a batch, or a stream that is told twice, at once."""
+        self._stopped_as = self._stopped_as or cause
         if self._pipeline.is_stream and not self._stopping:
             self._stopping = True
             self._progress.note("Stopping after this micro-batch; once more ends it at once.")
@@ -320,6 +343,25 @@ class Run:
         self._cancelled = True
         # Not in this thread: it may be in the middle of a call of the JVM, which an exception would break.
         threading.Thread(target=self._spark.sparkContext.cancelAllJobs, name="cancel", daemon=True).start()
+
+    def _ended_in_order(self) -> Ending | None:
+        """Of a stream that was told to end: one with an interval has no other end."""
+        if self._stopped_as is None or not self._pipeline.is_stream:
+            return None
+        head, status = self._stopped_as.head, self._stopped_as.status
+        if status == INTERRUPTED and self._pipeline.trigger != "available-now":
+            status = OK
+        return Ending(f"{head}, after a whole micro-batch. {CONTINUES}.", True, status)
+
+    def _broken_off(self) -> Ending:
+        assert self._stopped_as is not None
+        if self._pipeline.is_stream:
+            next_run = f"{CONTINUES}, and sends the micro-batch that was broken off again."
+        else:
+            next_run = "The next run begins with the first row again."
+        return Ending(
+            f"{self._stopped_as.head}. {self.in_kafka()} {next_run}", False, self._stopped_as.status
+        )
 
     def in_kafka(self) -> str:
         time.sleep(POLL_S)  # the tasks write their last counts
@@ -384,16 +426,16 @@ def _interval(trigger: str) -> str:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call ``stop`` while the block works, where it runs in the main thread."""
+def _signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call ``stop`` with their number while the block works, where it runs in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: object) -> None:
-        stop()
+        stop(number)
 
-    before = {each: signal.signal(each, on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, on_signal) for each in SIGNALS}
     try:
         yield
     finally:

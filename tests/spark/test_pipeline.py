@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from client_stub.contract.run_dir import RUN_DIR_VARIABLE
 from client_stub.contract.wire import LocalCode, OutcomeKind
 from client_stub.pipeline.check import check
-from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
+from client_stub.pipeline.file import Pipeline, PipelineFaults, read_with_faults
 from client_stub.pipeline.main import main
 from client_stub.pipeline.report import Report
 from client_stub.pipeline.run import Interrupted, Run
@@ -62,7 +63,7 @@ def pipeline(
         assert old in text
         text = text.replace(old, new)
     (folder / "late.toml").write_text(text)
-    return read_pipeline(folder / "late.toml", settings, environment or {})
+    return read_with_faults(folder / "late.toml", settings, environment or {})
 
 
 def run(spark: SparkSession, made: Pipeline) -> Report:
@@ -201,6 +202,21 @@ def test_without_a_place_for_it_a_bad_row_ends_the_run(
     assert "flights.csv) cannot be sent: the value is null" in str(raised.value)
 
 
+def test_a_step_may_join_views_of_the_source(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
+    """Spark then knows no source file of a row."""
+    changes = {
+        "SELECT * FROM source\nWHERE delay > :minutes": "SELECT carrier, a.delay FROM source a JOIN (SELECT carrier, "
+        "max(delay) AS delay FROM source GROUP BY carrier) b USING (carrier) WHERE a.delay = b.delay",
+        "params = { minutes = 10 }\n": "",
+        "to_json(struct(*))": "if(carrier = 'CC', NULL, carrier)",
+        "[sidecar]": f'bad_rows = {{ path = "{folder}/bad" }}\n[sidecar]',
+    }
+    report = run(spark, pipeline(folder, daemon, changes))
+    assert report.ok
+    assert sorted(record[1] for _, record in rows_of(daemon)) == [b"AA", b"BB"]
+    assert [(each["row"]["carrier"], each["file"]) for each in bad_ones(folder)] == [("CC", "")]
+
+
 def test_a_null_value_may_be_meant(spark: SparkSession, daemon: FakeDaemon, folder: Path) -> None:
     changes = {"to_json(struct(*))": "string(NULL)", "[sidecar]": "tombstones = true\n[sidecar]"}
     assert run(spark, pipeline(folder, daemon, changes)).ok
@@ -236,6 +252,27 @@ def test_check_finds_all_faults_at_once_and_sends_nothing(
     assert daemon.received == []
 
 
+def test_check_continues_after_faults_of_the_file(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    """Without the source the syntax is checked, and the topic."""
+    daemon.topic_refusals["late"] = ("METADATA_TIMEOUT", "not there")
+    changes = {"path =": "pathh =", "WHERE delay": "WHER delay", '"carrier"': '"carrier +"'}
+    assert [each.partition("(line")[0] for each in faults(spark, pipeline(folder, daemon, changes))] == [
+        "late.toml:5: key 'pathh' is not known in source, did you mean 'path'?",
+        "late.toml:11: step late: [PARSE_SYNTAX_ERROR] Syntax error at or near 'delay'. ",
+        "late.toml:14: topic late is not in Kafka (looked for 5 s), create it, or correct its name",
+        "late.toml:15: key: [PARSE_SYNTAX_ERROR] Syntax error at or near end of input. ",
+    ]
+    changes = {"timestamp =": "timestmp =", "to_json(struct(*))": "delay"}
+    assert faults(spark, pipeline(folder, daemon, changes)) == [
+        "late.toml:14: topic late is not in Kafka (looked for 5 s), create it, or correct its name",
+        "late.toml:16: value: unsupported type int. value must be a(n) string or binary; string(value) makes one, "
+        "correct the expression",
+        "late.toml:17: key 'timestmp' is not known in output, did you mean 'timestamp'?",
+    ]
+
+
 def test_check_says_that_this_user_has_no_run_directory(
     spark: SparkSession, daemon: FakeDaemon, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +283,36 @@ def test_check_says_that_this_user_has_no_run_directory(
     monkeypatch.setattr("os.geteuid", lambda: 185)
     (found,) = faults(spark, made)
     assert "There is no default run directory for this user" in found
+
+
+@pytest.mark.parametrize(
+    ("sql", "shown"),
+    [
+        (
+            "SELECT * FROM STREAM source",
+            "    no rows to show: step late: source is not a temp view of streaming logical plan",
+        ),
+        (
+            "SELECT * FROM source ORDER BY delay",
+            "late.toml:13: step late is not possible in a stream: Sorting is not supported on streaming DataFrames",
+        ),
+    ],
+)
+def test_check_of_sql_that_only_a_stream_or_only_a_batch_allows(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path, sql: str, shown: str
+) -> None:
+    changes = {
+        "[source]": f'trigger = "1s"\ncheckpoint = "{folder}/checkpoint"\n[source]',
+        "SELECT * FROM source\nWHERE delay > :minutes": sql,
+        "params = { minutes = 10 }\n": "",
+    }
+    made = pipeline(folder, daemon, changes)
+    try:
+        last = check(spark, made).splitlines()[-1]
+    except PipelineFaults as found:
+        last = str(found).removeprefix(f"{folder}/")
+    assert last.startswith(shown)
+    assert "~" not in last, "no plan of Spark's"
 
 
 @pytest.mark.parametrize(
@@ -344,6 +411,27 @@ def test_a_stream_continues_from_its_checkpoint(
         run(spark, made)
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.3", reason="needs SQL with WATERMARK (pip: pyspark>=4.3)")
+def test_a_stream_sends_what_its_watermark_has_made_final(
+    spark: SparkSession, daemon: FakeDaemon, folder: Path
+) -> None:
+    (folder / "flights.csv").write_text(
+        "AA,2026-11-01 05:10:00\nBB,2026-11-01 05:20:00\nCC,2026-11-01 12:00:00\n"
+    )
+    changes = {
+        "[source]": f'trigger = "available-now"\ncheckpoint = "{folder}/checkpoint"\n[source]',
+        "delay INT": "at TIMESTAMP",
+        "SELECT * FROM source\nWHERE delay > :minutes": "SELECT count(*) AS flights FROM source WATERMARK at DELAY OF "
+        "INTERVAL 1 HOUR GROUP BY window(at, '1 hour')",
+        "params = { minutes = 10 }\n": "",
+        'key = "carrier"\n': "",
+        'timestamp = "delay * 1000L"\n': "",
+    }
+    report = run(spark, pipeline(folder, daemon, changes))
+    assert [record[1] for _, record in rows_of(daemon)] == [b'{"flights":2}']
+    assert (report.rows_read, report.steps, report.ok) == (3, {"late": 1}, True)
+
+
 def test_ctrl_c_ends_a_batch_and_says_what_is_in_kafka(
     spark: SparkSession, daemon: FakeDaemon, folder: Path
 ) -> None:
@@ -354,8 +442,13 @@ def test_ctrl_c_ends_a_batch_and_says_what_is_in_kafka(
     )
     presser.start()
     with pytest.raises(
-        Interrupted, match=r"Stopped\. 0 rows are in Kafka, and up to 4 more, which a daemon had"
-    ):
+        Interrupted,
+        match=r"^Stopped by Ctrl-C\. 0 rows are in Kafka, and up to 4 more, which a daemon had taken\. The next run "
+        r"begins with the first row again\.$",
+    ) as raised:
         made.run()
     presser.join()
+    assert made.report.verdict() == made.report.as_json()["error"] == str(raised.value)
+    assert made.report.ending is not None
+    assert made.report.ending.status == 130
     assert spark.range(3).count() == 3, "the session is whole"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,11 +19,13 @@ from client_stub.pipeline.checkpoint import Checkpoint
 from client_stub.pipeline.file import Pipeline, PipelineFaults, read_pipeline
 from client_stub.pipeline.plan import sentence
 from client_stub.pipeline.run import Run
+from sidecar.common.python_child import python_command
 from sidecar.tools.testing.daemon import SidecarDaemon
-from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_cluster import KafkaCluster, free_ports
 from sidecar.tools.testing.kafka_topics import NewTopic
 from sidecar.tools.testing.reading import end_offsets, read_topic
 from sidecar.tools.testing.waiting import wait_until
+from tests.conftest import StartDaemon
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.spark]
 
@@ -128,6 +132,63 @@ value = "CASE carrier WHEN 'CC' THEN string(1 / part) WHEN 'LARGE' THEN repeat('
         "LARGE": "too large: 1048675 bytes, 1048576 may be sent",
     }
     assert (report.outputs[0].rows, report.outputs[0].bad_rows, report.outputs[0].bad_rows_kept) == (1, 6, 6)
+
+
+@pytest.mark.parametrize("trigger", ["once", "available-now"])
+def test_a_partition_that_the_topic_of_its_row_has_not_is_a_bad_row(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    daemon: SidecarDaemon,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    trigger: str,
+) -> None:
+    small, large = new_topic(1), new_topic(3)
+    (tmp_path / "rows.csv").write_text("AA,small,0\nBB,small,1\nCC,large,2\nDD,large,3\nEE,large,\n")
+    changes = {
+        "if(carrier IS NOT NULL, '": f"if(delay = 'small', '{small}', '",
+        ", NULL)": ")",
+        '"int(delay)"': '"delay"',
+        'value = "carrier"': f'value = "carrier"\npartition = "part"\nbad_rows = {{ path = "{tmp_path}/bad" }}',
+    }
+    if trigger != "once":
+        changes['name = "rows"'] = (
+            f'name = "rows"\ntrigger = "{trigger}"\ncheckpoint = "{tmp_path}/checkpoint"'
+        )
+    report = Run(spark, pipeline(tmp_path, daemon, large, changes)).run()
+    assert report.ok, report.as_text()
+    assert report.rows_read == 5
+    sent = {record.value for topic in (small, large) for record in read_topic(kafka.bootstrap_servers, topic)}
+    assert sent == {b"AA", b"CC", b"EE"}
+    bad = [json.loads(line) for path in tmp_path.glob("bad/*.json") for line in path.open()]
+    assert {each["row"]["carrier"]: each["reason"] for each in bad} == {
+        "BB": f"partition 1 is not one of 0 to 0 of topic {small}",
+        "DD": f"partition 3 is not one of 0 to 2 of topic {large}",
+    }
+
+
+def test_a_run_while_kafka_is_away_ends_with_75(
+    start_daemon: StartDaemon, new_topic: NewTopic, rows: Path
+) -> None:
+    daemon = start_daemon(f"127.0.0.1:{free_ports(1)[0]}", wait=False, settings={"daemon.workers": 1})
+    daemon.wait_published()
+    topic = new_topic(1)
+    expression = f"topic_expr = \"if(carrier IS NOT NULL, '{topic}', NULL)\""
+    pipeline(rows, daemon, topic, {'"int(delay)"': '"delay"', expression: f'topic = "{topic}"'})
+    words = ("run", "rows.toml", "--quiet", "--conf", "spark.ui.enabled=false")
+    done = subprocess.run(
+        python_command("client_stub.pipeline", *words),
+        cwd=rows,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (75, "")
+    assert re.fullmatch(
+        rf"rows\.toml:8: topic {topic} cannot be looked up: .*Connection refused.*, bring Kafka back\n",
+        done.stderr,
+    )
 
 
 def test_a_null_topic_ends_the_run_with_its_row_and_its_file(

@@ -150,6 +150,21 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
             "late.toml:15: autostart excludes run_dir, leave out the one or the other",
         ),
         (
+            "[pipeline]",
+            'kafka = "a:1"\n[pipeline]',
+            "late.toml:1: kafka is a table of which there is one, write [kafka]",
+        ),
+        (
+            "[[output]]",
+            "[sidecar]\nautostart = true\n[kafka]\nbootstrap.servers = ['a:1']\n[[output]]",
+            "late.toml:16: bootstrap.servers must be a text, number or flag, correct the value",
+        ),
+        (
+            "header = true",
+            "password = ['s3cr3t']",
+            "late.toml:6: options = {...} must be a table of texts, numbers and flags, correct the value",
+        ),
+        (
             "[[output]]",
             "[kafka]\nacks = 1\n[[output]]",
             "late.toml:14: acks is a setting of the daemon, which all its clients share, put it into the daemon's "
@@ -197,6 +212,10 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PipelineFaults, match=r"none\.toml:1: the file cannot be read: No such file"):
         read_pipeline(tmp_path / "none.toml", {}, {})
+
+
+def test_a_file_with_a_mark_of_its_encoding_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, f"\ufeff{WHOLE}").name == "late"
 
 
 def test_the_example_is_a_pipeline(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from client_stub.pipeline.page import page
-from client_stub.pipeline.report import OutputReport, PartitionCount, Report, Sample
+from client_stub.pipeline.report import Ending, OutputReport, PartitionCount, Report, Sample
 
 COMMIT = {
     "rows": 100,
@@ -86,6 +86,21 @@ def test_a_sum_that_does_not_agree_is_no_success(
     assert not report.ok
     assert sentence in report.as_json()["error"]
     assert sentence in report.as_text()
+
+
+@pytest.mark.parametrize(
+    ("ending", "verdict", "error"),
+    [
+        (Ending("Stopped by Ctrl-C.", True, 0), "Stopped by Ctrl-C. All sums agree.", None),
+        (Ending("Out of time.", True, 75), "Out of time. All sums agree.", "Out of time."),
+        (Ending("Stopped by Ctrl-C.", False, 130), "Stopped by Ctrl-C.", "Stopped by Ctrl-C."),
+    ],
+)
+def test_a_run_that_was_ended_says_so_in_place_of_failed(
+    report: Report, ending: Ending, verdict: str, error: str | None
+) -> None:
+    report.ending = ending
+    assert (report.verdict(), report.as_json()["error"], report.ok) == (verdict, error, error is None)
 
 
 def test_each_start_of_a_task_but_one_may_have_sent_its_rows_again(report: Report) -> None:
