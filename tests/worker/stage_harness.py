@@ -143,6 +143,13 @@ class Includer:
         assert answer[1] == TxnEffect.NONE
         return answer
 
+    def drop(self, tokens: Sequence[bytes]) -> None:
+        port = self.harness.rooms.brokers.transactions.stages
+        payload = msgpack.packb(list(tokens))
+        port.on_frame(self.session, Kind.STAGES_DROP, [9, ID, None], payload, self.harness.now_ms)
+        step(self.harness)
+        messages(self.session, Kind.STAGE)
+
 
 def step(harness: SlotHarness) -> None:
     """What a turn does for transactions and stages, until nothing is left."""
