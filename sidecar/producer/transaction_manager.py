@@ -9,7 +9,8 @@ Below 2, each partition is added before its first record, and the epoch lasts fr
 the broker adds partitions by itself, and each end returns the next epoch, so nothing late can join a later transaction.
 
 An end whose answer was lost is repeated as the same request, because a coordinator recognises just that. Below version
-2 a late copy of it could end the next transaction: that one therefore begins with a new epoch.
+2 a late copy of it could end the next transaction, and one of another request could join it: that one therefore begins
+with a new epoch.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ CONCURRENT_RETRY_MS: Final = 10.0
 """First wait while the coordinator writes the markers of the transaction before, which takes it milliseconds."""
 
 _State, _Event = TransactionState, TransactionEvent
+_OPEN: Final = frozenset({_State.IN_TRANSACTION, _State.ABORTABLE, _State.COMMITTING, _State.ABORTING})
+"""A transaction is open."""
 _FIND_AGAIN: Final = frozenset(
     {Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE, Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT}
 )
@@ -202,6 +205,8 @@ class TransactionManager:
         self._has_asked_commit = record.has_asked_commit
         self.has_included = record.has_included
         self._awaits_end = record.state is _State.COMMITTING and not record.has_asked_commit
+        # Requests of the dead worker may still be on their way.
+        self._needs_epoch = record.version < SELF_ADDING_VERSION and record.state in _OPEN
         self.last_committed = record.last_committed
         if record.last_ended:
             self._last_end = TransactionResult(TxnPart.END, record.last_ended, 0, TxnEffect.NONE, "")
@@ -610,7 +615,7 @@ class TransactionManager:
         # is not available, when it has written to its log and that was not replicated in time.
         if isinstance(request, AddPartitions | AddOffsets):
             self._has_produced |= code in _FIND_AGAIN
-        elif isinstance(request, EndTransaction) and self.version < SELF_ADDING_VERSION:
+        if self.version < SELF_ADDING_VERSION and not isinstance(request, FindCoordinator):
             self._needs_epoch |= code in (Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT)
 
     def _found(self, request: FindCoordinator, answer: CoordinatorAnswer) -> None:

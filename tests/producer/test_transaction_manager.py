@@ -468,7 +468,7 @@ def test_lost_answer_of_an_add_must_be_ended() -> None:
     life.answer(life.next(AddPartitions), Code.NETWORK_EXCEPTION)
     life.manager.end(1, False)
     life.wait()
-    life.do(FindCoordinator, EndTransaction)
+    life.do(FindCoordinator, EndTransaction, InitTransactionalId)
     assert life.results() == ended()
 
 
@@ -691,7 +691,7 @@ def test_successor_ends_what_was_being_added_when_the_worker_died(version: int) 
     successor = Life(version)
     successor.manager.adopt(record)
     successor.manager.end(1, False)
-    successor.do(FindCoordinator, EndTransaction)
+    successor.do(FindCoordinator, EndTransaction, InitTransactionalId)
 
 
 def _record_of(life: Life) -> TransactionRecord:
@@ -866,6 +866,7 @@ def test_offsets_without_an_answer_are_part_of_a_commit_that_a_successor_continu
     version: int, *, is_client_gone: bool
 ) -> None:
     """The call timed out, the commit was asked for, and the worker died. Its client sends both again, in that order."""
+    renewal = () if version == 2 else (InitTransactionalId,)
     life = Life(version).in_transaction()
     life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
     life.manager.end(1, True)
@@ -874,7 +875,7 @@ def test_offsets_without_an_answer_are_part_of_a_commit_that_a_successor_continu
     successor.do(FindCoordinator)  # and no more: the client may have more of it
     if is_client_gone:
         successor.manager.abandon()
-        successor.do(EndTransaction)
+        successor.do(EndTransaction, *renewal)
         assert successor.manager.last_committed
         return
     successor.manager.initialize(60_000)
@@ -884,7 +885,7 @@ def test_offsets_without_an_answer_are_part_of_a_commit_that_a_successor_continu
         successor.answer(successor.next(AddOffsets))
     successor.answer(successor.next(FindCoordinator))
     successor.answer(successor.next(CommitOffsets))
-    successor.do(EndTransaction)
+    successor.do(EndTransaction, *renewal)
     assert successor.results() == [
         (TxnPart.INIT, 0, 0, TxnEffect.NONE),
         (TxnPart.OFFSETS, 7, 0, TxnEffect.NONE),
@@ -912,3 +913,37 @@ def test_offsets_at_a_daemon_that_stops_say_what_to_do(version: int) -> None:
         (TxnPart.OFFSETS, 7, LocalCode.TXN_ABORTED, TxnEffect.ABORTABLE),
         (TxnPart.OFFSETS, 8, LocalCode.TXN_WRONG_STATE, TxnEffect.RETRIABLE),
     ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("lost", [AddPartitions, AddOffsets, CommitOffsets])
+def test_late_copy_of_a_request_cannot_join_the_next_transaction(
+    version: int, lost: type[CoordinatorRequest]
+) -> None:
+    """Its connection ended, and it was sent again. The first copy may lie in a socket until the transaction has ended:
+    it would begin one at the coordinator, or put its offsets in place of later ones.
+    """
+    life = Life(version).ready()
+    assert life.manager.begin(1)
+    assert not life.manager.may_send("orders", 0)
+    life.manager.send_offsets(1, 7, MEMBER, OFFSETS)
+    for kind in (AddPartitions, AddOffsets, FindCoordinator, CommitOffsets):
+        if kind is lost:
+            life.answer(life.next(kind), Code.NETWORK_EXCEPTION)
+            life.wait()
+            life.answer(life.next(FindCoordinator))
+        life.answer(life.next(kind))
+    life.manager.end(1, True)
+    life.do(EndTransaction, InitTransactionalId)
+    assert life.results() == [(TxnPart.OFFSETS, 7, 0, TxnEffect.NONE), *ended()]
+
+
+@VERSIONS
+def test_next_transaction_after_a_death_begins_with_a_new_epoch(version: int) -> None:
+    """A request of the dead worker may still be on its way."""
+    life = Life(version).in_transaction()
+    successor = Life(version)
+    successor.manager.adopt(_record_of(life))
+    successor.manager.end(1, True)
+    successor.do(FindCoordinator, EndTransaction, *(() if version == 2 else (InitTransactionalId,)))
+    assert successor.results() == ended()

@@ -77,6 +77,7 @@ class LaneClient:
         *,
         topics: dict[str, int],
         timeout_ms: int,
+        delivery_timeout_ms: float,
         now_ms: Callable[[], float],
         next_offset: Callable[[], int],
     ) -> None:
@@ -87,7 +88,9 @@ class LaneClient:
         self.outbox = TransactionalOutbox(max_block_ms=0, connect_timeout_ms=60_000, path="/nowhere")
         self.outbox.attached_once = True
         identity = ClientIdentity(name=label, pid=1, fork_generation=0, token=None, transactional_id=name)
-        self.session = Session(identity, delivery_timeout_ms=600_000, transactional=(name, timeout_ms))
+        self.session = Session(
+            identity, delivery_timeout_ms=delivery_timeout_ms, transactional=(name, timeout_ms)
+        )
         self.calls = Transactions(self.outbox, lambda: None, 60_000.0)
         self.told: list[Told] = []
         self.lost: SidecarError | None = None

@@ -79,6 +79,8 @@ class LaneWorld:
         self.is_frozen = False
         """The worker has died; the loop has yet to notice."""
         self.death: Death | None = None
+        self.absent_ms_max = 30.0
+        """How long it takes at most until the next worker begins."""
         self.dooms: list[tuple[int, int]] = []
         """(moment, stores) of the deaths of those who come after the next one that dies."""
         self.is_over_faults = False
@@ -193,7 +195,7 @@ class LaneWorld:
                 client.session.lost("the worker died", self.now_ms)
         if self.dooms:
             self.doom(*self.dooms.pop(0))
-        self.at(self.now_ms + self.draw_ms(1.0, 30.0), self.begin_worker)
+        self.at(self.now_ms + self.draw_ms(1.0, self.absent_ms_max), self.begin_worker)
 
     def push_later(self, worker: LaneWorker, ms: float | None = None) -> None:
         worker.after(self.draw_ms(1.0, 20.0) if ms is None else ms, lambda: self._push(worker))
@@ -303,13 +305,22 @@ class LaneWorld:
 
     # --- clients -------------------------------------------------------------------------------------------
 
-    def add_client(self, label: str, name: str, plans: list[Plan], *, timeout_ms: int = 60_000) -> LaneClient:
+    def add_client(
+        self,
+        label: str,
+        name: str,
+        plans: list[Plan],
+        *,
+        timeout_ms: int = 60_000,
+        delivery_timeout_ms: float = 600_000.0,
+    ) -> LaneClient:
         client = LaneClient(
             label,
             name,
             plans,
             topics=self.topics,
             timeout_ms=timeout_ms,
+            delivery_timeout_ms=delivery_timeout_ms,
             now_ms=lambda: self.now_ms,
             next_offset=lambda: next(self._offsets),
         )

@@ -73,13 +73,24 @@ def _play(world: LaneWorld) -> Counter[str]:
     world.begin_worker()
     # A short timeout lets the coordinator abort what is open; one id may belong to two clients at once.
     timeout_ms = draw.choice((60_000, 60_000, 150))
+    # A client that is away for its delivery timeout gives up what it has sent.
+    world.absent_ms_max, delivery_timeout_ms = draw.choice(
+        ((30.0, 600_000.0), (30.0, 600_000.0), (600.0, 150.0))
+    )
     names = ["id-1", "id-2"] if draw.random() < 0.7 else ["id-1", "id-1"]
     for number, name in enumerate(names):
         begins_ms = world.now_ms + draw.choice((0.0, 5.0, 150.0))
         plans, label = draw_plans(draw), f"c{number}"
         world.at(
             begins_ms,
-            partial(_come, world, label, name, plans, timeout_ms),
+            partial(
+                world.add_client,
+                label,
+                name,
+                plans,
+                timeout_ms=timeout_ms,
+                delivery_timeout_ms=delivery_timeout_ms,
+            ),
         )
     world.happened["taken over"] += names[0] == names[1]
     if draw.random() < 0.3:
@@ -103,10 +114,6 @@ def _play(world: LaneWorld) -> Counter[str]:
         for each in client.told:
             world.happened[each.result] += 1
     return world.happened
-
-
-def _come(world: LaneWorld, label: str, name: str, plans: list[Plan], timeout_ms: int) -> None:
-    world.add_client(label, name, plans, timeout_ms=timeout_ms)
 
 
 def play_all(seeds: range, folder: Path) -> Counter[str]:
