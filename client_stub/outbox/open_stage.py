@@ -39,9 +39,10 @@ class OpenStage(Transaction):
         """The error of a call that this stage does not take any more."""
         assert self.cause is not None
         why = str(self.cause).rstrip(".")
+        if not why.startswith("Stage "):  # as the daemon's sentences do
+            why = f"Stage {self.given_number} of {self.transactional_id} is lost: {why}"
         error = TransactionError(
-            f"Stage {self.given_number} of {self.transactional_id} is lost: {why}. Call drop(), then stage its records "
-            "again.",
+            f"{why}. Call drop(), then stage its records again.",
             code=self.cause.code,
             name=self.cause.name,
             abortable=True,

@@ -206,7 +206,7 @@ def test_record_that_the_call_refused_loses_the_stage(producer: Producer, daemon
 
 def test_daemons_refusal_reaches_send_and_seal_by_name(producer: Producer, daemon: FakeDaemon) -> None:
     def full(client: Client, submit: Submit) -> None:
-        text = "copy-1: 70 of 70 bytes staged (pool.staged_share)."
+        text = 'Stage 3 of "copy-1" has no more space (pool.staged_share).'
         daemon.tell(
             client, [Kind.STAGE, StagePart.STATE, 1, LocalCode.STAGE_FULL, TxnEffect.ABORTABLE, text, None]
         )
@@ -219,6 +219,7 @@ def test_daemons_refusal_reaches_send_and_seal_by_name(producer: Producer, daemo
         with pytest.raises(TransactionError, match=r"pool\.staged_share") as caught:
             call()
         assert caught.value.name == "STAGED_SHARE_FULL" and caught.value.abortable
+        assert str(caught.value).count("Stage 3 of") == 1, "the daemon's sentence names it"
     stage.drop(WAIT_S)
     daemon.deliver = None
     again = producer.stage("copy-1", 3)
