@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from uuid import UUID
 
+import msgpack
 import pytest
 
 from client_stub.contract.wire import STAGE_BIT, Kind, LocalCode, StagePart, TxnEffect
@@ -163,6 +164,20 @@ def test_stage_that_lost_a_record_is_not_sealed(harness: SlotHarness) -> None:
     assert answer[2] == LocalCode.STAGE_UNKNOWN and "has 2 records of 3" in answer[4]
     step(harness)
     assert ledger(harness) == {"accepted": 2, "aborted": 2}
+
+
+def test_seal_does_not_wait_for_a_stream_that_was_ended_since(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    stager.send(1, [b"a"])
+    stager._frame(Kind.STAGE_SEAL, 1, 2, payload=msgpack.packb([[1, 1], [2, 1]]))
+    step(harness)
+    harness.rooms.stubs.intake.end_stream(stager.session, 1, 1)
+    assert 1 not in stager.session.streams
+    assert stager.send(1, [b"b"], topic="u")
+    step(harness)
+    ((what, number, code, *_),) = messages(stager.session, Kind.STAGE)
+    assert (what, number, code) == (StagePart.SEAL, 1, 0)
 
 
 def test_open_stage_ends_with_its_client(harness: SlotHarness) -> None:

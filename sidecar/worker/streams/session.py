@@ -179,6 +179,17 @@ class ClientSession:
         lane = self.lane
         return lane is not None and lane.is_open(self, transaction or lane.manager.number)
 
+    def has_all(self, positions: list[tuple[int, int]]) -> bool:
+        """Whether every (stream, last sequence number) has arrived. Those that have are taken out of ``positions``, as
+        their stub may end the stream.
+        """
+        positions[:] = [
+            (stream, last_seq)
+            for stream, last_seq in positions
+            if stream not in self.streams or self.streams[stream].position < last_seq
+        ]
+        return not positions
+
     def take_over(self, before: ClientSession) -> None:
         """Move streams and unwritten outcomes of the client's earlier connection to this one."""
         self.earlier_routing_id = before.routing_id

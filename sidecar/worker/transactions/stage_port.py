@@ -40,7 +40,7 @@ class _AskedSeal(NamedTuple):
 
     records: int
     positions: list[tuple[int, int]]
-    """(stream, last sequence number)."""
+    """(stream, last sequence number) of what has not arrived."""
 
 
 class StagePort:
@@ -235,10 +235,7 @@ class StagePort:
             session = stage.session
             if stage.state is not StageRowState.OPEN or session is None:
                 del self._sealing[stage]
-            elif all(
-                stream in session.streams and session.streams[stream].position >= last_seq
-                for stream, last_seq in asked.positions
-            ):
+            elif session.has_all(asked.positions):
                 self._stages.seal(stage, asked.records)
                 del self._sealing[stage]
                 if stage.token:

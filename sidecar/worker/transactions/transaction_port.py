@@ -290,17 +290,11 @@ class TransactionPort:
 
     def _has_arrived(self, lane: Lane, end: _AskedEnd) -> bool:
         """Whether the journal has all that belongs to the transaction. An abort need not wait: what comes later is
-        refused. A stream that has arrived is not looked up again, as its stub may end it.
+        refused.
         """
         if not end.is_commit or lane.session is None:
             return True
-        streams = cast("ClientSession", lane.session).streams
-        end.positions[:] = [
-            (stream, last_seq)
-            for stream, last_seq in end.positions
-            if stream not in streams or streams[stream].position < last_seq
-        ]
-        return not end.positions
+        return cast("ClientSession", lane.session).has_all(end.positions)
 
     def _hand_on_results(self, lane: Lane) -> None:
         results = lane.manager.take_results()
