@@ -8,12 +8,14 @@ at 0.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sidecar.tools.testing.fake_reads import at_offset, marker
-from sidecar.tools.testing.record_batches import BatchHeader, BatchRecord
+import crc32c
+
+from sidecar.tools.testing.record_batches import HEADER, BatchHeader, BatchRecord
 
 BATCHES_REMEMBERED: Final = 5
 _SEQUENCE_MASK: Final = 0x7FFF_FFFF
@@ -21,6 +23,8 @@ OUT_OF_ORDER_SEQUENCE: Final = 45
 INVALID_PRODUCER_EPOCH: Final = 47
 TRANSACTIONAL: Final = 0x10
 """Bit of a batch's attributes."""
+_TRANSACTIONAL_CONTROL: Final = 0x30
+_CRC_FROM: Final = 21
 
 
 class StoredBatch(NamedTuple):
@@ -158,3 +162,22 @@ class PartitionLog:
             producer_id == batch.header.producer_id and first <= offset < last
             for producer_id, first, last in self.aborted
         )
+
+
+def at_offset(data: bytes, offset: int) -> bytes:
+    """The batch with its offset in the log, which its checksum does not cover."""
+    return struct.pack(">q", offset) + data[8:]
+
+
+def marker(offset: int, producer_id: int, epoch: int, is_commit: bool) -> bytes:
+    """The batch that ends a transaction."""
+    key, value = struct.pack(">hh", 0, int(is_commit)), struct.pack(">hi", 0, 0)
+    record = b"\0\0\0" + bytes((len(key) << 1,)) + key + bytes((len(value) << 1,)) + value + b"\0"
+    body = bytes((len(record) << 1,)) + record
+    length = HEADER.size + len(body) - 12
+    batch = bytearray(
+        HEADER.pack(offset, length, 0, 2, 0, _TRANSACTIONAL_CONTROL, 0, 0, 0, producer_id, epoch, -1, 1)
+        + body
+    )
+    struct.pack_into(">I", batch, _CRC_FROM - 4, crc32c.crc32c(bytes(batch[_CRC_FROM:])))
+    return bytes(batch)

@@ -6,11 +6,9 @@ Only compacted topics keep the bytes of their batches. Nothing is compacted.
 
 from __future__ import annotations
 
-import struct
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import crc32c
 from kio.schema.errors import ErrorCode
 
 from sidecar.tools.testing.kafka_frames import Api, Request, build, response_type
@@ -21,28 +19,7 @@ if TYPE_CHECKING:
 
 READ_APIS: Final = frozenset({Api.FETCH, Api.LIST_OFFSETS, Api.DESCRIBE_CONFIGS})
 _UNKNOWN_TOPIC: Final = 3
-_TRANSACTIONAL_CONTROL: Final = 0x30
-_CRC_FROM: Final = 21
 _NO_TIME: Final = timedelta()
-
-
-def at_offset(data: bytes, offset: int) -> bytes:
-    """The batch with its offset in the log, which its checksum does not cover."""
-    return struct.pack(">q", offset) + data[8:]
-
-
-def marker(offset: int, producer_id: int, epoch: int, is_commit: bool) -> bytes:
-    """The batch that ends a transaction."""
-    key, value = struct.pack(">hh", 0, int(is_commit)), struct.pack(">hi", 0, 0)
-    record = b"\0\0\0" + bytes((len(key) << 1,)) + key + bytes((len(value) << 1,)) + value + b"\0"
-    body = bytes((len(record) << 1,)) + record
-    length = HEADER.size + len(body) - 12
-    batch = bytearray(
-        HEADER.pack(offset, length, 0, 2, 0, _TRANSACTIONAL_CONTROL, 0, 0, 0, producer_id, epoch, -1, 1)
-        + body
-    )
-    struct.pack_into(">I", batch, _CRC_FROM - 4, crc32c.crc32c(bytes(batch[_CRC_FROM:])))
-    return bytes(batch)
 
 
 def read_answer(request: Request, logs: list[PartitionLog] | None) -> Any:
