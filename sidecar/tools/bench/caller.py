@@ -17,6 +17,8 @@ from typing import Any
 
 from sidecar.tools.bench.open_loop import Rhythm, run_one_by_one, run_open_loop
 from sidecar.tools.bench.peers import Peer, make_peer, make_timed_peer
+from sidecar.tools.bench.peers.peer import WARM_S
+from sidecar.tools.bench.peers.sidecar_peers import arrow_table
 from sidecar.tools.bench.peers.transactional_peers import TRANSACTIONAL
 from sidecar.tools.bench.workload import BATCH_RECORDS, Workload
 from sidecar.tools.testing.process_stats import own_rss_mb
@@ -48,6 +50,8 @@ def main() -> int:
         "flood": _flood,
         "transactions": _transactions,
         "transactional_rate": _transactional_rate,
+        "stage": _stage,
+        "staging": _staging,
     }
     print(json.dumps(modes[words["mode"]](words)), flush=True)
     return 0
@@ -146,6 +150,44 @@ def _transactional_rate(words: dict[str, Any]) -> dict[str, Any]:
     rate = sent / (time.monotonic() - started_s)
     peer.close()
     return {"records_per_s": rate}
+
+
+def _stage(words: dict[str, Any]) -> dict[str, Any]:
+    """Fill one stage with the workload's records, in tables of 10,000 rows, and seal it."""
+    from client_stub import Producer
+
+    workload = Workload(**words["workload"])
+    table = arrow_table(workload)
+    with Producer(run_dir=words["target"], client_name="bench") as producer:
+        producer.stage(words["transactional_id"], 0).seal(WARM_S)  # connects
+        _await_go()
+        started_s, sent = time.monotonic(), 0
+        with producer.stage(words["transactional_id"], 1) as stage:
+            while sent < workload.records:
+                sent += stage.send_arrow(workload.topic, table.slice(0, workload.records - sent))
+            token = stage.seal(WARM_S)
+    return {"started_s": started_s, "token": token.hex()}
+
+
+def _staging(words: dict[str, Any]) -> dict[str, Any]:
+    """Fill stages of some 5 MB at ``mb_per_s`` and drop them, until the process is killed."""
+    from client_stub import Producer
+
+    workload = Workload(**words["workload"])
+    rows = [(key, value * 30) for key, value in workload.make()[:1_000]]
+    call_mb = sum(len(key) + len(value) for key, value in rows) / 1e6
+    producer = Producer(run_dir=words["target"], client_name="bench-staging")
+    producer.stage("bench-staging", 0).seal(WARM_S)
+    _await_go()
+    due_s = time.monotonic()
+    while True:
+        stage = producer.stage("bench-staging", 1)
+        for _ in range(5):
+            stage.send_many(workload.topic, rows)
+            due_s += call_mb / words["mb_per_s"]
+            time.sleep(max(0.0, due_s - time.monotonic()))
+        stage.seal(WARM_S)
+        stage.drop(WARM_S)
 
 
 def _flood(words: dict[str, Any]) -> dict[str, Any]:

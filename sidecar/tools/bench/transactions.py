@@ -11,6 +11,7 @@ from sidecar.tools.bench.bed import Bed
 from sidecar.tools.bench.latency import add_percentiles
 from sidecar.tools.bench.measurement import Results
 from sidecar.tools.bench.runner import begin, go, outcome, started
+from sidecar.tools.bench.stages import measure_stages
 from sidecar.tools.bench.workload import Workload
 
 SECTION: Final = "transactions"
@@ -44,6 +45,7 @@ def measure_transactions(bed: Bed, results: Results) -> None:
             count = _connections(bed, side)
             results.add(SECTION, CONNECTIONS, side, "", [count])
             bed.steps.say(f"{side}: {count} connections at the broker")
+    measure_stages(bed, results)
     _compare(results)
 
 

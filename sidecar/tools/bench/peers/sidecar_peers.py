@@ -89,7 +89,7 @@ class SidecarArrow(_Sidecar):
     """``send_arrow()`` of tables of 10,000 rows."""
 
     def prepare(self, workload: Workload) -> None:
-        self._table = _table(workload)
+        self._table = arrow_table(workload)
 
     def send_all(self, workload: Workload) -> int:
         table, topic = self._table, workload.topic
@@ -102,7 +102,8 @@ class SidecarArrow(_Sidecar):
         return sum(future.result(timeout=FLUSH_S) for future in futures)
 
 
-def _table(workload: Workload) -> pyarrow.Table:
+def arrow_table(workload: Workload) -> pyarrow.Table:
+    """The workload's distinct records."""
     import pyarrow as pa
 
     records = workload.make()
