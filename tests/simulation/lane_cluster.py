@@ -75,6 +75,11 @@ class LaneCluster:
     def make_anew(self, topic: str) -> None:
         """Delete a topic and create it again, with another id and nothing in it."""
         self.happened["topic made anew"] += 1
+        for log in self.topics[topic]:
+            for producer_id in list(
+                log.open
+            ):  # else nobody could read what was committed after its first record
+                log.write_marker(producer_id, log.producers[producer_id].epoch, is_commit=False)
         self.deleted += self.topics[topic]
         self.topics[topic] = [PartitionLog() for _ in self.topics[topic]]
         self.ids[topic] += 1
