@@ -5,13 +5,16 @@ A program calls them, on the driver or in a task.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from client_stub.spark.columns import Columns, find_columns
+from client_stub.spark.exactly_once.commit import commit_batch
 from client_stub.spark.options import Options, read_options
 from client_stub.spark.topic_check import check_topic_of_stream
+from client_stub.spark.write_report import TaskWritten
 from client_stub.spark.writer import write_batches, write_rows
 from client_stub.system.log import log
 
@@ -20,11 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import Row
 
-_TASKS: Final = "rows bigint, bytes bigint, attempt int"
+_TASKS: Final = "rows bigint, bytes bigint, attempt int, staged binary"
 
 
 class Written(NamedTuple):
-    """What write() has put into Kafka. Each earlier attempt of a retried task may have sent rows of it, too."""
+    """What write() has put into Kafka. At least once, each earlier attempt of a retried task may have sent rows of it,
+    too.
+    """
 
     rows: int
     bytes: int
@@ -43,29 +48,41 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
     read = read_options(_as_text(options))
     columns = find_columns(frame.schema, read.topic)
     check_topic_of_stream(read)
+    if read.exactly_once is not None:
+        read = read._replace(exactly_once=read.exactly_once.of_new_run())
     used = {name: position for name, position in columns._asdict().items() if position is not None}
     # By position: mapInArrow() asks for each column by its name, which may have dots, or be there twice.
     numbered = frame.toDF(*(f"c{position}" for position in range(len(frame.columns))))
     chosen = numbered.select(*(f"c{position}" for position in used.values()))
     of_chosen = Columns(**{name: position for position, name in enumerate(used)})
     tasks = chosen.mapInArrow(partial(_write_task, of_chosen, read), _TASKS).collect()
+    if read.exactly_once is not None:
+        commit_batch([pickle.loads(task.staged) for task in tasks], read, read.exactly_once)
     written = Written(
         sum(task.rows for task in tasks),
         sum(task.bytes for task in tasks),
         len(tasks),
         sum(1 for task in tasks if task.attempt > 0),
     )
-    log.info(
-        "kafka_sidecar: %d rows (%d bytes) of %d tasks are in Kafka; %d tasks were tried again and may have written "
-        "rows twice.",
-        *written,
-    )
+    if read.exactly_once is None:
+        log.info(
+            "kafka_sidecar: %d rows (%d bytes) of %d tasks are in Kafka; %d tasks were tried again and may have "
+            "written rows twice.",
+            *written,
+        )
     return written
 
 
 def write_iterator(rows: Iterable[Row], options: Mapping[str, object]) -> int:
     """As client_stub.spark.write_partition()."""
-    written = write_rows(rows, read_options(_as_text(options)))
+    read = read_options(_as_text(options))
+    if read.exactly_once is not None:
+        raise ValueError(
+            "kafka_sidecar: write_partition() runs in a task, and with delivery=exactly_once the driver commits: call "
+            "write(df) instead."
+        )
+    written = write_rows(rows, read)
+    assert isinstance(written, TaskWritten)
     log.info("kafka_sidecar: %d rows of task %d are in Kafka.", written.rows, written.task)
     return written.rows
 
@@ -81,6 +98,7 @@ def _write_task(
             "rows": pa.array([written.rows], pa.int64()),
             "bytes": pa.array([written.bytes], pa.int64()),
             "attempt": pa.array([written.attempt], pa.int32()),
+            "staged": pa.array([pickle.dumps(written)], pa.binary()),
         }
     )
 

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from client_stub.spark.columns import find_columns
+from client_stub.spark.exactly_once.commit import commit_batch, drop_batch
 from client_stub.spark.options import read_options
 from client_stub.spark.topic_check import check_topic, check_topic_of_stream
 from client_stub.spark.worker_garbage import freeze_modules
@@ -84,22 +85,37 @@ class _TaskWriter:
         self._check(self._options)
         freeze_modules()
 
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.exactly_once is not None:
+            commit_batch(messages, self._options, self._options.exactly_once)
+
+    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.exactly_once is not None:
+            drop_batch(messages, self._options, self._options.exactly_once)
+
 
 class _StreamTaskWriter(_TaskWriter):
     _check = staticmethod(check_topic_of_stream)
 
 
 class BatchWriter(_TaskWriter, DataSourceArrowWriter):
+    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+        super().__init__(schema, options)
+        if self._options.exactly_once is not None:
+            self._options = self._options._replace(exactly_once=self._options.exactly_once.of_new_run())
+
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         return write_batches(iterator, self._columns, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every record was acked before its task returned: only the report is left to write."""
+        """At least once, every record was acked before its task returned: only the report is left to write."""
+        self._commit(messages)
         write_commit(self._options.report, messages)
         freeze_modules()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: at least once. The report has what the tasks that ended have sent."""
+        """At least once, nothing can be taken back. The report has what the tasks that ended have sent."""
+        self._abort(messages)
         write_commit(self._options.report, messages)
 
 
@@ -110,10 +126,12 @@ if DataSourceStreamArrowWriter is not None:
             return write_batches(iterator, self._columns, self._options)
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Nothing to do: every record was acked before its task returned."""
+            """At least once, every record was acked before its task returned."""
+            self._commit(messages)
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """Nothing can be taken back: at least once; the micro-batch is replayed."""
+            """At least once, nothing can be taken back; the micro-batch is replayed."""
+            self._abort(messages)
 
 
 class RowStreamWriter(_StreamTaskWriter, DataSourceStreamWriter):
@@ -123,10 +141,12 @@ class RowStreamWriter(_StreamTaskWriter, DataSourceStreamWriter):
         return write_rows(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: every record was acked before its task returned."""
+        """At least once, every record was acked before its task returned."""
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing can be taken back: at least once; the micro-batch is replayed."""
+        """At least once, nothing can be taken back; the micro-batch is replayed."""
+        self._abort(messages)
 
 
 __all__ = ["KafkaSidecarDataSource", "TaskWritten"]

@@ -8,11 +8,25 @@ from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from client_stub.contract.run_dir import RUN_DIR_VARIABLE, default_run_dir
+from client_stub.spark.exactly_once.settings import NAMES as EXACTLY_ONCE_NAMES
+from client_stub.spark.exactly_once.settings import ExactlyOnce, read_exactly_once
 
 WINDOW_BATCHES: Final = 8
 NO_DAEMON: Final = "Each executor host needs a daemon"
 """How the error of a task without a daemon is told from others, when Spark hands on its text only."""
-_OWN: Final = ("topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms")
+_OWN: Final = (
+    *(
+        "topic",
+        "sidecar.run_dir",
+        "sidecar.autostart",
+        "delivery",
+        "window",
+        "max.block.ms",
+        "sidecar.curve_key_file",
+    ),
+    *EXACTLY_ONCE_NAMES,
+)
+EXACTLY_ONCE: Final = "exactly_once"
 REPORT: Final = "sidecar.report"
 """Internal: the folder in which a write leaves its counts for the pipeline."""
 _KNOWN: Final = frozenset({*_OWN, REPORT, "checkpointlocation", "queryname", "includeheaders"})
@@ -52,6 +66,10 @@ class Options(NamedTuple):
     """With sidecar.autostart: those of the daemon that each host starts for itself."""
     drivers_run_dir: str = ""
     """What the driver's environment names, for hosts whose environment names none."""
+    curve_key_file: str = ""
+    """For ``tcp://``; empty: KAFKA_SIDECAR_CURVE_KEY_FILE of each host."""
+    exactly_once: ExactlyOnce | None = None
+    """None: at least once."""
 
     def run_dir_here(self) -> str:
         """Of the daemon on this host, which may be the driver's or a task's. Raises ValueError when this user has no
@@ -70,13 +88,18 @@ def read_options(options: Mapping[str, str]) -> Options:
     settings = _settings_of(options) if autostart else None
     run_dir = options.get("sidecar.run_dir", "")
     delivery = options.get("delivery", "at_least_once")
-    if delivery == "exactly_once":
+    if delivery not in ("at_least_once", EXACTLY_ONCE):
         raise ValueError(
-            "kafka_sidecar: delivery=exactly_once is not available in this version; use delivery=at_least_once "
-            "(the default): a retried task may write its rows again."
+            f"kafka_sidecar: delivery={delivery} is not known; use at_least_once or exactly_once."
         )
-    if delivery != "at_least_once":
-        raise ValueError(f"kafka_sidecar: delivery={delivery} is not known; use at_least_once.")
+    exactly_once = read_exactly_once(options) if delivery == EXACTLY_ONCE else None
+    if exactly_once is None:
+        _check_at_least_once(options)
+    elif autostart:
+        raise ValueError(
+            "kafka_sidecar: sidecar.autostart starts a daemon on each host, and with delivery=exactly_once all tasks "
+            "use one: start 'kafka-sidecar run' and set sidecar.run_dir, on many hosts to tcp://host:port."
+        )
     for name in options:
         if name in OF_KAFKA_SOURCE:
             raise ValueError(
@@ -99,7 +122,17 @@ def read_options(options: Mapping[str, str]) -> Options:
         raise ValueError(f"kafka_sidecar: option max.block.ms={max_block_ms} must not be negative.")
     servers, report = options.get(SERVERS, ""), options.get(REPORT, "")
     drivers = os.environ.get(RUN_DIR_VARIABLE, "")
-    return Options(topic, run_dir, window, max_block_ms, servers, report, settings, drivers)
+    key_file = options.get("sidecar.curve_key_file", "")
+    return Options(
+        topic, run_dir, window, max_block_ms, servers, report, settings, drivers, key_file, exactly_once
+    )
+
+
+def _check_at_least_once(options: Mapping[str, str]) -> None:
+    """An option that only the other delivery has would promise what is not there."""
+    for name in EXACTLY_ONCE_NAMES:
+        if name in options:
+            raise ValueError(f"kafka_sidecar: option '{name}' is of delivery=exactly_once only.")
 
 
 def _is_of_daemon(name: str) -> bool:

@@ -5,10 +5,14 @@ The writer of a task uses it, in an executor's Python worker.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import TaskContext
+
+from client_stub.errors import SidecarError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -19,6 +23,10 @@ PART_ROWS: Final = 1_000
 """How many rows of a topic column are worth a part, which costs as much as some hundred rows do."""
 GATHERED_BYTES_MAX: Final = 16 << 20
 """Of the batches that are divided together. A larger batch is divided alone."""
+
+
+_RECORD: Final = re.compile(r"^record (\d+): ")
+"""How send_arrow() and send_many() name a record."""
 
 
 class Part(NamedTuple):
@@ -45,6 +53,20 @@ def task() -> int:
     """The number of the task that runs; 0 outside of Spark."""
     context = TaskContext.get()
     return context.partitionId() if context is not None else 0
+
+
+@contextmanager
+def named_rows(part: Part) -> Iterator[None]:
+    """Name the row of the task in an error that names a record of the part."""
+    try:
+        yield
+    except (SidecarError, TypeError, ValueError) as error:
+        found = _RECORD.match(str(error))
+        if found is None:
+            raise
+        raise ValueError(
+            f"row {part.row_of(int(found[1]))} of task {task()}, for topic {part.topic}: {str(error)[found.end() :]}"
+        ) from error
 
 
 def null_topic(row: int) -> ValueError:

@@ -27,14 +27,14 @@ class ProducerCache:
     """
 
     def __init__(self) -> None:
-        self._producers: OrderedDict[tuple[int, str, float, str], InnerProducer] = OrderedDict()
+        self._producers: OrderedDict[tuple[int, str, str, float, str], InnerProducer] = OrderedDict()
 
     def producer_for(self, options: Options) -> InnerProducer:
         """Raises DaemonNotStarted, and ValueError where the host has no usual run directory. With sidecar.autostart the
         daemon is looked for at each task: one that had no client for long has ended.
         """
         run_dir = options.run_dir_here() if options.settings is None else _own_daemon(options.settings)
-        place = (os.getpid(), run_dir, options.max_block_ms, options.servers)
+        place = (os.getpid(), run_dir, options.curve_key_file, options.max_block_ms, options.servers)
         producer = self._producers.pop(place, None)
         if producer is not None and not producer.takes_records:
             producer.close(0)
@@ -42,7 +42,12 @@ class ProducerCache:
         if producer is None:
             if options.settings is not None:
                 _tell(f"Records go through the daemon at {run_dir}; its log is {log_of(run_dir)}.")
-            producer = InnerProducer(run_dir, client_name="spark", max_block_ms=options.max_block_ms)
+            producer = InnerProducer(
+                run_dir,
+                client_name="spark",
+                max_block_ms=options.max_block_ms,
+                curve_key_file=options.curve_key_file or None,
+            )
             producer.engine.ask_for(options.asked)
         self._producers[place] = producer
         while len(self._producers) > PRODUCERS_KEPT_MAX:

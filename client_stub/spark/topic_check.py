@@ -18,6 +18,7 @@ from client_stub.errors import (
 from client_stub.io.daemon_address import control_path
 from client_stub.io.topic_lookup import TopicLookup
 from client_stub.spark.autostart import check_settings
+from client_stub.spark.exactly_once.preflight import check_exactly_once
 from client_stub.spark.options import SERVERS, Options
 from client_stub.system.originals import monotonic
 
@@ -52,6 +53,8 @@ def check_topic(options: Options) -> None:
     if options.settings is not None:
         check_settings(options.settings)
         return
+    if options.exactly_once is not None:
+        check_exactly_once(options, options.exactly_once)
     try:
         control = control_path(options.run_dir_here())
     except ValueError:  # this user has no usual run directory; that of an executor may have one

@@ -6,18 +6,18 @@ again writes its rows again.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
 from client_stub.errors import DaemonUnreachable, SidecarError
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.autostart import DaemonNotStarted
+from client_stub.spark.exactly_once.staging import stage_chunks
 from client_stub.spark.options import NO_DAEMON
-from client_stub.spark.parts import Chunk, Part, chunks_of_batches, task
+from client_stub.spark.parts import Chunk, Part, chunks_of_batches, named_rows, task
 from client_stub.spark.producers import ProducerCache
 from client_stub.spark.row_parts import chunks_of_rows
 from client_stub.spark.worker_garbage import freeze_modules
@@ -29,27 +29,40 @@ if TYPE_CHECKING:
 
     from client_stub.producer import Producer
     from client_stub.spark.columns import Columns
+    from client_stub.spark.exactly_once.messages import StagedTask
     from client_stub.spark.options import Options
 
 _cache = ProducerCache()
 _HINT = f"{NO_DAEMON}; option sidecar.run_dir names its run directory, and sidecar.autostart=true starts one."
-_RECORD: Final = re.compile(r"^record (\d+): ")
-"""How send_arrow() and send_many() name a record."""
 
 
-def write_batches(batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options) -> TaskWritten:
-    """Send all batches of a task and wait for their acks. Raises RuntimeError, in one line that begins with
-    ``kafka_sidecar:``.
+def write_batches(
+    batches: Iterator[pyarrow.RecordBatch], columns: Columns, options: Options
+) -> TaskWritten | StagedTask:
+    """Send all batches of a task and wait for their acks, or stage them for the driver's commit. Raises RuntimeError,
+    in one line that begins with ``kafka_sidecar:``.
     """
     return _write(chunks_of_batches(batches, columns, options.topic), options)
 
 
-def write_rows(rows: Iterable[Row], options: Options) -> TaskWritten:
+def write_rows(rows: Iterable[Row], options: Options) -> TaskWritten | StagedTask:
     """As ``write_batches`` for the rows of a task."""
     return _write(chunks_of_rows(rows, options.topic), options)
 
 
-def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
+def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten | StagedTask:
+    try:
+        if options.exactly_once is None:
+            return _send_all(chunks, options)
+        producer = _cache.producer_for(options)
+        return stage_chunks(chunks, producer, options.run_dir_here(), options.exactly_once, options.topic)
+    except DaemonUnreachable as error:
+        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
+    except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
+        raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
+
+
+def _send_all(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
     waiting: deque[tuple[Chunk, list[tuple[str, BulkDelivery]]]] = deque()
     """Each chunk with its deliveries by topic."""
     waiting_batches = 0
@@ -83,10 +96,6 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
         # No flush(): it would also wait for records of an earlier task of this process, and raise their failures.
         while waiting:
             settle()
-    except DaemonUnreachable as error:
-        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
-    except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
-        raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
     finally:
         progress.close()
     freeze_modules()
@@ -95,18 +104,11 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
 
 def _send(producer: Producer, part: Part) -> BulkDelivery:
     """The delivery, which flush() leaves to its caller."""
-    try:
+    with named_rows(part):
         if isinstance(part.records, list):
             delivery = producer.send_many(part.topic, part.records)
         else:
             delivery = producer.send_arrow(part.topic, part.records)
-    except (SidecarError, TypeError, ValueError) as error:
-        found = _RECORD.match(str(error))
-        if found is None:
-            raise
-        raise ValueError(
-            f"row {part.row_of(int(found[1]))} of task {task()}, for topic {part.topic}: {str(error)[found.end() :]}"
-        ) from error
     delivery.watch()
     return delivery
 

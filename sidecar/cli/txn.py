@@ -5,6 +5,7 @@ wait at a daemon.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -12,22 +13,29 @@ from typing import Any, TypeVar
 
 import click
 
+from client_stub.errors import InvalidTopic, SidecarError
+from client_stub.spark.exactly_once.commit_record import CommitRecord
+from client_stub.spark.exactly_once.settings import COMMITS_TOPIC
 from sidecar.cli.common import fail, run_dir_option, running_configuration, say
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import config_file_option, json_option, settings_option, timeout_option
 from sidecar.cli.stages import HEAD as STAGE_HEAD
 from sidecar.cli.stages import drop_stages, stage_rows, stages_of
 from sidecar.cli.times import table
+from sidecar.cli.txn_batches import id_and_key, last_batch, restart, starting_offsets
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
 from sidecar.config.loader import load_config
 from sidecar.config.settings import ConfigError
 from sidecar.controller.rundir.run_dir import RunDir
+from sidecar.doctor.batch_check import BatchCheck
 from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminError
 from sidecar.protocol.describe_transactions import COMMITTING, DescribedTransaction
+from sidecar.protocol.messages import ProtocolError
 
 PARTITIONS_SHOWN = 8
 _Answer = TypeVar("_Answer")
+_Admin = TypeVar("_Admin", bound=TransactionAdmin)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -50,7 +58,11 @@ def txn() -> None:
     kafka-sidecar txn show copy-orders
     kafka-sidecar txn abort copy-orders
     kafka-sidecar txn drop copy-orders --up-to 7
+    kafka-sidecar txn restart 3f9c0c1f2ab04d55
     """
+
+
+txn.add_command(restart)
 
 
 @txn.command("list")
@@ -91,15 +103,37 @@ def _show_stages(stages: list[dict[str, Any]]) -> None:
 
 @txn.command()
 @click.argument("transactional_id")
+@click.option(
+    "--offsets",
+    is_flag=True,
+    help="Of a sink of Spark: only its last batch's end, as option startingOffsets.",
+)
+@click.option("--commits-topic", default=COMMITS_TOPIC, show_default=True, help="Of a sink of Spark.")
 @_of_the_cluster
 def show(
-    transactional_id: str, run_dir: RunDir, file: Path | None, overrides: tuple[str, ...], as_json: bool
+    transactional_id: str,
+    offsets: bool,
+    commits_topic: str,
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Show the state of one transactional id and its stages. Exit 1 when neither the cluster nor the daemon knows it.
 
+    Of a sink of Spark with delivery=exactly_once, its key of 16 hex digits will do; its last batch is shown, too.
+
     \b
     kafka-sidecar txn show copy-orders --json
+    kafka-sidecar txn show 3f9c0c1f2ab04d55 --offsets
     """
+    transactional_id, key = id_and_key(transactional_id)
+    batch = None if key is None else _last_batch(run_dir, commits_topic, key)
+    if offsets:
+        if batch is None or not (found_offsets := starting_offsets(batch)):
+            fail(f"{transactional_id} has no commit record with offsets in {commits_topic}.")
+        click.echo(json.dumps(found_offsets))
+        return
     stages = [
         each
         for each in stages_of(run_dir, transactional_id) or ()
@@ -110,13 +144,19 @@ def show(
     now_ms = time.time() * 1e3
     if as_json:
         row = {"transactional_id": transactional_id} if found is None else _row(found, now_ms)
-        print_object({**row, "stages": stages, "error": None})
+        more = {} if key is None else {"last_batch": None if batch is None else batch._asdict()}
+        print_object({**row, "stages": stages, **more, "error": None})
         return
     if found is None:
         click.echo(f"transactional id  {transactional_id}")
         click.echo("state             the cluster does not know it: no producer has initialized it")
     else:
         _show(found, now_ms)
+    if batch is not None:
+        click.echo(
+            f"last batch        {batch.batch}: {counted(batch.rows, 'row')} of {counted(batch.tasks, 'task')}, by run "
+            f"{batch.run}"
+        )
     if stages:
         click.echo("")
         _show_stages(stages)
@@ -130,6 +170,64 @@ def _show(found: DescribedTransaction, now_ms: float) -> None:
     if found.partitions:
         click.echo(f"open for          {_age(found, now_ms)}")
         click.echo(f"partitions        {_partitions(found, len(found.partitions))}")
+
+
+def _last_batch(run_dir: RunDir, topic: str, key: str) -> CommitRecord | None:
+    try:
+        return last_batch(run_dir, topic, key)
+    except InvalidTopic:
+        return None  # nobody writes exactly once here
+    except (SidecarError, ValueError) as error:
+        fail(f"The commit record of {key} cannot be read: {error}")
+
+
+@txn.command()
+@click.argument("key")
+@click.argument("batch", type=click.IntRange(min=0), required=False)
+@click.option("--commits-topic", default=COMMITS_TOPIC, show_default=True, help="Of the sink's options.")
+@_of_the_cluster
+def verify(
+    key: str,
+    batch: int | None,
+    commits_topic: str,
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Count the rows of a batch of Spark in Kafka against its commit record: of the last batch, or of BATCH.
+
+    It counts the committed records that carry the producer id and epoch of the batch's transaction, from the headers
+    of all record batches of its topics. Exit 1 when rows are missing or too many.
+
+    \b
+    kafka-sidecar txn verify 3f9c0c1f2ab04d55
+    """
+    _, found_key = id_and_key(key)
+    if found_key is None:
+        fail(f"{key} is no key of a sink of Spark: it has 16 hex digits.", ExitStatus.USAGE)
+    found = _ask(
+        run_dir, file, overrides, lambda check: check.check(commits_topic, found_key, batch), BatchCheck
+    )
+    record, more = found.committed.record, found.found - found.committed.record.rows
+    if as_json:
+        print_object(
+            {
+                "batch": record.batch,
+                "rows": record.rows,
+                "found": found.found,
+                "partitions": found.rows,
+                "error": None,
+            }
+        )
+    else:
+        where = ", ".join(f"{name} {rows}" for name, rows in sorted(found.rows.items()))
+        click.echo(
+            f"batch {record.batch}: {found.found} of {counted(record.rows, 'row')} in Kafka: {where or '-'}"
+        )
+    if more:
+        what = "missing" if more < 0 else "foreign"
+        fail(f"Batch {record.batch}: {counted(abs(more), 'row is', 'rows are')} {what}.")
 
 
 @txn.command()
@@ -191,7 +289,8 @@ def _ask(
     run_dir: RunDir,
     file: Path | None,
     overrides: tuple[str, ...],
-    question: Callable[[TransactionAdmin], Coroutine[Any, Any, _Answer]],
+    question: Callable[[_Admin], Coroutine[Any, Any, _Answer]],
+    kind: type[_Admin] = TransactionAdmin,  # type: ignore[assignment]  # mypy takes the default for any
 ) -> _Answer:
     if file is None and "bootstrap.servers" not in "".join(overrides):
         file, overrides = running_configuration(run_dir, overrides)
@@ -201,7 +300,7 @@ def _ask(
         fail("\n".join(error.sentences), ExitStatus.USAGE)
 
     async def ask() -> _Answer:
-        admin = TransactionAdmin(config)
+        admin = kind(config)
         try:
             return await question(admin)
         finally:
@@ -209,7 +308,7 @@ def _ask(
 
     try:
         return asyncio.run(ask())
-    except TransactionAdminError as error:
+    except (TransactionAdminError, ProtocolError, ValueError) as error:
         fail(str(error))
 
 

@@ -15,7 +15,7 @@ from sidecar.common.errors import Code
 from sidecar.common.model import Node
 from sidecar.config.settings import SidecarConfig
 from sidecar.doctor.brokers import TIMEOUT_MS, BrokerWalk, bootstrap_nodes
-from sidecar.metadata.answer import parse_metadata
+from sidecar.metadata.answer import MetadataAnswer, parse_metadata
 from sidecar.net.kafka.connector import authenticator_of
 from sidecar.protocol.coordinators import find_coordinator_request, parse_find_coordinator
 from sidecar.protocol.describe_transactions import (
@@ -107,12 +107,16 @@ class TransactionAdmin:
     # --- brokers ----------------------------------------------------------------------------------------
 
     async def _brokers(self) -> tuple[Node, ...]:
+        return (await self.metadata([])).brokers
+
+    async def metadata(self, topics: list[str]) -> MetadataAnswer:
+        """Raises TransactionAdminError."""
         await self._connect_any()
         assert self._walk.opened is not None
         request = metadata_request(
-            self._walk.opened.versions[ApiKey.METADATA], [], allow_auto_topic_creation=False
+            self._walk.opened.versions[ApiKey.METADATA], topics, allow_auto_topic_creation=False
         )
-        return tuple(parse_metadata(await self._ask(ApiKey.METADATA, request)).brokers)
+        return parse_metadata(await self._ask(ApiKey.METADATA, request))
 
     async def _connect_any(self) -> None:
         failure = "no bootstrap.servers"

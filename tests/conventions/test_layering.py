@@ -116,6 +116,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "client_stub.io",
         "client_stub.inner_producer",
         "client_stub.producer",
+        "client_stub.stage",
     ),
     "client_stub.fakes": (
         "client_stub.fakes",

@@ -110,17 +110,23 @@ def test_every_code_of_our_own_has_its_row() -> None:
 
 
 def test_every_option_of_the_sink_is_on_the_page() -> None:
-    tree = ast.parse((ROOT / "client_stub" / "spark" / "options.py").read_text())
+    folder = ROOT / "client_stub" / "spark"
     asked = {
         node.args[place].value
-        for node in ast.walk(tree)
+        for path in (folder / "options.py", folder / "exactly_once" / "settings.py")
+        for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         for place, callee in ((0, "get"), (1, "_number"), (1, "_flag"))
         if (getattr(node.func, "attr", None) == callee or getattr(node.func, "id", None) == callee)
         and len(node.args) > place
         and isinstance(node.args[place], ast.Constant)
     }
-    assert asked == {"topic", "sidecar.run_dir", "sidecar.autostart", "delivery", "window", "max.block.ms"}
+    asked.remove("checkpointlocation")  # Spark's own
+    assert asked == {
+        *("topic", "sidecar.run_dir", "sidecar.curve_key_file", "sidecar.autostart", "delivery", "window"),
+        *("max.block.ms", "transaction.timeout.ms", "transactional.id.prefix", "commits.topic", "sink.id"),
+        "job.id",
+    }
     section = SPARK.split("## Options")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `([\w.]+)` \|", section, re.MULTILINE)) == asked | {"kafka.bootstrap.servers"}
 

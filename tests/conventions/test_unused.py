@@ -57,7 +57,7 @@ KEPT_BESIDE: Final = {
 """The same of the tools and the tests, which a library calls by these names."""
 API: Final = "client_stub/compat/"
 """Other clients' calls: only programs of users make them."""
-BEING_BUILT: Final = ("stage", "include", "inclusion", "exactly_once", "commits", "last_record")
+BEING_BUILT: Final = ("stage", "include", "inclusion")
 """In a definition's path or name: stages are being built from both ends."""
 
 

@@ -62,7 +62,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerCache]:
 
 def test_options_that_are_left_out_have_defaults(tmp_path: Path) -> None:
     found = read_options({"sidecar.run_dir": str(tmp_path)})
-    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "", None, "")
+    assert found == (None, str(tmp_path), WINDOW_BATCHES, 60_000, "", "", None, "", "", None)
 
 
 def test_the_run_directory_is_that_of_the_host_where_a_task_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,6 @@ def test_a_driver_whose_user_has_no_run_directory_leaves_it_to_the_tasks(
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("delivery", "exactly_once", "delivery=exactly_once is not available"),
         ("delivery", "twice", "delivery=twice is not known"),
         ("topic", " ", "option topic is empty"),
         ("window", "0", "window=0 must be at least 1"),

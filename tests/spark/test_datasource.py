@@ -181,7 +181,7 @@ def test_a_stream_in_append_mode(spark: SparkSession, daemon: FakeDaemon, tmp_pa
          "headers attribute unsupported type array<string>. "
          "headers must be a(n) array<struct<key:string,value:binary>>"),
         (["struct(*) value"], {"topic": "t"}, "value must be a(n) string or binary; to_json(value) makes one"),
-        (["'v' value"], {"topic": "t", "delivery": "exactly_once"}, "delivery=exactly_once is not available"),
+        (["'v' value"], {"topic": "t", "delivery": "twice"}, "use at_least_once or exactly_once"),
         (["'v' value"], {"topic": "t", "kafka__key__serializer": "x"}, "'kafka.key.serializer' is not supported"),
         (["'v' value"], {"topic": "t", "kafka__linger__ms": "5"}, "set linger.ms in the daemon's configuration"),
         (["'v' value"], {"topic": "t", "window": "many"}, "option window=many must be a whole number"),

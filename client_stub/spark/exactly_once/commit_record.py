@@ -19,6 +19,8 @@ class CommitRecord(NamedTuple):
     run: str
     rows: int
     tasks: int
+    topics: tuple[str, ...] = ()
+    """Where its rows are."""
     offsets: Mapping[str, Any] | None = None
     """Where the batch ended in its sources, by Spark's own names; None where the checkpoint cannot be read."""
 
@@ -41,6 +43,7 @@ def unpack(value: bytes) -> CommitRecord:
                 str(fields["run"]),
                 int(fields["rows"]),
                 int(fields["tasks"]),
+                tuple(map(str, fields["topics"])),
                 fields.get("offsets"),
             )
     except (ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ def batch(number: int, *, query: str = "q", run: str = "new") -> Batch:
 
 
 def record(number: int, *, query: str = "q", run: str = "old") -> CommitRecord:
-    return CommitRecord(number, query, run, 100, 4, OFFSETS)
+    return CommitRecord(number, query, run, 100, 4, ("orders",), OFFSETS)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_record_is_read_as_it_was_written(each: CommitRecord) -> None:
         (b"", "cannot be read"),
         (b"[]", "cannot be read"),
         (b'{"version":1}', "cannot be read"),
-        (b'{"version":1,"batch":"x","query":"","run":"","rows":0,"tasks":0}', "cannot be read"),
+        (b'{"version":1,"batch":"x","query":"","run":"","rows":0,"tasks":0,"topics":[]}', "cannot be read"),
         (b'{"version":2,"batch":4}', "has version 2: upgrade"),
     ],
 )

@@ -1,0 +1,150 @@
+"""BatchCheck: counts the rows of a batch of Spark in Kafka by the headers of record batches, for ``txn verify``.
+
+Rows and commit record of a batch are in one transaction, so their batches carry the same producer id and epoch: no row
+is read. It shares no code with the sink but the record's form, and asks the brokers itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from client_stub.contract.error_codes import code_row
+from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
+from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminError
+from sidecar.kernel import murmur2
+from sidecar.metadata.answer import MetadataAnswer, TopicAnswer
+from sidecar.protocol.fetch import (
+    earliest_offset_request,
+    fetch_request,
+    parse_earliest_offset,
+    parse_fetch,
+)
+from sidecar.protocol.fetched_batches import FetchedBatch, fetched_batches
+from sidecar.protocol.messages import ApiKey
+
+FETCH_BYTES: Final = 4 << 20
+Identity = tuple[int, int]
+"""Producer id and epoch."""
+
+
+class Committed(NamedTuple):
+    """A commit record, and what the batches of its transaction carry."""
+
+    record: CommitRecord
+    identity: Identity
+
+
+class Checked(NamedTuple):
+    """``rows``: those that readers with read_committed see, by partition."""
+
+    committed: Committed
+    rows: dict[str, int]
+
+    @property
+    def found(self) -> int:
+        return sum(self.rows.values())
+
+
+class BatchCheck(TransactionAdmin):
+    """Use it from one loop, and close it."""
+
+    async def check(self, commits_topic: str, key: str, batch: int | None) -> Checked:
+        """Count batch ``batch`` of the sink ``key``, or its last one. Raises TransactionAdminError."""
+        committed = await self._committed(commits_topic, key, batch)
+        rows: Counter[str] = Counter()
+        for topic in committed.record.topics:
+            answer, found = await self._topic(topic)
+            for each in found.partitions:
+                count = await self._count(answer, topic, each.partition, committed.identity)
+                if count:
+                    rows[f"{topic}-{each.partition}"] = count
+        return Checked(committed, dict(rows))
+
+    async def _committed(self, topic: str, key: str, batch: int | None) -> Committed:
+        answer, found = await self._topic(topic)
+        partition = (murmur2(key.encode()) & 0x7FFF_FFFF) % len(found.partitions)
+        records: dict[int, Committed] = {}
+        undecided: dict[int, Committed] = {}
+        async for each in self._batches(answer, topic, partition):
+            if each.is_marker:
+                ended = undecided.pop(each.producer_id, None)
+                if ended is not None and each.is_commit:
+                    records[ended.record.batch] = ended
+                continue
+            for record in each.records():
+                if record.key == key.encode() and record.value is not None:
+                    undecided[each.producer_id] = Committed(
+                        unpack(record.value), (each.producer_id, each.epoch)
+                    )
+        if not records:
+            raise TransactionAdminError(f"{key} has no commit record in {topic}.")
+        number = list(records)[-1] if batch is None else batch
+        if number not in records:
+            kept = ", ".join(map(str, sorted(records)[-5:]))
+            raise TransactionAdminError(
+                f"{key} has no commit record of batch {number} in {topic} any more: it is compacted, and has {kept}."
+            )
+        return records[number]
+
+    async def _count(self, answer: MetadataAnswer, topic: str, partition: int, identity: Identity) -> int:
+        """Committed records of this identity."""
+        count = undecided = 0
+        async for each in self._batches(answer, topic, partition):
+            if each.producer_id != identity[0]:
+                continue
+            if each.is_marker:
+                count += undecided if each.is_commit else 0
+                undecided = 0
+            elif each.epoch == identity[1]:
+                undecided += each.record_count
+        return count
+
+    async def _batches(
+        self, answer: MetadataAnswer, topic: str, partition: int
+    ) -> AsyncIterator[FetchedBatch]:
+        """All batches of a partition, up to its present end."""
+        found = next(each for each in answer.topics if each.name == topic)
+        leader = next(each.leader for each in found.partitions if each.partition == partition)
+        node = next((each for each in answer.brokers if each.id == leader), None)
+        if node is None:
+            raise TransactionAdminError(f"{topic}-{partition} has no leader.")
+        await self._connect(node)
+        version = self._version(ApiKey.LIST_OFFSETS)
+        code, offset = parse_earliest_offset(
+            await self._ask(ApiKey.LIST_OFFSETS, earliest_offset_request(version, topic, partition))
+        )
+        _check(topic, code)
+        end = -1
+        while end < 0 or offset < end:
+            request = fetch_request(
+                self._version(ApiKey.FETCH), topic, partition, offset, bytes_max=FETCH_BYTES
+            )
+            fetched = parse_fetch(await self._ask(ApiKey.FETCH, request))
+            _check(topic, fetched.error_code)
+            end = fetched.high_watermark if end < 0 else end
+            before = offset
+            for each in fetched_batches(fetched.records):
+                if each.last_offset >= offset:
+                    yield each
+                    offset = each.last_offset + 1
+            if offset == before:
+                return
+
+    async def _topic(self, name: str) -> tuple[MetadataAnswer, TopicAnswer]:
+        answer = await self.metadata([name])
+        found = next((each for each in answer.topics if each.name == name), None)
+        if found is None or found.error_code or not found.partitions:
+            raise TransactionAdminError(f"Topic {name} is not in Kafka.")
+        return answer, found
+
+    def _version(self, key: ApiKey) -> int:
+        assert self._walk.opened is not None
+        return self._walk.opened.versions.get(key, 0)
+
+
+def _check(topic: str, code: int) -> None:
+    if code:
+        row = code_row(code)
+        raise TransactionAdminError(f"Topic {topic} cannot be read: {row.name}, {row.text}")
