@@ -14,6 +14,7 @@ from sidecar.shm.in_work import InWork, batch_word, entry_word
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.lane import Lane
 from sidecar.worker.streams.session import ClientSession
+from sidecar.worker.topics import waiting_entries
 
 from .slot_harness import NODE, MemoryBroker, SlotHarness
 from .test_poison import heir
@@ -145,6 +146,28 @@ def test_broker_is_not_asked_about_a_lane_whose_client_is_gone(segment: Segment)
     manager.state = TransactionState.READY
     inquiry.step(successor.now_ms)
     assert not inquiry.unanswered
+
+
+def test_refusal_of_a_topic_ends_with_the_transaction_whose_records_it_failed(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More records wait than fail in one turn. The next transaction's are looked up again."""
+    monkeypatch.setattr(waiting_entries, "EXPIRED_ENTRIES", 2)
+    harness = SlotHarness(segment, MemoryBroker(), 1)
+    session, _ = harness.attach()
+    lane = begun(harness, session)
+    for _ in range(5):
+        harness.accept(session, [b"refused"], [0], transaction=1)
+    waiting = harness.topics.waiting
+    (queue,) = waiting.queues
+    waiting.refuse(queue, LocalCode.TOPIC_UNAUTHORIZED, harness.now_ms)
+    assert len(queue.waiting) == 3
+    harness.rooms.lanes.abort(lane, harness.now_ms)
+    assert not queue.waiting
+    lane.manager.state = TransactionState.READY
+    harness.accept(session, [b"next"], [0], transaction=2)
+    waiting.go_on(harness.now_ms)
+    assert len(queue.waiting) == 1
 
 
 def test_record_that_was_given_up_before_its_worker_died_fails_the_open_transaction(segment: Segment) -> None:

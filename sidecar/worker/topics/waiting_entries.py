@@ -268,6 +268,7 @@ class WaitingEntries:
 
     def fail_queue(self, queue: TopicQueue, code: LocalCode, now_ms: float, text: str | None = None) -> None:
         """Fail all waiting entries of one queue. ``text`` None: the code's own."""
+        self._refused.pop(queue, None)  # all that it was about end here
         while queue.waiting:
             self._fail(queue, queue.waiting.popleft()[0], code, now_ms, text)
         self._has_failed(queue)
