@@ -39,7 +39,7 @@ from client_stub.spark.topic_check import check_topic
 from sidecar.cli.main import cli
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
-from sidecar.tools.testing.fault_rules import on
+from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
 
 pytestmark = pytest.mark.process
@@ -381,3 +381,48 @@ def test_what_is_missing_is_said_before_any_task(kafka: FakeBroker, options: Opt
     kafka.create_topic("forgets", 1)
     with pytest.raises(ValueError, match=r"^kafka_sidecar: Topic forgets has cleanup\.policy=delete"):
         BatchWriter(SCHEMA, given_options(options, **{"commits.topic": "forgets"}))
+
+
+def test_batch_larger_than_the_staged_share_names_what_helps(kafka: FakeBroker) -> None:
+    small = {"daemon.workers": 1, "buffer.memory": 4 << 20, "max.request.size": 1 << 20}
+    with SidecarDaemon(kafka.bootstrap_servers, settings=small) as daemon:
+        options = read_options(given_options(read_options({"sidecar.run_dir": str(daemon.run_dir)})))
+        writer = BatchWriter(SCHEMA, given_options(options))
+        with pytest.raises(
+            RuntimeError, match=r"^kafka_sidecar: batch 0 does not fit into the share"
+        ) as refused:
+            writer.write(arrow([b"x" * 500_000] * 20))
+    assert "Lower maxOffsetsPerTrigger" in str(refused.value) and "pool.staged_share" in str(refused.value)
+    assert visible(kafka) == Counter()
+
+
+def test_batch_that_is_not_sent_in_time_names_the_option(kafka: FakeBroker, options: Options) -> None:
+    slow = kafka.add(on(Api.END_TXN, times=ALWAYS).delay(1_500))
+    try:
+        short = settings(options)._replace(timeout_ms=700)
+        with pytest.raises(
+            RuntimeError, match=r"was not sent within transaction\.timeout\.ms=700 and was aborted"
+        ):
+            commit_batch(staged(options, run_batch(0, "r"), rows(0)), options, short)
+    finally:
+        slow.remove()
+    assert visible(kafka) == Counter()
+    commit_batch(staged(options, run_batch(0, "s"), rows(0)), options, settings(options))
+    assert visible(kafka) == Counter(rows(0))
+
+
+def test_older_driver_is_told_that_it_was_superseded(
+    kafka: FakeBroker, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [staged(options, run_batch(0, run), rows(0)) for run in ("older", "newer")]
+    include = InnerProducer.include
+
+    def late(self: InnerProducer, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        commit_batch(tasks[1], options, settings(options))
+        return include(self, *arguments, **named)
+
+    monkeypatch.setattr(InnerProducer, "include", late)
+    with pytest.raises(RuntimeError, match="this run was superseded by another one of the same query"):
+        commit_batch(tasks[0], options, settings(options))
+    assert visible(kafka) == Counter(rows(0))
