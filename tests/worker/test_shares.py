@@ -266,6 +266,22 @@ def test_pages_of_a_worker_that_does_not_beat_do_not_move(harnesses: MakeHarness
     assert two.submit("unknown too"), "its topics move"
 
 
+def test_stages_have_one_share_at_all_workers_together(harnesses: MakeHarnesses) -> None:
+    """What finds it full is not held: it would wait for a commit that cannot come. Plain topics have the rest."""
+    one, other = harnesses(2)
+    limit = int(0.7 * PAGES)
+    assert one.shares.claim_staged(limit - 10)
+    one.shares.staged_bytes = (limit - 10) * PAGE_BYTES  # as counted once it is accepted
+    assert not other.shares.claim_staged(11)
+    assert other.shares.claim_staged(10)
+    other.shares.staged_bytes = 10 * PAGE_BYTES
+    assert not one.shares.claim_staged(1)
+    assert other.submit("plain")
+    assert one.shares.staged_everywhere == limit * PAGE_BYTES
+    reclaim_slot(one.segment, one.slot)
+    assert other.shares.staged_everywhere == 10 * PAGE_BYTES
+
+
 def test_a_row_with_another_topic_is_known_as_such(harnesses: MakeHarnesses) -> None:
     one, two = harnesses(2)
     assert two.submit("t") and two.submit("late")

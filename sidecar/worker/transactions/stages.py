@@ -259,6 +259,7 @@ class LaneStages:
         self._records.end(stage.row, stage.lane.number, end)
         stage.move(StageRowEvent.END)
         stage.end = end
+        stage.entries, stage.topic_ids = {}, {}
         del stage.lane.stages[stage.number], self._by_number[stage.number]
         self._free.append(stage.row)
         self._number_of_row[stage.row] = stage.number
