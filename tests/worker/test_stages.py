@@ -461,7 +461,7 @@ def test_area_that_an_earlier_version_wrote_to_is_emptied_at_the_first_stage(seg
     [
         (Kind.STAGE_OPEN, [1, 1, "run"], b""),
         (Kind.STAGE_OPEN, [0, 1, "run", ID], b""),
-        (Kind.STAGE_OPEN, [1 << 63, 1, "run", ID], b""),
+        (Kind.STAGE_OPEN, [1 << 32, 1, "run", ID], b""),
         (Kind.STAGE_OPEN, [1, 1 << 64, "run", ID], b""),
         (Kind.STAGE_OPEN, [1, 1, "r" * 65, ID], b""),
         (Kind.STAGE_OPEN, [1, 1, "run", ""], b""),
@@ -567,3 +567,14 @@ def test_lane_that_is_lost_keeps_no_row_of_the_stages_it_included(harness: SlotH
     harness.rooms.brokers.transactions.check_clients()
     assert not includer.lane.stages
     assert ledger(harness) == {"accepted": 1, "aborted": 1}
+
+
+def test_greatest_numbers_of_a_stage_are_kept(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open((1 << 32) - 1, (1 << 64) - 1, "o" * 64, "i" * 160)
+    assert stager.send((1 << 32) - 1, [b"a"])
+    (row,) = harness.rooms.memory.stages
+    assert (row.client_number, row.caller_number) == ((1 << 32) - 1, (1 << 64) - 1)
+    assert stager.seal((1 << 32) - 1)
+    (stage,) = adopted(harness).rooms.stages
+    assert (stage.caller_number, stage.records) == ((1 << 64) - 1, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from client_stub.contract.wire import (
-    STAGE_BIT,
     STAGE_OWNER_BYTES_MAX,
     TRANSACTIONAL_ID_BYTES_MAX,
     Kind,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sidecar.worker.transactions.lanes import Lanes
     from sidecar.worker.transactions.stages import LaneStages
 
+_UINT32_MAX: Final = (1 << 32) - 1
 _UINT64_MAX: Final = (1 << 64) - 1
 _RETRIABLE: Final = frozenset({LocalCode.TXN_TOO_MANY, LocalCode.STAGE_TOO_MANY})
 """Refusals of an open that may succeed later."""
@@ -280,7 +280,7 @@ def _open_of(fields: list[Any]) -> tuple[int, int, str, str]:
     if len(fields) != 4:
         raise MalformedFrame(f"STAGE_OPEN has {len(fields)} fields of 4")
     number, caller_number, owner, transactional_id = fields
-    if type(number) is not int or not 0 < number < STAGE_BIT:
+    if type(number) is not int or not 0 < number <= _UINT32_MAX:
         raise MalformedFrame(f"{number!r:.40} is no client's number of a stage")
     if type(caller_number) is not int or not 0 <= caller_number <= _UINT64_MAX:
         raise MalformedFrame(f"{caller_number!r:.40} is no number of a stage")
