@@ -41,6 +41,7 @@ from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
+from sidecar.tools.testing.tcp_access import TcpAccess
 
 pytestmark = pytest.mark.process
 
@@ -425,4 +426,17 @@ def test_older_driver_is_told_that_it_was_superseded(
     monkeypatch.setattr(InnerProducer, "include", late)
     with pytest.raises(RuntimeError, match="this run was superseded by another one of the same query"):
         commit_batch(tasks[0], options, settings(options))
+    assert visible(kafka) == Counter(rows(0))
+
+
+def test_tasks_and_driver_reach_one_daemon_over_tcp(kafka: FakeBroker, tmp_path: Path) -> None:
+    access = TcpAccess(tmp_path, ["spark"])
+    with SidecarDaemon(kafka.bootstrap_servers, settings=access.settings, config=access.config):
+        given = {
+            **{"sidecar.run_dir": access.address, "sidecar.curve_key_file": str(access.key_file)},
+            **{"topic": TOPIC, "delivery": "exactly_once", "job.id": TOPIC},
+        }
+        for _ in range(2):
+            writer: BatchWriter = pickle.loads(pickle.dumps(BatchWriter(SCHEMA, given)))
+            writer.commit([writer.write(arrow(rows(0)[:20])), writer.write(arrow(rows(0)[20:]))])
     assert visible(kafka) == Counter(rows(0))
