@@ -43,7 +43,7 @@ from sidecar.tools.testing.fault_rules import ALWAYS, on
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.tcp_access import TcpAccess
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.unmeasured]
 
 _numbers = itertools.count()
 KEY, TOPIC = "", ""
@@ -187,7 +187,14 @@ STEPS: dict[str, tuple[str, bool]] = {
 """Where the driver is killed: before or after this call of its producer."""
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, call: str, after: bool) -> None:
+UNDER_WAY = "while the commit is under way"
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    if step == UNDER_WAY:
+        monkeypatch.setattr(InnerProducer, "commit_transaction", ask_and_die)
+        return
+    call, after = STEPS[step]
     whole = getattr(InnerProducer, call)
 
     def dying(self: InnerProducer, *arguments: Any, **named: Any) -> Any:
@@ -196,6 +203,12 @@ def die_at(monkeypatch: pytest.MonkeyPatch, call: str, after: bool) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(InnerProducer, call, dying)
+
+
+def ask_and_die(self: InnerProducer, timeout: float | None = None) -> None:
+    with contextlib.suppress(TransactionTimeout):
+        TransactionCalls.commit_transaction(self, 0)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def in_a_child(work: Callable[[], None]) -> None:
@@ -207,7 +220,7 @@ def in_a_child(work: Callable[[], None]) -> None:
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
 
 
-@pytest.mark.parametrize("step", [*STEPS, "while the commit is under way"])
+@pytest.mark.parametrize("step", [*STEPS, UNDER_WAY])
 def test_driver_that_is_killed_leaves_a_batch_whole_or_out(
     step: str, kafka: FakeBroker, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,16 +228,7 @@ def test_driver_that_is_killed_leaves_a_batch_whole_or_out(
     commit_batch(staged(options, run_batch(0, "first"), rows(0)), options, settings(options))
     tasks = staged(options, run_batch(1, "first"), rows(1)[:20], rows(1)[20:])
     with monkeypatch.context() as patch:
-        if step in STEPS:
-            die_at(patch, *STEPS[step])
-        else:
-
-            def ask_and_die(self: InnerProducer, timeout: float | None = None) -> None:
-                with contextlib.suppress(TransactionTimeout):
-                    TransactionCalls.commit_transaction(self, 0)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            patch.setattr(InnerProducer, "commit_transaction", ask_and_die)
+        die_at(patch, step)
         in_a_child(lambda: commit_batch(tasks, options, settings(options)))
     assert visible(kafka) in (Counter(rows(0)), Counter(expected))
     for number in (1, 2):  # the replay has another split
@@ -234,13 +238,19 @@ def test_driver_that_is_killed_leaves_a_batch_whole_or_out(
         assert visible(kafka) == Counter(expected)
 
 
+@pytest.mark.parametrize("victim", ["worker", "daemon"])
 @pytest.mark.parametrize("step", [step for step, (_, after) in STEPS.items() if after])
-def test_worker_that_is_killed_leaves_a_batch_whole_or_out(
-    step: str, kafka: FakeBroker, daemon: SidecarDaemon, options: Options, monkeypatch: pytest.MonkeyPatch
+def test_sidecar_that_is_killed_leaves_a_batch_whole_or_out(
+    step: str,
+    victim: str,
+    kafka: FakeBroker,
+    daemon: SidecarDaemon,
+    options: Options,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tasks = staged(options, run_batch(0, "first"), rows(0)[:20], rows(0)[20:])
     with monkeypatch.context() as patch:
-        kill_worker_after(patch, daemon, STEPS[step][0])
+        kill_after(patch, daemon, STEPS[step][0], victim)
         with contextlib.suppress(
             RuntimeError
         ):  # Spark would end the query, and its restart write the batch again
@@ -252,16 +262,59 @@ def test_worker_that_is_killed_leaves_a_batch_whole_or_out(
     assert visible(kafka) == Counter(rows(0) + rows(1))
 
 
-def kill_worker_after(monkeypatch: pytest.MonkeyPatch, daemon: SidecarDaemon, call: str) -> None:
+def kill_after(monkeypatch: pytest.MonkeyPatch, daemon: SidecarDaemon, call: str, victim: str) -> None:
     whole = getattr(InnerProducer, call)
 
     def killing(self: InnerProducer, *arguments: Any, **named: Any) -> Any:
         found = whole(self, *arguments, **named)
-        (pid,) = daemon.ready_pids()
-        os.kill(pid, signal.SIGKILL)
+        if victim == "worker":
+            (pid,) = daemon.ready_pids()
+            os.kill(pid, signal.SIGKILL)
+        else:
+            daemon.kill_all()
+            daemon.start()
         return found
 
     monkeypatch.setattr(InnerProducer, call, killing)
+
+
+@pytest.mark.parametrize(
+    "step", ["after the stages were included", "after the record was sent", UNDER_WAY, "after the commit"]
+)
+def test_driver_and_daemon_that_die_together_leave_a_batch_whole_or_out(
+    step: str, kafka: FakeBroker, daemon: SidecarDaemon, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = staged(options, run_batch(0, "first"), rows(0))
+    with monkeypatch.context() as patch:
+        die_at(patch, step)
+        in_a_child(lambda: commit_batch(tasks, options, settings(options)))
+    daemon.kill_all()
+    daemon.start()
+    assert visible(kafka) in (Counter(), Counter(rows(0)))
+    for number in (0, 1):
+        batch = run_batch(number, "second")
+        commit_batch(staged(options, batch, rows(number)), options, settings(options))
+    assert visible(kafka) == Counter(rows(0) + rows(1))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_older_transactions_of_kafka(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        FakeBroker({TOPIC: 3}, transaction_version=version) as kafka,
+        SidecarDaemon(kafka.bootstrap_servers, settings={"daemon.workers": 1}) as daemon,
+    ):
+        options = read_options(
+            {"sidecar.run_dir": str(daemon.run_dir), "topic": TOPIC, "delivery": "exactly_once"}
+        )
+        for step in ("after the stages were included", UNDER_WAY, "after the commit"):
+            number = len(records(kafka)) if COMMITS_TOPIC in kafka.topic_names.values() else 0
+            tasks = staged(options, run_batch(number, f"{step} first"), rows(number))
+            with monkeypatch.context() as patch:
+                die_at(patch, step)
+                in_a_child(lambda tasks=tasks: commit_batch(tasks, options, settings(options)))  # type: ignore[misc]
+            again = staged(options, run_batch(number, f"{step} second"), rows(number))
+            commit_batch(again, options, settings(options))
+            assert visible(kafka) == Counter(row for each in range(number + 1) for row in rows(each))
 
 
 def txn(options: Options, *words: str) -> Result:
