@@ -578,3 +578,24 @@ def test_greatest_numbers_of_a_stage_are_kept(harness: SlotHarness) -> None:
     assert stager.seal((1 << 32) - 1)
     (stage,) = adopted(harness).rooms.stages
     assert (stage.caller_number, stage.records) == ((1 << 64) - 1, 1)
+
+
+def test_lane_of_stages_goes_with_the_last_client_that_stages(harness: SlotHarness) -> None:
+    stager = Stager(harness)
+    stager.open(1)
+    stager.send(1, [b"a"])
+    stager.drop(1)
+    transactions = harness.rooms.brokers.transactions
+    transactions.check_clients()
+    assert lane_of(harness).has_stagers and not lane_of(harness).stages
+    stager.open(2)
+    assert stager.send(2, [b"b"]) and stager.seal(2)
+    harness.rooms.stubs.port.end(stager.session, harness.now_ms, for_good=True)
+    harness.give_up()
+    transactions.check_clients()
+    assert not lane_of(harness).has_stagers and lane_of(harness).stages
+    stager.drop_many(up_to=9)
+    transactions.check_clients()
+    harness.rooms.pages.release_idle(harness.now_ms + 10_000)
+    transactions.check_clients()
+    assert len(harness.rooms.lanes) == 0 and not harness.chain_table.ids()

@@ -53,13 +53,15 @@ class IncludedRecords:
 class Lane:
     """One transactional id. ``session`` is the client that initialized it last; None once that is gone for good."""
 
-    __slots__ = ("inclusion", "manager", "session", "stages")
+    __slots__ = ("has_stagers", "inclusion", "manager", "session", "stages")
 
     def __init__(self, manager: TransactionManager, session: LaneClient | None) -> None:
         self.manager = manager
         self.session = session
         self.stages: dict[int, LaneStage] = {}
         """By number in the slot: all of which records may be left."""
+        self.has_stagers = False
+        """A client has staged for it that may do so again."""
         self.inclusion: IncludedRecords | None = None
         """What the open or last transaction has included."""
 

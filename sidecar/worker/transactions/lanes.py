@@ -88,7 +88,12 @@ class Lanes:
 
     def close(self, lane: Lane) -> bool:
         """Give up the lane of a client that is gone. False while something of it is left: try again later."""
-        if lane.stages or not self.is_quiet(lane) or not self._topics.forget_lane(lane.number):
+        if (
+            lane.stages
+            or lane.has_stagers
+            or not self.is_quiet(lane)
+            or not self._topics.forget_lane(lane.number)
+        ):
             return False
         self._accumulator.close_lane(lane.number)
         self._records.free(lane.number - TRANSACTIONAL)

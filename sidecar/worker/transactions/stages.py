@@ -325,7 +325,12 @@ class LaneStages:
         """Drop open stages of clients that are gone, and sealed ones that nobody has included in time. End those whose
         transaction is over.
         """
+        stagers = [
+            each for each in self._sessions.by_row.values() if each.stages is not None and not each.is_gone
+        ]
+        used = {each.lane for each in stagers}
         for lane in self._lanes:
+            lane.has_stagers = lane in used
             self.end_included(lane)
         due_s = (self._wall_ms() - self.timeout_ms) // 1000
         for stage in self:
@@ -520,6 +525,7 @@ class LaneStages:
         if session.stages is None:
             session.stages = {}
         session.lane, stage.session = stage.lane, session
+        stage.lane.has_stagers = True
         session.stages[stage.client_number] = stage
         stage.client_name = session.name
         if len(session.stages) > REMEMBERED_MAX:
