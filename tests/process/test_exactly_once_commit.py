@@ -30,7 +30,7 @@ from client_stub.errors import TransactionTimeout
 from client_stub.inner_producer import InnerProducer
 from client_stub.spark.datasource import BatchWriter, StreamWriter
 from client_stub.spark.exactly_once.commit import commit_batch, drop_batch
-from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
+from client_stub.spark.exactly_once.commit_record import CommitRecord, key_of, unpack
 from client_stub.spark.exactly_once.decision import Batch
 from client_stub.spark.exactly_once.messages import StagedTask, daemon_name
 from client_stub.spark.exactly_once.settings import COMMITS_TOPIC, ExactlyOnce
@@ -416,6 +416,20 @@ def test_writer_of_a_batch_job(kafka: FakeBroker, options: Options) -> None:
         writer = BatchWriter(SCHEMA, given_options(options, **{"job.id": TOPIC}))
         writer.commit([writer.write(arrow(rows(1)))])
     assert visible(kafka) == Counter(rows(0) + rows(0) + rows(1))
+
+
+def test_batches_without_rows(kafka: FakeBroker, options: Options) -> None:
+    job = BatchWriter(SCHEMA, given_options(options))
+    job.commit([job.write(iter(()))])
+    given = given_options(options)
+    for number in (0, 1, 2):
+        with task_of("query-2", number, "a"):
+            message = StreamWriter(SCHEMA, given).write(arrow(rows(2)) if number == 2 else iter(()))
+        StreamWriter(SCHEMA, given).commit([message], number)
+    assert visible(kafka) == Counter(rows(2))
+    key = key_of("query-2", TOPIC).encode()
+    found = [each.value for each in kafka.records(COMMITS_TOPIC, committed=True) if each.key == key]
+    assert [unpack(value).batch for value in found if value is not None] == [0, 2]
 
 
 def test_writer_that_is_aborted_leaves_nothing(kafka: FakeBroker, options: Options) -> None:
