@@ -119,3 +119,16 @@ def test_few_and_small_records_are_kept_for_the_next_question() -> None:
     assert large.is_small
     large.read(batch(1, [(b"m", b"")], producer_id=5))
     assert not large.is_small
+
+
+def test_of_a_large_partition_one_key_is_kept() -> None:
+    keys = CommittedKeys(0)
+    keys.read(batch(0, [(b"a", b"1"), (b"b", b"2")]))
+    keys.read(batch(2, [(b"a", b"3"), (b"b", b"4")], producer_id=7))
+    assert keys.is_whole
+    keys.keep_only(b"a")
+    assert not keys.is_whole
+    keys.read(batch(4, [(b"c", b"5")]) + marker(5, 7, COMMIT))
+    assert (last(keys, b"a"), last(keys, b"b"), last(keys, b"c")) == (b"3", None, None)
+    keys.read(batch(6, [(b"a", b"6")]))
+    assert last(keys, b"a") == b"6"

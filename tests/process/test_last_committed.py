@@ -73,3 +73,14 @@ def test_topic_that_forgets_and_topic_that_is_missing_are_refused(daemon: Sideca
         assert refused.value.name == "NOT_COMPACTED"
         with pytest.raises(InvalidTopic, match=r"Topic commits is not in Kafka; make it: kafka-topics\.sh"):
             last(producer)
+
+
+def test_partition_with_more_keys_than_are_kept_is_read_for_each_question(daemon: SidecarDaemon) -> None:
+    with Producer(daemon.run_dir) as producer:
+        place = producer.last_committed("commits", b"key", WAIT_S, creates=True).partition
+        producer.send_many("commits", [(b"%d" % each, b"v", None, place) for each in range(5_000)])
+        producer.send("commits", b"mine", b"key", partition=place)
+        producer.flush(WAIT_S)
+        assert last(producer) == b"mine"
+        producer.send("commits", b"newer", b"key", partition=place).result(WAIT_S)
+        assert last(producer) == b"newer"

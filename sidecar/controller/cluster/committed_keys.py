@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.protocol.fetched_batches import FetchedRecord, fetched_batches
 
 KEPT_KEYS_MAX: Final = 4_096
-KEPT_BYTES_MAX: Final = 4 << 20
+KEPT_BYTES_MAX: Final = 1 << 20
 """Of the records that are kept between two questions."""
 
 
@@ -24,6 +24,8 @@ class CommittedKeys:
         self._last: dict[bytes, FetchedRecord] = {}
         self._open: dict[int, dict[bytes, FetchedRecord]] = {}
         """Producer id → records of its transaction, whose marker has not come."""
+        self._only: bytes | None = None
+        """The one key that is kept, in a partition that has too many."""
 
     def read(self, data: bytes) -> bool:
         """Read the batches of one answer; False if there was no whole one. Raises ProtocolError."""
@@ -38,8 +40,9 @@ class CommittedKeys:
             else:
                 into = self._open.setdefault(batch.producer_id, {}) if batch.is_transactional else self._last
                 for record in batch.records():
-                    if record.key is not None and record.offset >= self.position:
-                        into[record.key] = record
+                    key = record.key
+                    if key is not None and self._only in (None, key) and record.offset >= self.position:
+                        into[key] = record
             self.position = batch.last_offset + 1
         return self.position > before
 
@@ -47,6 +50,18 @@ class CommittedKeys:
         """None, too, for a key whose last record is a tombstone."""
         found = self._last.get(key)
         return None if found is None or found.value is None else found
+
+    def keep_only(self, key: bytes) -> None:
+        """Forget all other keys, for good: the answer needs only this one."""
+        self._only = key
+        for records in (self._last, *self._open.values()):
+            for other in records.keys() - {key}:
+                del records[other]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has every key."""
+        return self._only is None
 
     @property
     def is_small(self) -> bool:

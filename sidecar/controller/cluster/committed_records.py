@@ -47,7 +47,7 @@ WAIT_MS_MAX: Final = 30_000.0
 FETCH_BYTES: Final = 1 << 20
 """What one answer may have: reading it takes some 30 ms of the controller's loop."""
 RETRY_S: Final = 0.1
-PARTITIONS_KEPT_MAX: Final = 64
+PARTITIONS_KEPT_MAX: Final = 32
 PARTITIONS: Final = 16
 """Of a topic that is made here."""
 REPLICAS: Final = 3
@@ -144,13 +144,13 @@ class CommittedRecords:
         self._locks[topic, partition] = lock
         async with lock:
             await self._check_policy(topic, leader, deadline_ms)
-            keys = await self._read(found, row, leader, deadline_ms)
+            keys = await self._read(found, row, leader, key, deadline_ms)
         return Found(partition, keys.last(key))
 
     async def _read(
-        self, topic: TopicAnswer, row: PartitionAnswer, leader: Node, deadline_ms: float
+        self, topic: TopicAnswer, row: PartitionAnswer, leader: Node, key: bytes, deadline_ms: float
     ) -> CommittedKeys:
-        """Read what has come since the last question, or all."""
+        """Read what has come since the last question, or all. Of a large partition only ``key`` is kept."""
         place = (topic.name, row.partition)
         kept = self._kept.pop(place, None)
         # Another leader, or topic, may lack what an earlier one had.
@@ -170,7 +170,13 @@ class CommittedRecords:
                 high_watermark = answer.high_watermark
             if not keys.read(answer.records) and keys.position < high_watermark:
                 raise _Again(f"the broker has nothing at offset {keys.position} of {high_watermark}.")
-        if keys.is_small:
+            if not keys.is_small:
+                keys.keep_only(key)
+            if self._clock.now_ms() >= deadline_ms and keys.position < high_watermark:
+                raise _Again(
+                    f"partition {row.partition} was read up to offset {keys.position} of {high_watermark}."
+                )
+        if keys.is_whole:
             self._kept[place] = kept
             while len(self._kept) > PARTITIONS_KEPT_MAX:
                 self._kept.popitem(last=False)
