@@ -23,6 +23,8 @@ _URL: Final = re.compile(r"https?://[^@\s/?#]+(/[^@\s?#]*)?")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _SYNTAX: Final = re.compile(r"(.*) \(at line (\d+), column \d+\)")
 SERVERS: Final = "bootstrap.servers"
+OF_FILES: Final = frozenset({"avro", "binaryFile", "csv", "json", "orc", "parquet", "text", "xml"})
+"""Formats of Spark whose rows are in files."""
 SOURCE: Final = "source"
 """The view of the source."""
 
@@ -276,9 +278,8 @@ class _FileReader:
         for name, value in content.items():
             key = keys.get(name)
             if key is None:
-                self._add(
-                    (*path, name), f"key '{name}' is not known in {path[0]}", _nearest(name, list(keys))
-                )
+                where = path[-1] if isinstance(path[-1], str) else path[0]
+                self._add((*path, name), f"key '{name}' is not known in {where}", _nearest(name, list(keys)))
             elif not key.kind.fits(value):
                 shown = "***" if key.kind.is_secret else _shown(value)
                 self._add((*path, name), f"{name} = {shown} must be {key.kind.wanted}", "correct the value")
@@ -330,6 +331,11 @@ class _FileReader:
                 ("source", "table"), "table excludes format and path", "leave out the one or the others"
             )
         options = {name: _option_text(each) for name, each in (found["options"] or {}).items()}
+        has_path = found["path"] is not None or "path" in map(str.lower, options)
+        if found["format"] in OF_FILES and not has_path and path not in self._broken:
+            self._add(
+                path, f"{found['format']} needs a path", 'add path = "FOLDER"'
+            )  # Spark would read nothing
         return Source(found["format"] or "", found["path"], found["table"], found["schema"], options)
 
     def _steps(self) -> Iterator[SqlStep]:
@@ -351,11 +357,11 @@ class _FileReader:
             yield SqlStep(name, found["sql"] or "", params)
 
     def _outputs(self, steps: list[str]) -> Iterator[Output]:
-        views = [SOURCE, *steps]
+        views = list(dict.fromkeys([SOURCE, *filter(None, steps)]))
         for index, content in enumerate(_tables(self._content.get("output"))):
             path: KeyPath = ("output", index)
             found = self._table("output", path, content)
-            view = found["from"] or views[-1]
+            view = found["from"] or [SOURCE, *steps][-1]
             if view not in views:
                 self._add((*path, "from"), f"there is no step '{view}'", _nearest(view, views))
             if (found["topic"] is None) == (found["topic_expr"] is None):

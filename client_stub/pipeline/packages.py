@@ -17,6 +17,8 @@ NEWEST: Final = "4.2.0"
 """The newest version that Maven Central has. It works in Spark 4.3, which has no later one."""
 PACKAGES: Final = {AVRO: "spark-avro_2.13", PROTOBUF: "spark-protobuf_2.13"}
 """Format → its package."""
+KAFKA_PACKAGE: Final = "spark-sql-kafka-0-10_2.13"
+"""Of Spark's Kafka source."""
 _SETTING: Final = "spark.jars.packages"
 _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.jars", _SETTING)
 

@@ -19,6 +19,8 @@ from pyspark.sql.types import DataType
 
 from client_stub.pipeline.file import SOURCE, Fault, Output, Pipeline, PipelineFaults, SqlStep
 from client_stub.pipeline.formats import Encoding, Formats
+from client_stub.pipeline.keys import VARIABLE
+from client_stub.pipeline.packages import KAFKA_PACKAGE, NEWEST
 from client_stub.spark.columns import type_fault
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _POSITION: Final = re.compile(r"\(?line (\d+), pos (\d+)\)?|line (\d+) pos (\d+)")
 _SQLSTATE: Final = re.compile(r" SQLSTATE: \w+;?")
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+KAFKA_MISSING: Final = "[KAFKA_DATA_SOURCE_NOT_ENABLED]"
+KAFKA_TODO: Final = f"name its package: --conf spark.jars.packages=org.apache.spark:{KAFKA_PACKAGE}:{NEWEST}"
 COUNT: Final = "rows"
 
 
@@ -139,11 +143,9 @@ class Planner:
             return reader.load(source.path) if source.path is not None else reader.load()  # type: ignore[no-any-return]
         except Exception as error:
             key = next((name for name in ("path", "table", "format") if getattr(source, name)), "format")
-            self.faults.append(
-                self._pipeline.fault(
-                    (SOURCE, key), f"the source cannot be read: {sentence(error)}", "correct [source]"
-                )
-            )
+            what = f"the source cannot be read: {sentence(error)}"
+            todo = KAFKA_TODO if KAFKA_MISSING in what else "correct [source]"
+            self.faults.append(self._pipeline.fault((SOURCE, key), what, todo))
             return None
 
     def _step(self, index: int, step: SqlStep, *, is_whole: bool) -> DataFrame | None:
@@ -151,7 +153,7 @@ class Planner:
         path: Path = ("step", index, "sql")
         try:
             # sql() would carry out a command at once.
-            if step.sql:
+            if step.sql and not VARIABLE.search(step.sql):  # the file's own fault says why
                 self._parser.parseQuery(step.sql)
             return self._spark.sql(step.sql, args=dict(step.params)) if is_whole else None
         except Exception as error:

@@ -36,8 +36,12 @@ def _numbers(spark: SparkSession, rows: int, tasks: int) -> DataFrame:
     return spark.range(0, rows, 1, tasks).selectExpr("string(id) AS key", "string(id) AS value")
 
 
-def write(spark: SparkSession, rows: int, tasks: int, options: Mapping[str, str]) -> None:
-    """Numbers from 0 as keys and values."""
+def write(
+    spark: SparkSession, rows: int, tasks: int, options: Mapping[str, str], artifact: str | None = None
+) -> None:
+    """Numbers from 0 as keys and values. ``artifact``: an archive that the session gives its executors."""
+    if artifact is not None:
+        spark.addArtifacts(artifact, archive=True)
     _numbers(spark, rows, tasks).write.format("kafka_sidecar").mode("append").options(**options).save()
 
 

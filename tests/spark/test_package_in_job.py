@@ -74,8 +74,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.kafka
+@pytest.mark.parametrize("way", ["--archives", "addArtifacts"])
 def test_an_archive_of_an_environment_is_all_that_a_job_needs(
-    packed: Path, kafka: KafkaCluster, new_topic: NewTopic, short_dir: Path
+    packed: Path, kafka: KafkaCluster, new_topic: NewTopic, short_dir: Path, way: str
 ) -> None:
     """Neither a daemon nor the package is on the hosts."""
     topic = new_topic()
@@ -87,15 +88,19 @@ def test_an_archive_of_an_environment_is_all_that_a_job_needs(
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.buffer.memory": "33554432",
     }
-    conf = {**CONF, "spark.archives": f"{packed}/env.tar.gz#env"}
+    archive = f"{packed}/env.tar.gz#env"
+    conf = {**CONF, "spark.archives": archive} if way == "--archives" else CONF
     python = {"PYSPARK_PYTHON": "./env/bin/python", "PYSPARK_DRIVER_PYTHON": "./env/bin/python"}
     with SparkCluster([{HOME_VARIABLE: str(home), "PYTHONPATH": ""} for home in homes]) as cluster:
         arguments = {"rows": 20_000, "tasks": 8, "options": options}
+        arguments["artifact"] = archive if way == "addArtifacts" else None
         SparkJob(cluster.master, "write", conf, arguments, python, packed).result()
         started = [daemon for home in homes for daemon in daemons(home)]
         try:
-            for daemon, host in zip(started, cluster.hosts, strict=True):
-                assert any(each.path.startswith(f"{host.folder / 'work'}") for each in daemon.memory_maps())
+            for daemon, host, home in zip(started, cluster.hosts, homes, strict=True):
+                assert f"its log is {next(home.glob('*/daemon.log'))}." in host.log()
+                # An artifact lies in a folder of its session, which is one of Spark's local ones.
+                assert any(each.path.startswith(f"{host.folder}/") for each in daemon.memory_maps())
         finally:
             for daemon in started:
                 daemon.terminate()

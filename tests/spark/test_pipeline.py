@@ -320,6 +320,7 @@ def test_check_of_sql_that_only_a_stream_or_only_a_batch_allows(
     [
         ({"*.csv": "nothing.csv"}, "late.toml:5: the source cannot be read: [PATH_NOT_FOUND]"),
         ({'"csv"': '"cvs"'}, "late.toml:5: the source cannot be read: [DATA_SOURCE_NOT_FOUND]"),
+        ({'"csv"': '"kafka"'}, ", name its package: --conf spark.jars.packages=org.apache.spark:spark-sql-kafka"),
     ],
 )  # fmt: skip
 def test_a_source_that_is_not_there(

@@ -92,7 +92,7 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
         (
             '{ topic = "bad" }',
             '{ topik = "b" }',
-            "late.toml:16: key 'topik' is not known in output, did you mean 'topic'?",
+            "late.toml:16: key 'topik' is not known in bad_rows, did you mean 'topic'?",
         ),
         ('"csv"', '"${NOWHERE}"', "late.toml:4: the environment has no NOWHERE, set NOWHERE before the run"),
         (
@@ -158,6 +158,21 @@ def test_set_overrides_a_parameter_with_a_value_of_its_type(tmp_path: Path) -> N
             "[[output]]",
             "[sidecar]\nautostart = true\n[kafka]\nbootstrap.servers = ['a:1']\n[[output]]",
             "late.toml:16: bootstrap.servers must be a text, number or flag, correct the value",
+        ),
+        (
+            'path = "${FLIGHTS}/*.csv"\n',
+            "",
+            'late.toml:3: csv needs a path, add path = "FOLDER"',
+        ),
+        (
+            'name = "late"\nsql',
+            "sql",
+            "late.toml:7: name is missing, add name = ...",
+        ),
+        (
+            "[[output]]",
+            '[[step]]\nsql = "SELECT 1"\n[[output]]\nfrom = "x"',
+            "late.toml:16: there is no step 'x', known are source, late",
         ),
         (
             "header = true",
