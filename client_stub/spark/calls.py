@@ -93,12 +93,13 @@ def _write_task(
     import pyarrow as pa
 
     written = write_batches(batches, columns, options)
+    staged = None if options.exactly_once is None else pickle.dumps(written)
     yield pa.record_batch(
         {
             "rows": pa.array([written.rows], pa.int64()),
             "bytes": pa.array([written.bytes], pa.int64()),
             "attempt": pa.array([written.attempt], pa.int32()),
-            "staged": pa.array([pickle.dumps(written)], pa.binary()),
+            "staged": pa.array([staged], pa.binary()),
         }
     )
 

@@ -28,6 +28,8 @@ from client_stub import Producer
 from client_stub.engine.transaction_calls import TransactionCalls
 from client_stub.errors import TransactionTimeout
 from client_stub.inner_producer import InnerProducer
+from client_stub.spark.calls import _write_task
+from client_stub.spark.columns import find_columns
 from client_stub.spark.datasource import BatchWriter, StreamWriter
 from client_stub.spark.exactly_once.commit import commit_batch, drop_batch
 from client_stub.spark.exactly_once.commit_record import CommitRecord, key_of, unpack
@@ -506,4 +508,18 @@ def test_tasks_and_driver_reach_one_daemon_over_tcp(kafka: FakeBroker, tmp_path:
         for _ in range(2):
             writer: BatchWriter = pickle.loads(pickle.dumps(BatchWriter(SCHEMA, given)))
             writer.commit([writer.write(arrow(rows(0)[:20])), writer.write(arrow(rows(0)[20:]))])
+    assert visible(kafka) == Counter(rows(0))
+
+
+def test_task_of_write_hands_its_stage_to_the_driver(kafka: FakeBroker, options: Options) -> None:
+    columns = find_columns(SCHEMA, TOPIC)
+    for run in ("a", "b"):  # as in foreachBatch: the second run writes the batch again
+        with task_of("query-3", 0, run):
+            told = [
+                pickle.loads(row["staged"])
+                for part in (rows(0)[:30], rows(0)[30:])
+                for batch in _write_task(columns, options, arrow(part))
+                for row in batch.to_pylist()
+            ]
+        commit_batch(told, options, settings(options))
     assert visible(kafka) == Counter(rows(0))
