@@ -1,11 +1,16 @@
-"""The floor of Spark's Python path: a data source whose writer takes whole Arrow batches and only counts their rows."""
+"""The floor of Spark's Python path: a data source whose writers take whole Arrow batches and only count their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -20,9 +25,21 @@ class RowCounter(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return _Writer()
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return _StreamWriter()
+
 
 class _Writer(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
-        for batch in iterator:
-            len(batch)
-        return WriterCommitMessage()
+        return _counted(iterator)
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        return _counted(iterator)
+
+
+def _counted(batches: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+    for batch in batches:
+        len(batch)
+    return WriterCommitMessage()
