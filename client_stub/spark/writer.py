@@ -51,15 +51,21 @@ def write_rows(rows: Iterable[Row], options: Options) -> TaskWritten | StagedTas
 
 
 def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten | StagedTask:
+    written: TaskWritten | StagedTask
     try:
         if options.exactly_once is None:
-            return _send_all(chunks, options)
-        producer = _cache.producer_for(options)
-        return stage_chunks(chunks, producer, options.run_dir_here(), options.exactly_once, options.topic)
+            written = _send_all(chunks, options)
+        else:
+            producer = _cache.producer_for(options)
+            written = stage_chunks(
+                chunks, producer, options.run_dir_here(), options.exactly_once, options.topic
+            )
     except DaemonUnreachable as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
     except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
+    freeze_modules()
+    return written
 
 
 def _send_all(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
@@ -98,7 +104,6 @@ def _send_all(chunks: Iterator[Chunk], options: Options) -> TaskWritten:
             settle()
     finally:
         progress.close()
-    freeze_modules()
     return written
 
 

@@ -107,7 +107,7 @@ def test_a_process_keeps_few_producers_and_closes_the_longest_unused(
     for number in range(PRODUCERS_KEPT_MAX + 3):
         write(daemon, max_block_ms=10_000 + number)
     assert threading.active_count() - before == PRODUCERS_KEPT_MAX
-    assert [place[2] for place in cache._producers] == [
+    assert [place[3] for place in cache._producers] == [
         10_003 + number for number in range(PRODUCERS_KEPT_MAX)
     ]
 
