@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from client_stub.inner_producer import InnerProducer
 from client_stub.spark.autostart import DaemonNotStarted, ensure_daemon, log_of
+from client_stub.spark.executor_log import tell
 
 if TYPE_CHECKING:
     from client_stub.spark.options import Options
@@ -41,7 +40,7 @@ class ProducerCache:
             producer = None
         if producer is None:
             if options.settings is not None:
-                _tell(f"Records go through the daemon at {run_dir}; its log is {log_of(run_dir)}.")
+                tell(f"Records go through the daemon at {run_dir}; its log is {log_of(run_dir)}.")
             producer = InnerProducer(
                 run_dir,
                 client_name="spark",
@@ -60,14 +59,5 @@ def _own_daemon(settings: tuple[tuple[str, str], ...]) -> str:
         return ensure_daemon(dict(settings))
     except DaemonNotStarted as error:
         for line in error.last_lines:
-            _tell(f"log of the daemon: {line}")
+            tell(f"log of the daemon: {line}")
         raise
-
-
-def _tell(text: str) -> None:
-    """On stderr, which is in the executor's log: a Python worker of Spark shows nothing that is logged as information.
-    Once in each worker, as that keeps its producer.
-    """
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # of a program that has closed its stderr
-        sys.stderr.write(f"kafka_sidecar: {text}\n")
-        sys.stderr.flush()

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -130,6 +131,17 @@ def test_batches_and_replays(kafka: FakeBroker, options: Options) -> None:
     assert [(each.batch, each.rows, each.tasks) for each in records(kafka)] == [
         (0, 50, 2), (1, 50, 2), (2, 50, 2)
     ]  # fmt: skip
+
+
+def test_commit_and_replay_are_a_line_each_in_the_driver_s_log(
+    kafka: FakeBroker, options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in ("a", "b"):
+        commit_batch(staged(options, run_batch(0, run), rows(0), rows(1)), options, settings(options))
+    committed, replayed = capsys.readouterr().err.splitlines()
+    places = rf"({TOPIC}-\d \d+\.\.\d+(, )?)+"  # by partition
+    assert re.fullmatch(rf"kafka_sidecar: batch 0 is committed: 100 rows of 2 tasks: {places}\.", committed)
+    assert replayed.endswith("batch 0 is in Kafka already, by an earlier run: its 100 rows are dropped.")
 
 
 def test_second_write_of_a_run_and_an_older_batch_are_refused(kafka: FakeBroker, options: Options) -> None:

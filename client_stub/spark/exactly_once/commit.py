@@ -21,6 +21,7 @@ from client_stub.inner_producer import InnerProducer
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
 from client_stub.spark.exactly_once.messages import StagedTask, batch_of, staged
+from client_stub.spark.executor_log import tell
 from client_stub.system.log import log
 from client_stub.system.originals import monotonic
 
@@ -77,11 +78,7 @@ def commit_stages(
     decision = Decision.COMMIT if found is None else decide(batch, last)
     rows = sum(each.rows for each in tasks)
     if decision is Decision.REPLAY:
-        log.info(
-            "kafka_sidecar: batch %d is in Kafka already, by an earlier run: its %d rows are dropped.",
-            batch.number,
-            rows,
-        )
+        tell(f"batch {batch.number} is in Kafka already, by an earlier run: its {rows} rows are dropped.")
     elif rows or last is None:
         begun_s = monotonic()
         producer.begin_transaction()
@@ -93,7 +90,7 @@ def commit_stages(
                 record = CommitRecord(batch.number, batch.query, batch.run, rows, len(tasks), topics, offsets)
                 producer.send(settings.commits_topic, record.pack(), key, partition=found.partition)
             producer.commit_transaction(wait_s)
-        _log(batch, rows, len(tasks), inclusion)
+        _tell_committed(batch, rows, len(tasks), inclusion)
     _drop_rest(producer, batch)
 
 
@@ -146,18 +143,12 @@ def _abort(producer: Producer) -> None:
         log.warning("kafka_sidecar: the transaction was not aborted, which the next batch does: %s", error)
 
 
-def _log(batch: Batch, rows: int, tasks: int, inclusion: Inclusion) -> None:
+def _tell_committed(batch: Batch, rows: int, tasks: int, inclusion: Inclusion) -> None:
     places = ", ".join(
         f"{topic}-{partition} {found.first_offset}..{found.last_offset}"
         for (topic, partition), found in sorted(inclusion.partitions.items())
     )
-    log.info(
-        "kafka_sidecar: batch %d is committed: %d rows of %d tasks: %s.",
-        batch.number,
-        rows,
-        tasks,
-        places or "-",
-    )
+    tell(f"batch {batch.number} is committed: {rows} rows of {tasks} tasks: {places or '-'}.")
 
 
 def _offsets(settings: ExactlyOnce, batch: Batch) -> dict[str, Any] | None:
