@@ -99,6 +99,8 @@ class Housekeeping:
         self._trim.step(now_ms)
         self._pages.count_shares(now_ms)
         self._holds.shares_freed(now_ms)
+        if self._releases.released_chains:
+            self._turns.wake()  # the records of a client that is gone ended here; a turn gives their pages back
         if self._pool.waiters:
             self._turns.wake()  # the worker that was to be served before this one may have died
         if self._commit is not None:

@@ -39,6 +39,8 @@ from .lane_worker import Death, Image, LaneLink, LaneWorker
 CLIENTS_MAX: Final = 3
 END_MS: Final = 400_000.0
 """By then every client must have had its answers."""
+EMPTY_MS: Final = 1_000_000.0
+"""More than daemon.client_grace_s: a client that gave up its row may come again for so long."""
 PRODUCE_WITH_IDS: Final = 13
 SPIN_STEPS: Final = 2_000
 """So many steps at one moment are turns without end."""
@@ -88,6 +90,8 @@ class LaneWorld:
         self._serial = itertools.count()
         self._offsets = itertools.count(1)
         self._routes: dict[bytes, LaneClient] = {}
+        self._killed: list[bytes] = []
+        """Client ids of processes that were killed."""
         self._known_ids: dict[LaneWorker, dict[str, int]] = {}
         self._versions = itertools.count(1)
 
@@ -172,6 +176,7 @@ class LaneWorld:
         incarnation = self.segment.slot(0).incarnation + 1 if self.segment.is_slot_prepared(0) else 1
         worker = self.worker = LaneWorker(self, incarnation)
         worker.begin()
+        self._end_killed(worker)
         self.push_later(worker, 1.0)
 
     def doom(self, moment: int, stores: int) -> None:
@@ -335,12 +340,16 @@ class LaneWorld:
         self.happened["client died"] += 1
         client.is_dead = True
         self._routes = {route: each for route, each in self._routes.items() if each is not client}
-        client_id = client.session.attachment._identity._client_id
-        worker = self.worker
-        if worker is not None and not worker.is_dead:
-            for session in [*worker.rooms.stubs.sessions, *worker.rooms.stubs.sessions.absent()]:
-                if session.row.client_id == client_id:
-                    worker.rooms.stubs.port.end(session, self.now_ms, for_good=True)
+        self._killed.append(client.session.attachment._identity._client_id)
+        if self.worker is not None and not self.worker.is_dead:
+            self._end_killed(self.worker)
+
+    def _end_killed(self, worker: LaneWorker) -> None:
+        """A worker watches the processes of its clients, also of those that it has adopted."""
+        stubs = worker.rooms.stubs
+        for session in [*stubs.sessions, *stubs.sessions.absent()]:
+            if session.row.client_id in self._killed:
+                stubs.port.end(session, self.now_ms, for_good=True)
 
     def _serve_clients(self) -> None:
         for client in self.clients:
@@ -439,7 +448,7 @@ class LaneWorld:
         """All clients get their answers; what they left open is aborted; nothing is left."""
         self.run(lambda: self.are_clients_over, self.now_ms + END_MS)
         self.is_over_faults = True
-        self.run(self._is_empty, self.now_ms + END_MS)
+        self.run(self._is_empty, self.now_ms + EMPTY_MS)
 
     def _is_empty(self) -> bool:
         worker = self.worker

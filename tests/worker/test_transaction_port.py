@@ -215,3 +215,16 @@ def test_record_of_a_lane_is_stored_before_its_records_end(
     assert record is not None
     expected = TransactionState.INITIALIZING if is_restarted else TransactionState.ABORTING
     assert record.state is expected
+
+
+def test_round_of_an_idle_worker_gives_back_what_a_client_left_that_is_gone(
+    port_harness: PortHarness,
+) -> None:
+    """Its records end in the round; without a turn their chain, and so its lane, would stay until somebody sends."""
+    releases, turns = port_harness.rooms.releases, port_harness.rooms.turns
+    taken: list[int] = []
+    turns.turn = lambda now_ms: taken.append(len(releases.take_released_chains())) or float("inf")  # type: ignore[func-returns-value]
+    releases.released_chains.add(port_harness.harness.chain)
+    port_harness.rooms.housekeeping.round()
+    port_harness.harness.worker.loop.run()
+    assert taken == [1]
