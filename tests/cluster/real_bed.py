@@ -1,17 +1,20 @@
-"""Real brokers of each transaction.version, a daemon on each, and readers that we did not write."""
+"""Real clusters of each transaction.version, a daemon on each, and readers that are not ours."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import Final
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer, TopicPartition
 
 from client_stub import Producer
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
+from sidecar.tools.testing.kafka_topics import quiet_config
+from sidecar.tools.testing.reading import wait_transactions_ended
 from sidecar.tools.testing.waiting import wait_until
 
 CALL_S: Final = 60.0
@@ -26,16 +29,21 @@ SMALL: Final = {
 _serial = count(1)
 
 
+def new_id(kind: str = "id") -> str:
+    """A transactional id, group or topic that no other test has."""
+    return f"{kind}-{next(_serial)}"
+
+
 class RealBed:
-    """A real broker, a daemon on it, and readers."""
+    """A real cluster, a daemon on it, and readers."""
 
     def __init__(self, kafka: KafkaCluster, daemon: SidecarDaemon) -> None:
         self.kafka = kafka
         self.daemon = daemon
 
-    def topic(self, partitions: int = 1) -> str:
-        name = f"tx-{next(_serial)}"
-        self.kafka.create_topics({name: partitions})
+    def topic(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = new_id("tx")
+        self.kafka.create_topics({name: partitions}, config=config)
         return name
 
     def producer(
@@ -44,7 +52,7 @@ class RealBed:
         return Producer(
             run_dir=str((daemon or self.daemon).run_dir),
             client_name="tx",
-            transactional_id=name or f"id-{next(_serial)}",
+            transactional_id=name or new_id(),
             transaction_timeout_ms=timeout_ms,
             connect_timeout_ms=CONNECT_MS,
         )
@@ -52,23 +60,28 @@ class RealBed:
     def read(self, topic: str, partitions: int = 1, *, committed: bool = True) -> list[bytes]:
         """By librdkafka, partition after partition, to the end of what it may see."""
         consumer = Consumer(
-            {
-                "bootstrap.servers": self.kafka.bootstrap_servers,
-                "group.id": "reader",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed" if committed else "read_uncommitted",
-            }
+            quiet_config(
+                self.kafka.bootstrap_servers,
+                {
+                    "group.id": "reader",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed" if committed else "read_uncommitted",
+                },
+            )
         )
         found: dict[int, list[bytes]] = {}
         ended: set[int] = set()
 
         def read_more() -> bool:
             for message in consumer.consume(1_000, 0.2):
-                if message.error():
+                error = message.error()
+                if error is None:
+                    found.setdefault(message.partition(), []).append(message.value())
+                elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                 else:
-                    found.setdefault(message.partition(), []).append(message.value())
+                    assert error.retriable(), error
             return len(ended) == partitions
 
         try:
@@ -85,7 +98,7 @@ class RealBed:
             enable_auto_commit=False,
             isolation_level="read_committed",
         )
-        found: list[bytes] = []
+        found: dict[int, list[bytes]] = {}
         try:
             assigned = [TopicPartition(topic, index) for index in range(partitions)]
             consumer.assign(assigned)
@@ -93,13 +106,20 @@ class RealBed:
             ends = consumer.end_offsets(assigned)
 
             def read_more() -> bool:
-                for records in consumer.poll(timeout_ms=200).values():
-                    found.extend(record.value for record in records)
+                for partition, records in consumer.poll(timeout_ms=200).items():
+                    found.setdefault(partition.partition, []).extend(record.value for record in records)
                 return all(consumer.position(each) >= ends[each] for each in assigned)
 
             wait_until(read_more, f"the end of {topic}", timeout_s=CALL_S)
         finally:
             consumer.close()
+        return [value for index in sorted(found) for value in found[index]]
+
+    def settled(self, topic: str, partitions: int = 1) -> list[bytes]:
+        """The committed records once every transaction of the topic has ended, as both consumers read them."""
+        wait_transactions_ended(self.kafka.bootstrap_servers, topic)
+        found = self.read(topic, partitions)
+        assert found == self.read_by_kafka_python(topic, partitions)
         return found
 
 
