@@ -140,12 +140,12 @@ class LaneClient:
                 return
 
     def _call(
-        self, make: Callable[[], TxnCall | None]
+        self, make: Callable[[], TxnCall | None], *, waits: bool = True
     ) -> Generator[float | TxnCall, None, SidecarError | None]:
         """Make a call and wait for its answer. Returns its error."""
         try:
             call = make()
-            if call is None:
+            if call is None or not waits:
                 return None
             yield call
             self.calls.conclude(call, 60.0)
@@ -174,11 +174,7 @@ class LaneClient:
             told.offset = offset
             group = GroupMetadata(f"{GROUP}-{self.name}")
             make = partial(self.calls.offsets, {("in", 0): offset}, group)
-            if plan.is_impatient:
-                make()
-                self.calls.release()
-            else:
-                error = yield from self._call(make)
+            error = yield from self._call(make, waits=not plan.is_impatient)
         if error is None:
             yield plan.gap_ms
             if plan.commits:
