@@ -24,7 +24,6 @@ from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.tcp_access import TcpAccess
 from sidecar.tools.testing.waiting import wait_until
 from tests.cluster.real_bed import CALL_S, RealBed
-from tests.process.test_takeover import take_over
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.unmeasured]
 
@@ -213,7 +212,7 @@ def test_st_03_sealed_stage_survives_its_process_its_daemon_and_a_takeover(real:
         daemon.kill_all()
         daemon.start()
         tokens.append(way.staged(topic, 2, topic, 1_000))
-        take_over(daemon)
+        daemon.take_over()
         with way.producer(topic) as producer, producer.transaction():
             assert producer.include(tokens, CALL_S).rows == 2_000
     assert sorted(real.read(topic, committed=False)) == sorted(values(1, 1_000) + values(2, 1_000))
