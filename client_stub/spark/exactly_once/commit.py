@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TASKS_MAX: Final = 1_000
 """Of one batch: a worker has 1,024 stages, of this batch and of others."""
 OFFSETS_BYTES_MAX: Final = 64 << 10
+PARTITIONS_SHOWN: Final = 16
 ANSWER_S: Final = 30.0
 """How long a call may take beyond the transaction's timeout."""
 
@@ -146,8 +147,11 @@ def _abort(producer: Producer) -> None:
 def _tell_committed(batch: Batch, rows: int, tasks: int, inclusion: Inclusion) -> None:
     places = ", ".join(
         f"{topic}-{partition} {found.first_offset}..{found.last_offset}"
-        for (topic, partition), found in sorted(inclusion.partitions.items())
+        for (topic, partition), found in sorted(inclusion.partitions.items())[:PARTITIONS_SHOWN]
     )
+    more = len(inclusion.partitions) - PARTITIONS_SHOWN
+    if more > 0:
+        places += f" and {more} more"
     tell(f"batch {batch.number} is committed: {rows} rows of {tasks} tasks: {places or '-'}.")
 
 
