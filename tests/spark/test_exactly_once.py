@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from sidecar.tools.testing.daemon import SidecarDaemon, StartDaemon
 from sidecar.tools.testing.kafka_cluster import KafkaCluster
 from sidecar.tools.testing.kafka_topics import NewTopic
+from sidecar.tools.testing.waiting import wait_until
 from tests.spark.exactly_once_jobs import BATCH, STREAM, committed, finish, start
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.spark]
@@ -81,16 +82,18 @@ def test_stream_whose_driver_is_killed_writes_each_row_once(
     commits = tmp_path / "checkpoint" / "commits"
     for kill in range(kills):
         driver = start(tmp_path, STREAM, *arguments, master=f"local[{1 + kill % 3},4]")
-        _wait_for_batches(commits, min(2 + kill, FILES // 2 - 1))
+        _wait_for_batches(commits, min(2 + kill, FILES // 2 - 1), driver, tmp_path)
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     finish(start(tmp_path, STREAM, *arguments), tmp_path, JOB_S)
     assert committed(kafka.bootstrap_servers, topic) == EXPECTED
 
 
-def _wait_for_batches(commits: Path, count: int) -> None:
+def _wait_for_batches(commits: Path, count: int, driver: subprocess.Popen[bytes], folder: Path) -> None:
     """Until Spark has noted so many batches: the driver is then somewhere in the next one."""
-    deadline = time.monotonic() + JOB_S
-    while len(list(commits.glob("[0-9]*"))) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+
+    def are_there() -> bool:
+        assert driver.poll() is None, (folder / "driver.log").read_text()[-4000:]
+        return len(list(commits.glob("[0-9]*"))) >= count
+
+    wait_until(are_there, f"{count} batches in the commit log", timeout_s=JOB_S)
