@@ -143,6 +143,8 @@ def test_st_01_three_of_four_stages_of_four_processes(real: RealBed, way: Way) -
         assert inclusion.rows == 3 * rows
         assert sum(each.rows for each in inclusion.partitions.values()) == 3 * rows
         wanted = sorted([b"before", b"after", *values(1, rows), *values(3, rows), *values(4, rows)])
+        # A commit is told before each partition has its marker.
+        wait_until(lambda: len(real.read(topic, partitions)) >= len(wanted), "the markers of the commit")
         for committed in (True, False):
             found = real.read(topic, partitions, committed=committed)
             assert sorted(found) == wanted
