@@ -21,6 +21,7 @@ from client_stub import Producer
 from client_stub.errors import ProducerFenced, TransactionError
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.metrics import metric
+from sidecar.tools.testing.reading import wait_transactions_ended
 from sidecar.tools.testing.tcp_access import TcpAccess
 from sidecar.tools.testing.waiting import wait_until
 from tests.cluster.real_bed import CALL_S, RealBed
@@ -143,8 +144,9 @@ def test_st_01_three_of_four_stages_of_four_processes(real: RealBed, way: Way) -
         assert inclusion.rows == 3 * rows
         assert sum(each.rows for each in inclusion.partitions.values()) == 3 * rows
         wanted = sorted([b"before", b"after", *values(1, rows), *values(3, rows), *values(4, rows)])
-        # A commit is told before each partition has its marker.
-        wait_until(lambda: len(real.read(topic, partitions)) >= len(wanted), "the markers of the commit")
+        wait_transactions_ended(
+            real.kafka.bootstrap_servers, topic
+        )  # a commit is told before the last marker
         for committed in (True, False):
             found = real.read(topic, partitions, committed=committed)
             assert sorted(found) == wanted
@@ -183,6 +185,7 @@ def test_st_02_worker_is_killed_between_the_steps(real: RealBed, local: Way) -> 
             kill_worker(local.daemon)
             producer.commit_transaction(CALL_S)
     wanted = [value for number in (1, 2, 11, 12) for value in values(number, rows)]
+    wait_transactions_ended(real.kafka.bootstrap_servers, topic)
     for committed in (True, False):
         assert sorted(real.read(topic, 2, committed=committed)) == sorted(wanted)
 
@@ -254,7 +257,7 @@ def test_st_07_second_producer_fences_the_one_that_has_included(real: RealBed, l
         with second.transaction():
             second.send(topic, b"second")
     first.close(0)
-    assert real.read(topic) == [b"second"]
+    assert real.settled(topic) == [b"second"]
 
 
 def test_st_08_record_that_the_broker_refuses_fails_the_commit_by_name(real: RealBed, local: Way) -> None:
@@ -273,7 +276,7 @@ def test_st_08_record_that_the_broker_refuses_fails_the_commit_by_name(real: Rea
         _commit_fails(producer, [token], topic)
         with producer.transaction():
             producer.send(topic, b"next")
-    assert real.read(topic) == [b"next"]
+    assert real.settled(topic) == [b"next"]
 
 
 def _commit_fails(producer: Producer, tokens: list[bytes], named: str) -> None:
