@@ -85,12 +85,12 @@ def test_a_mount_that_is_away_leaves_the_last_secret_in_use(
     caplog: pytest.LogCaptureFixture,
     user: Callable[[Path], Callable[[], Awaitable[str]]],
 ) -> None:
-    monkeypatch.setattr("sidecar.net.current_secret.READ_S", 0.05)
     mount.is_back.set()
 
     async def test() -> None:
         use = user(mount.path)
         assert await use() == "old"
+        monkeypatch.setattr("sidecar.net.current_secret.READ_S", 0.05)
         mount.is_back.clear()
         assert [await use() for _ in range(3)] == ["old"] * 3
         await until(lambda: mount.threads == 1)  # the thread of the first reading may still be ending
