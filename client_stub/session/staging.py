@@ -26,6 +26,7 @@ from client_stub.contract.wire import Kind, StagePart, TxnEffect
 from client_stub.errors import TransactionError, transaction_error
 from client_stub.outbox.open_stage import OpenStage
 from client_stub.outbox.submission import Submission
+from client_stub.outbox.txn_call import TxnCall
 from client_stub.session.streams import Streams
 from client_stub.session.txn_calls import STAGES_UNSUPPORTED, TxnCalls
 
@@ -116,14 +117,19 @@ class Staging(TxnCalls):
         if part is StagePart.DROPPED:
             self._answer(lambda call: call.part is part and call.fields[0] == number, error, value)
             return
-        if stage is None or stage.own_number != number:
-            return
-        if part is StagePart.STATE:
-            if error is not None:
+        if stage is not None and stage.own_number == number:
+            if part is not StagePart.STATE and error is None:
+                self._over = stage
+            elif part is StagePart.STATE and error is not None:
                 stage.fail(error)
                 self._drop_unsent(is_attached=True)
                 self._changed = True
-            return
-        if error is None:
-            self._over = stage
-        self._answer(lambda call: call.part is part, error, value)
+        if part is not StagePart.STATE:
+            # A drop may have crossed the answer to the seal: then its stage is over already.
+            self._answer(lambda call: call.part is part and _own_number_of(call) == number, error, value)
+
+
+def _own_number_of(call: TxnCall) -> int:
+    """The number of the stage that a SEAL or DROP is about."""
+    assert isinstance(call.transaction, OpenStage)
+    return call.transaction.own_number

@@ -397,6 +397,27 @@ def test_drop_takes_the_place_of_a_seal_without_an_answer(producer: Producer, da
     assert kinds(daemon)[-1] == Kind.STAGE_DROP
 
 
+def test_drop_that_crosses_the_answer_to_the_seal_ends(producer: Producer, daemon: FakeDaemon) -> None:
+    asked: list[tuple[Client, list[Any]]] = []
+
+    def on_stage(client: Client, stage: list[Any]) -> None:
+        if stage[0] == Kind.STAGE_SEAL:
+            asked.append((client, stage))
+        elif stage[0] == Kind.STAGE_DROP:
+            daemon.answer_stage(*asked[0])  # it was sent before the worker has read of the drop
+            daemon.answer_stage(client, stage)
+
+    daemon.on_stage = on_stage
+    stage = producer.stage("copy-1", 3)
+    stage.send("orders", b"x")
+    with pytest.raises(TransactionTimeout):
+        stage.seal(0.05)
+    stage.drop(WAIT_S)
+    daemon.on_stage = daemon.answer_stage
+    assert producer.stage("copy-1", 4).seal(WAIT_S) == b"token-2"
+    assert len(daemon.hellos) == 1, "its client is used again"
+
+
 def test_seal_that_is_interrupted_at_its_first_step_takes_no_more_records(
     producer: Producer, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
