@@ -85,13 +85,13 @@ class StageLife(DaemonCalls):
         following = self._following(_E.DROP)
         if following is _S.DROPPED:
             return None
-        self._outbox.leave(self._error("send()", _S.DROPPING))
         token = self.token
         if token is not None:
-            # Another stage may be open in this client by now: only the token names this one.
+            # Another stage may be open in this client by now: seal() has left, and only the token names this one.
             fields = (self.stage.own_number, self.stage.transactional_id, None)
             made = TxnCall(StagePart.DROPPED, fields=fields, payload=msgpack.packb([token]))
         else:
+            self._outbox.leave(self._error("send()", _S.DROPPING))
             made = TxnCall(StagePart.DROP, self.stage)
         call = self._calls.setdefault(_E.DROP, made)
         self.state = following

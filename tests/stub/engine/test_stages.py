@@ -479,6 +479,21 @@ def test_exception_after_the_seal_drops_it_by_its_token(producer: Producer, daem
     assert daemon.stage_frames[-1] == [Kind.STAGES_DROP, 1, "copy-1", None, [b"token-1"]]
 
 
+def test_drop_of_a_sealed_stage_leaves_the_next_one_of_its_client_alone(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    first = producer.stage("copy-1", 1)
+    first.send("orders", b"x")
+    first.seal(WAIT_S)
+    with producer.stage("copy-1", 2) as second:
+        second.send("orders", b"y")
+        first.drop(WAIT_S)
+        second.send("orders", b"z")
+        assert second.seal(WAIT_S) == b"token-2"
+    assert len(daemon.hellos) == 1
+    assert daemon.stage_frames[-1][2] == 2
+
+
 def test_close_drops_open_stages_and_leaves_sealed_ones(daemon: FakeDaemon) -> None:
     producer = Producer(daemon.run_dir)
     producer.stage("copy-1", 2).seal(WAIT_S)
