@@ -16,10 +16,12 @@ from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminE
 from sidecar.kernel import murmur2
 from sidecar.metadata.answer import MetadataAnswer, TopicAnswer
 from sidecar.protocol.fetch import (
-    earliest_offset_request,
+    EARLIEST,
+    LATEST,
     fetch_request,
-    parse_earliest_offset,
+    offset_request,
     parse_fetch,
+    parse_offset,
 )
 from sidecar.protocol.fetched_batches import FetchedBatch, fetched_batches
 from sidecar.protocol.messages import ApiKey
@@ -111,19 +113,14 @@ class BatchCheck(TransactionAdmin):
         if node is None:
             raise TransactionAdminError(f"{topic}-{partition} has no leader.")
         await self._connect(node)
-        version = self._version(ApiKey.LIST_OFFSETS)
-        code, offset = parse_earliest_offset(
-            await self._ask(ApiKey.LIST_OFFSETS, earliest_offset_request(version, topic, partition))
-        )
-        _check(topic, code)
-        end = -1
-        while end < 0 or offset < end:
+        offset = await self._offset(topic, partition, EARLIEST)
+        end = await self._offset(topic, partition, LATEST)
+        while offset < end:
             request = fetch_request(
                 self._version(ApiKey.FETCH), topic, partition, offset, bytes_max=FETCH_BYTES
             )
             fetched = parse_fetch(await self._ask(ApiKey.FETCH, request))
             _check(topic, fetched.error_code)
-            end = fetched.high_watermark if end < 0 else end
             before = offset
             for each in fetched_batches(fetched.records):
                 if each.last_offset >= offset:
@@ -131,6 +128,12 @@ class BatchCheck(TransactionAdmin):
                     offset = each.last_offset + 1
             if offset == before:
                 return
+
+    async def _offset(self, topic: str, partition: int, which: int) -> int:
+        request = offset_request(self._version(ApiKey.LIST_OFFSETS), topic, partition, which)
+        code, offset = parse_offset(await self._ask(ApiKey.LIST_OFFSETS, request))
+        _check(topic, code)
+        return offset
 
     async def _topic(self, name: str) -> tuple[MetadataAnswer, TopicAnswer]:
         answer = await self.metadata([name])

@@ -8,22 +8,26 @@ from typing import Any, Final, NamedTuple
 from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage, request_module
 
 EARLIEST: Final = -2
-"""The timestamp by which ListOffsets means the begin of the log."""
+LATEST: Final = -1
+"""The timestamps by which ListOffsets means the begin of the log, and its high watermark."""
 SESSION_VERSION: Final = 7
 """From this version on, Fetch names partitions that it wants to forget."""
 _AT_ONCE: Final = timedelta()
 
 
 class Fetched(NamedTuple):
-    """What a broker has from an offset on. ``high_watermark`` is valid only if ``error_code`` is 0."""
+    """What a broker has from an offset on."""
 
     error_code: int
-    high_watermark: int
     records: bytes
 
 
-def earliest_offset_request(version: int, topic: str, partition: int) -> RequestMessage:
-    """``version`` 1 to 5, in which an answer has one offset."""
+def offset_request(version: int, topic: str, partition: int, which: int) -> RequestMessage:
+    """Ask for the EARLIEST or LATEST offset. ``version`` 1 to 5, in which an answer has one offset.
+
+    A new leader refuses LATEST until it knows how far its predecessor had come. The high watermark in an answer to
+    Fetch may be older by then, before records that are committed.
+    """
     module = request_module(ApiKey.LIST_OFFSETS, version)
     isolation = {"isolation_level": 0} if version > 1 else {}
     message: RequestMessage = module.ListOffsetsRequest(
@@ -31,7 +35,7 @@ def earliest_offset_request(version: int, topic: str, partition: int) -> Request
         topics=(
             module.ListOffsetsTopic(
                 name=topic,
-                partitions=(module.ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST),),
+                partitions=(module.ListOffsetsPartition(partition_index=partition, timestamp=which),),
             ),
         ),
         **isolation,
@@ -39,7 +43,7 @@ def earliest_offset_request(version: int, topic: str, partition: int) -> Request
     return message
 
 
-def parse_earliest_offset(entity: Any) -> tuple[int, int]:
+def parse_offset(entity: Any) -> tuple[int, int]:
     """(error code, offset)."""
     each = _only_partition(entity.topics)
     return int(each.error_code), int(each.offset)
@@ -65,9 +69,9 @@ def fetch_request(version: int, topic: str, partition: int, offset: int, *, byte
 def parse_fetch(entity: Any) -> Fetched:
     code = int(getattr(entity, "error_code", 0))
     if code:
-        return Fetched(code, -1, b"")
+        return Fetched(code, b"")
     each = _only_partition(entity.responses)
-    return Fetched(int(each.error_code), int(each.high_watermark), bytes(each.records or b""))
+    return Fetched(int(each.error_code), bytes(each.records or b""))
 
 
 def _only_partition(topics: Any) -> Any:

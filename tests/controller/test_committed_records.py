@@ -5,9 +5,12 @@ tests/integration/test_last_committed.py.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from sidecar.common.clock import MonotonicClock
 from sidecar.common.errors import Refused
@@ -15,9 +18,15 @@ from sidecar.common.model import Node
 from sidecar.controller.cluster.committed_records import WAIT_MS_MAX, AskTopics, CommittedRecords
 from sidecar.metadata.answer import MetadataAnswer, PartitionAnswer, TopicAnswer
 from sidecar.net.kafka.connector import LinkError
+from sidecar.protocol.fetch import LATEST
+from sidecar.protocol.messages import ApiKey
+from sidecar.tools.testing.fake_log import PartitionLog
+from sidecar.tools.testing.fake_reads import read_answer
+from tests.controller.log_bytes import COMMIT, batch, marker
 from tests.manual_clock import ManualClock
 
 NODE = Node(1, "127.0.0.1", 1)
+OFFSET_NOT_AVAILABLE = 78
 
 
 def no_links(on_state: object) -> Any:
@@ -82,3 +91,79 @@ def test_error_that_stays_is_refused_at_once(code: int, name: str, text: str) ->
     with pytest.raises(Refused, match=text) as refused:
         last(ask, ManualClock(), 1_000)
     assert refused.value.code == name
+
+
+class NewLeader:
+    """The links to a broker that was made leader a moment ago. Until it is ``ready_after`` questions older it knows an
+    old high watermark: it hands over nothing from there on, and refuses to say where the log ends.
+    """
+
+    def __init__(self, log: PartitionLog, ready_after: int) -> None:
+        self.log = log
+        self._old = PartitionLog(is_compacted=True)
+        self._left = ready_after
+        self._api = ApiKey.FETCH
+
+    def ready(self, node: Node) -> NewLeader:
+        return self
+
+    def version(self, api: ApiKey) -> int:
+        self._api = api
+        return 4
+
+    async def request(self, message: Any, *, timeout_ms: float) -> Any:
+        asked = SimpleNamespace(api=int(self._api), version=4, message=message)
+        if self._api is ApiKey.DESCRIBE_CONFIGS:
+            return read_answer(cast("Any", asked), [self.log])
+        self._left -= 1
+        found = read_answer(cast("Any", asked), [self.log if self._left < 0 else self._old])
+        if self._api is ApiKey.LIST_OFFSETS and self._left >= 0:
+            (topic,) = found.topics
+            (part,) = topic.partitions
+            if message.topics[0].partitions[0].timestamp != LATEST:
+                return found
+            part = dataclasses.replace(part, error_code=ErrorCode(OFFSET_NOT_AVAILABLE))
+            return dataclasses.replace(found, topics=(dataclasses.replace(topic, partitions=(part,)),))
+        return found
+
+
+def commits_log(value: bytes, *, end: int) -> PartitionLog:
+    """A record of ``key`` in a transaction that was committed, as the last of the log."""
+    log = PartitionLog(is_compacted=True)
+    log.kept = [
+        (end - 2, batch(end - 2, [(b"key", value)], producer_id=7)),
+        (end - 1, marker(end - 1, 7, COMMIT)),
+    ]
+    log.start_offset, log.end_offset = end - 2, end
+    return log
+
+
+async def ask(timeout_ms: float, names: list[str]) -> MetadataAnswer:
+    partition = PartitionAnswer(0, 0, 1, 3, (), (), ())
+    return answer(TopicAnswer("commits", None, 0, False, (partition,)), NODE)
+
+
+def found_in(*logs: PartitionLog, ready_after: int = 0) -> list[bytes | None]:
+    """What the same CommittedRecords finds while the broker has one log after the other."""
+
+    async def run() -> list[bytes | None]:
+        links = NewLeader(logs[0], ready_after)
+        records = CommittedRecords(
+            lambda on_state: cast("Any", links), ask, cast("MonotonicClock", ManualClock())
+        )
+        found = []
+        for links.log in logs:
+            record = (await records.last("commits", b"key", 1_000, creates=False)).record
+            found.append(None if record is None else record.value)
+        return found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("ready_after", range(4))
+def test_new_leader_that_does_not_know_the_end_of_its_log_is_asked_again(ready_after: int) -> None:
+    assert found_in(commits_log(b"1", end=2), ready_after=ready_after) == [b"1"]
+
+
+def test_topic_that_was_made_again_is_read_from_its_start() -> None:
+    assert found_in(commits_log(b"1", end=12), commits_log(b"2", end=2)) == [b"1", b"2"]

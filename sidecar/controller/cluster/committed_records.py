@@ -23,10 +23,12 @@ from sidecar.net.kafka.cluster_links import ClusterLinks, OnState
 from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.connection_states import ConnectionConfig
 from sidecar.protocol.fetch import (
-    earliest_offset_request,
+    EARLIEST,
+    LATEST,
     fetch_request,
-    parse_earliest_offset,
+    offset_request,
     parse_fetch,
+    parse_offset,
 )
 from sidecar.protocol.fetched_batches import FetchedRecord
 from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage
@@ -155,42 +157,39 @@ class CommittedRecords:
         kept = self._kept.pop(place, None)
         # Another leader, or topic, may lack what an earlier one had.
         if kept is None or kept[:2] != (topic.topic_id, row.leader_epoch):
-            kept = _Kept(
-                topic.topic_id, row.leader_epoch, await self._from_start(topic.name, row, leader, deadline_ms)
-            )
+            begin = await self._offset(topic.name, row, leader, EARLIEST, deadline_ms)
+            kept = _Kept(topic.topic_id, row.leader_epoch, CommittedKeys(begin))
         keys = kept.keys
-        high_watermark = -1
-        while high_watermark < 0 or keys.position < high_watermark:
+        end = await self._offset(topic.name, row, leader, LATEST, deadline_ms)
+        if end < keys.position:
+            raise _Again(
+                f"partition {row.partition} ends at offset {end}, and was read up to {keys.position}."
+            )
+        while keys.position < end:
             request = lambda version: fetch_request(  # noqa: E731
                 version, topic.name, row.partition, keys.position, bytes_max=FETCH_BYTES
             )
             answer = parse_fetch(await self._send(leader, ApiKey.FETCH, request, deadline_ms))
             _check(topic.name, answer.error_code)
-            if high_watermark < 0:
-                high_watermark = answer.high_watermark
-            if not keys.read(answer.records) and keys.position < high_watermark:
-                raise _Again(f"the broker has nothing at offset {keys.position} of {high_watermark}.")
+            if not keys.read(answer.records):
+                raise _Again(f"the broker has nothing at offset {keys.position} of {end}.")
             if not keys.is_small:
                 keys.keep_only(key)
-            if self._clock.now_ms() >= deadline_ms and keys.position < high_watermark:
-                raise _Again(
-                    f"partition {row.partition} was read up to offset {keys.position} of {high_watermark}."
-                )
+            if self._clock.now_ms() >= deadline_ms and keys.position < end:
+                raise _Again(f"partition {row.partition} was read up to offset {keys.position} of {end}.")
         if keys.is_whole:
             self._kept[place] = kept
             while len(self._kept) > PARTITIONS_KEPT_MAX:
                 self._kept.popitem(last=False)
         return keys
 
-    async def _from_start(
-        self, topic: str, row: PartitionAnswer, leader: Node, deadline_ms: float
-    ) -> CommittedKeys:
-        request = lambda version: earliest_offset_request(version, topic, row.partition)  # noqa: E731
-        code, offset = parse_earliest_offset(
-            await self._send(leader, ApiKey.LIST_OFFSETS, request, deadline_ms)
-        )
+    async def _offset(
+        self, topic: str, row: PartitionAnswer, leader: Node, which: int, deadline_ms: float
+    ) -> int:
+        request = lambda version: offset_request(version, topic, row.partition, which)  # noqa: E731
+        code, offset = parse_offset(await self._send(leader, ApiKey.LIST_OFFSETS, request, deadline_ms))
         _check(topic, code)
-        return CommittedKeys(offset)
+        return offset
 
     async def _check_policy(self, topic: str, node: Node, deadline_ms: float) -> None:
         """A topic that forgets by age would forget a key's last record."""

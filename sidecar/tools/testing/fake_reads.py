@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 READ_APIS: Final = frozenset({Api.FETCH, Api.LIST_OFFSETS, Api.DESCRIBE_CONFIGS})
 _UNKNOWN_TOPIC: Final = 3
+_LATEST: Final = -1
 _NO_TIME: Final = timedelta()
 
 
@@ -73,12 +74,16 @@ def _last(data: bytes) -> int:
 
 
 def _offset(request: Request, topic: Any, log: PartitionLog | None) -> Any:
+    (asked,) = topic.partitions
+    offset = -1
+    if log is not None:
+        offset = log.end_offset if asked.timestamp == _LATEST else log.start_offset
     part = build(
         response_type(Api.LIST_OFFSETS, request.version, "ListOffsetsPartitionResponse"),
-        partition_index=topic.partitions[0].partition_index,
+        partition_index=asked.partition_index,
         error_code=ErrorCode(_UNKNOWN_TOPIC if log is None else 0),
         timestamp=-1,
-        offset=-1 if log is None else log.start_offset,
+        offset=offset,
         leader_epoch=-1,
     )
     kind = response_type(Api.LIST_OFFSETS, request.version, "ListOffsetsTopicResponse")
