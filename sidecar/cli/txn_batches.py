@@ -10,15 +10,13 @@ from typing import Any, Final
 
 import click
 
-from client_stub.spark.exactly_once.commit_record import KEY_CHARACTERS, CommitRecord, unpack
+from client_stub.spark.exactly_once.commit_record import KEY_CHARACTERS, RESTARTED, CommitRecord, unpack
 from client_stub.spark.exactly_once.settings import COMMITS_TOPIC, PREFIX
 from sidecar.cli.common import fail, run_dir_option
 from sidecar.common.model import ExitStatus
 from sidecar.controller.rundir.run_dir import RunDir
 
 WAIT_S: Final = 30.0
-RESTARTED: Final = "restart"
-"""The run of a record that txn restart has written."""
 _KEY: Final = re.compile(rf"(?:(.+)\.)?([0-9a-f]{{{KEY_CHARACTERS}}})\Z")
 
 

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 VERSION: Final = 1
 KEY_CHARACTERS: Final = 16
+RESTARTED: Final = "restart"
+"""The run of a record that ``kafka-sidecar txn restart`` has written. Any query or job may come after it."""
 
 
 class CommitRecord(NamedTuple):

@@ -10,7 +10,7 @@ import json
 from enum import Enum
 from typing import NamedTuple
 
-from client_stub.spark.exactly_once.commit_record import CommitRecord
+from client_stub.spark.exactly_once.commit_record import RESTARTED, CommitRecord
 
 
 class Decision(Enum):
@@ -44,7 +44,16 @@ def decide(batch: Batch, last: CommitRecord | None) -> Decision:
                 "it begin here."
             )
         return Decision.COMMIT
-    if last.query != batch.query and last.query and batch.query:
+    if last.query != batch.query and last.run != RESTARTED:
+        if not last.query:
+            raise BatchRefused(
+                "job.id has the history of a batch job, and this is a stream: give it a job.id of its own."
+            )
+        if not batch.query:
+            raise BatchRefused(
+                "job.id has the history of a stream, and this write is not in one: foreachBatch writes in its own "
+                "thread, as another thread knows no number of the batch; give a batch job a job.id of its own."
+            )
         ends = "" if last.offsets is None else f", which ended at offsets {_shown(last)}"
         raise BatchRefused(
             f"the checkpoint is new, and job.id has a history: its last batch is {last.batch}{ends}. Start from there, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_stub.spark.exactly_once.commit_record import CommitRecord, key_of, unpack
+from client_stub.spark.exactly_once.commit_record import RESTARTED, CommitRecord, key_of, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
 
 OFFSETS = {"0": {"orders": {"0": 17}}}
@@ -28,7 +28,8 @@ def record(number: int, *, query: str = "q", run: str = "old") -> CommitRecord:
         (batch(0), record(0), Decision.REPLAY),
         (batch(0, query=""), record(0, query=""), Decision.REPLAY),  # a batch job with a job.id
         (batch(5), record(4, run="new"), Decision.COMMIT),
-        (batch(7), record(6, query="", run="restart"), Decision.COMMIT),  # after txn restart --from 7
+        (batch(7), record(6, query="", run=RESTARTED), Decision.COMMIT),  # after txn restart --from 7
+        (batch(0, query=""), record(-1, query="", run=RESTARTED), Decision.COMMIT),
     ],
 )
 def test_batch_is_committed_or_dropped(asked: Batch, last: CommitRecord | None, decision: Decision) -> None:
@@ -53,6 +54,16 @@ def test_batch_is_committed_or_dropped(asked: Batch, last: CommitRecord | None, 
             batch(0, query="other"),
             record(0),
             r"the checkpoint is new.*last batch is 0, which ended at offsets .*\"orders\": {\"0\": 17}.*txn restart",
+        ),
+        (
+            batch(0),
+            record(0, query=""),
+            "job.id has the history of a batch job, and this is a stream: give it a job.id of its own",
+        ),
+        (
+            batch(0, query=""),
+            record(0),
+            "job.id has the history of a stream, and this write is not in one.*another thread.*own",
         ),
     ],
 )
