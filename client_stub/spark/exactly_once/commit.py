@@ -20,7 +20,7 @@ from client_stub.errors import ProducerFenced, SidecarError, TransactionError
 from client_stub.inner_producer import InnerProducer
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
-from client_stub.spark.exactly_once.messages import StagedTask, batch_of, staged
+from client_stub.spark.exactly_once.messages import StagedTask, batch_of, daemon_name, staged
 from client_stub.spark.executor_log import tell
 from client_stub.system.log import log
 from client_stub.system.originals import monotonic
@@ -44,8 +44,10 @@ def commit_batch(messages: Iterable[Any], options: Options, settings: ExactlyOnc
     tasks = staged(messages)
     if not tasks:
         return
-    with _one_line(), _producer(options, settings, batch := batch_of(tasks)) as producer:
-        commit_stages(producer, tasks, batch, settings)
+    with _one_line():
+        batch = batch_of(tasks, daemon_name(options.run_dir_here()))
+        with _producer(options, settings, batch) as producer:
+            commit_stages(producer, tasks, batch, settings)
 
 
 def drop_batch(messages: Iterable[Any], options: Options, settings: ExactlyOnce) -> None:

@@ -52,17 +52,21 @@ def daemon_name(run_dir: str) -> str:
     return run_dir if run_dir.startswith("tcp://") else f"{socket.gethostname()}:{run_dir}"
 
 
-def batch_of(tasks: Iterable[StagedTask]) -> Batch:
-    """The one batch of these tasks. Raises BatchRefused for tasks at several daemons."""
+def batch_of(tasks: Iterable[StagedTask], here: str) -> Batch:
+    """The one batch of these tasks. Raises BatchRefused unless all are at the driver's daemon, ``here``."""
     found = list(tasks)
     daemons = sorted({each.daemon for each in found})
     batch = found[0].batch
     if len(daemons) > 1:
-        raise BatchRefused(
-            f"tasks of batch {batch.number} wrote to {len(daemons)} daemons ({', '.join(daemons[:3])}). With "
-            "delivery=exactly_once all use one: set sidecar.run_dir=tcp://host:port on driver and executors."
-        )
-    return batch
+        where = f"{len(daemons)} daemons ({', '.join(daemons[:3])})"
+    elif daemons != [here]:
+        where = f"the daemon at {daemons[0]}, and the driver uses {here}"
+    else:
+        return batch
+    raise BatchRefused(
+        f"tasks of batch {batch.number} wrote to {where}. With delivery=exactly_once all use one: set "
+        "sidecar.run_dir=tcp://host:port on driver and executors."
+    )
 
 
 def staged(messages: Iterable[Any]) -> list[StagedTask]:

@@ -86,7 +86,17 @@ def test_tasks_at_two_daemons_are_refused_before_anything_is_sent(producer: Fake
     one = task(producer, batch(3), b"a")
     other = StagedTask(batch(3), b"token", 1, 10, 0, frozenset(), "other:/run")
     with pytest.raises(BatchRefused, match=r"tasks of batch 3 wrote to 2 daemons \(host:/run, other:/run\)"):
-        batch_of([one, other])
+        batch_of([one, other], "host:/run")
+
+
+def test_driver_at_another_daemon_than_its_tasks_is_refused(producer: FakeProducer) -> None:
+    tasks = [task(producer, batch(3), b"a"), task(producer, batch(3), b"b")]
+    assert batch_of(tasks, "host:/run") == batch(3)
+    with pytest.raises(
+        BatchRefused,
+        match=r"tasks of batch 3 wrote to the daemon at host:/run, and the driver uses driver:/run.*tcp://host:port",
+    ):
+        batch_of(tasks, "driver:/run")
 
 
 def test_stage_that_is_gone_fails_the_batch(producer: FakeProducer) -> None:
