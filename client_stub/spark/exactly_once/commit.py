@@ -78,7 +78,7 @@ def commit_stages(
         producer.last_committed(settings.commits_topic, key, ANSWER_S, creates=True) if is_recorded else None
     )
     last = None if found is None or found.record is None else unpack(found.record.value)
-    decision = Decision.COMMIT if found is None else decide(batch, last)
+    decision = Decision.COMMIT if found is None else decide(batch, last, settings)
     rows = sum(each.rows for each in tasks)
     if decision is Decision.REPLAY:
         tell(f"batch {batch.number} is in Kafka already, by an earlier run: its {rows} rows are dropped.")

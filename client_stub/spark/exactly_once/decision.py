@@ -7,10 +7,12 @@ commit batch N has seen that N was not there, and whoever finds N there knows th
 from __future__ import annotations
 
 import json
+import shlex
 from enum import Enum
 from typing import NamedTuple
 
 from client_stub.spark.exactly_once.commit_record import RESTARTED, CommitRecord
+from client_stub.spark.exactly_once.settings import COMMITS_TOPIC, PREFIX, ExactlyOnce
 
 
 class Decision(Enum):
@@ -33,15 +35,15 @@ class Batch(NamedTuple):
     run: str
 
 
-def decide(batch: Batch, last: CommitRecord | None) -> Decision:
+def decide(batch: Batch, last: CommitRecord | None, settings: ExactlyOnce) -> Decision:
     """Raises BatchRefused."""
     number = batch.number
     if last is None:
         if number > 0:
             raise BatchRefused(
-                f"batch {number} has no commit record before it: the commits topic was deleted, or the query wrote "
-                f"with delivery=at_least_once until now. 'kafka-sidecar txn restart {batch.key} --from {number}' lets "
-                "it begin here."
+                f"batch {number} has no commit record before it: the commits topic was deleted, an option that names "
+                "the history (job.id, sink.id, topic, commits.topic) was changed, or the query wrote with "
+                f"delivery=at_least_once until now. To let it begin here: {_restart(batch, settings)} --from {number}"
             )
         return Decision.COMMIT
     if last.query != batch.query and last.run != RESTARTED:
@@ -57,7 +59,7 @@ def decide(batch: Batch, last: CommitRecord | None) -> Decision:
         ends = "" if last.offsets is None else f", which ended at offsets {_shown(last)}"
         raise BatchRefused(
             f"the checkpoint is new, and job.id has a history: its last batch is {last.batch}{ends}. Start from there, "
-            f"and let the history begin anew by 'kafka-sidecar txn restart {batch.key}'."
+            f"and let the history begin anew: {_restart(batch, settings)}"
         )
     if last.batch == number and last.run == batch.run:
         raise BatchRefused(
@@ -69,6 +71,20 @@ def decide(batch: Batch, last: CommitRecord | None) -> Decision:
             f"batch {number} is older than the last committed batch {last.batch}; the checkpoint was rolled back."
         )
     return Decision.REPLAY if last.batch == number else Decision.COMMIT
+
+
+def _restart(batch: Batch, settings: ExactlyOnce) -> str:
+    """The command, with what is no default of it."""
+    is_usual = settings.prefix == PREFIX
+    words = [
+        "kafka-sidecar",
+        "txn",
+        "restart",
+        batch.key if is_usual else settings.transactional_id(batch.key),
+    ]
+    if settings.commits_topic != COMMITS_TOPIC:
+        words += ["--commits-topic", settings.commits_topic]
+    return shlex.join(words)
 
 
 def _shown(last: CommitRecord) -> str:

@@ -19,7 +19,9 @@ from typing import Final, NamedTuple
 
 from client_stub.spark.exactly_once.commit_record import CommitRecord
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
+from client_stub.spark.exactly_once.settings import read_exactly_once
 
+SETTINGS: Final = read_exactly_once({})
 BATCHES: Final = 2
 TASKS: Final = 2
 RUNS: Final = 2
@@ -338,7 +340,7 @@ def _decision(number: int, batch: int, last: Record | None) -> Decision | None:
     """By the code that the sink runs; None if it refuses the batch."""
     record = None if last is None else CommitRecord(last.batch, "query", str(last.run), 2, 2)
     try:
-        return decide(Batch("key", "sink", batch, "query", str(number)), record)
+        return decide(Batch("key", "sink", batch, "query", str(number)), record, SETTINGS)
     except BatchRefused:
         return None
 

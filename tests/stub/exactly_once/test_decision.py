@@ -6,7 +6,9 @@ import pytest
 
 from client_stub.spark.exactly_once.commit_record import RESTARTED, CommitRecord, key_of, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
+from client_stub.spark.exactly_once.settings import read_exactly_once
 
+SETTINGS = read_exactly_once({})
 OFFSETS = {"0": {"orders": {"0": 17}}}
 
 
@@ -33,7 +35,7 @@ def record(number: int, *, query: str = "q", run: str = "old") -> CommitRecord:
     ],
 )
 def test_batch_is_committed_or_dropped(asked: Batch, last: CommitRecord | None, decision: Decision) -> None:
-    assert decide(asked, last) is decision
+    assert decide(asked, last, SETTINGS) is decision
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,25 @@ def test_batch_is_committed_or_dropped(asked: Batch, last: CommitRecord | None, 
 )
 def test_batch_is_refused(asked: Batch, last: CommitRecord | None, text: str) -> None:
     with pytest.raises(BatchRefused, match=text) as refused:
-        decide(asked, last)
+        decide(asked, last, SETTINGS)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ({"transactional.id.prefix": "team.a"}, "txn restart team.a.0123456789abcdef"),
+        ({"commits.topic": "commits"}, "txn restart 0123456789abcdef --commits-topic commits"),
+        (
+            {"transactional.id.prefix": "two words", "commits.topic": "c"},
+            "txn restart 'two words.0123456789abcdef' --commits-topic c",
+        ),
+    ],
+)
+def test_command_of_a_refusal_names_what_is_no_default(options: dict[str, str], command: str) -> None:
+    for asked, last, more in ((batch(3), None, " --from 3"), (batch(0, query="other"), record(0), "")):
+        with pytest.raises(BatchRefused, match=command + more):
+            decide(asked, last, read_exactly_once(options))
 
 
 @pytest.mark.parametrize("each", [record(3), CommitRecord(0, "", "r", 0, 1)])
