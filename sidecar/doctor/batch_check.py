@@ -49,6 +49,31 @@ class Checked(NamedTuple):
         return sum(self.rows.values())
 
 
+class History:
+    """The commit records of a key, as the batches of its partition tell."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._undecided: dict[int, Committed] = {}
+        """By producer id: whose marker has not come."""
+        self.committed: dict[int, Committed] = {}
+        """By number of the batch, the one that was committed last at the end."""
+
+    def read(self, batch: FetchedBatch) -> None:
+        """Raises ValueError for a record that cannot be read."""
+        if batch.is_marker:
+            ended = self._undecided.pop(batch.producer_id, None)
+            if ended is not None and batch.is_commit:
+                # After txn restart a number comes again.
+                self.committed.pop(ended.record.batch, None)
+                self.committed[ended.record.batch] = ended
+            return
+        for record in batch.records():
+            if record.key == self._key and record.value is not None:
+                identity = (batch.producer_id, batch.epoch)
+                self._undecided[batch.producer_id] = Committed(unpack(record.value), identity)
+
+
 class BatchCheck(TransactionAdmin):
     """Use it from one loop, and close it."""
 
@@ -67,19 +92,10 @@ class BatchCheck(TransactionAdmin):
     async def _committed(self, topic: str, key: str, batch: int | None) -> Committed:
         answer, found = await self._topic(topic)
         partition = (murmur2(key.encode()) & 0x7FFF_FFFF) % len(found.partitions)
-        records: dict[int, Committed] = {}
-        undecided: dict[int, Committed] = {}
+        history = History(key.encode())
         async for each in self._batches(answer, topic, partition):
-            if each.is_marker:
-                ended = undecided.pop(each.producer_id, None)
-                if ended is not None and each.is_commit:
-                    records[ended.record.batch] = ended
-                continue
-            for record in each.records():
-                if record.key == key.encode() and record.value is not None:
-                    undecided[each.producer_id] = Committed(
-                        unpack(record.value), (each.producer_id, each.epoch)
-                    )
+            history.read(each)
+        records = history.committed
         if not records:
             raise TransactionAdminError(f"{key} has no commit record in {topic}.")
         number = list(records)[-1] if batch is None else batch
