@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from client_stub.spark.columns import Columns, find_columns
-from client_stub.spark.exactly_once.commit import commit_batch
+from client_stub.spark.exactly_once.commit import commit_batch, drop_batch
 from client_stub.spark.options import Options, read_options
 from client_stub.spark.topic_check import check_topic_of_stream
 from client_stub.spark.write_report import TaskWritten
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
     from pyspark.sql.types import Row
+
+    from client_stub.spark.exactly_once.messages import StagedTask
+    from client_stub.spark.exactly_once.settings import ExactlyOnce
 
 _TASKS: Final = "rows bigint, bytes bigint, attempt int, staged binary"
 
@@ -57,7 +60,10 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
     of_chosen = Columns(**{name: position for position, name in enumerate(used)})
     tasks = chosen.mapInArrow(partial(_write_task, of_chosen, read), _TASKS).collect()
     if read.exactly_once is not None:
-        commit_batch([pickle.loads(task.staged) for task in tasks], read, read.exactly_once)
+        if not tasks:  # a frame without partitions, whose batch may be the first of its history
+            of_one_task = frame.sparkSession.range(0, 1, 1, 1)
+            tasks = of_one_task.mapInArrow(partial(_write_nothing, of_chosen, read), _TASKS).collect()
+        _commit([pickle.loads(task.staged) for task in tasks], read, read.exactly_once)
     written = Written(
         sum(task.rows for task in tasks),
         sum(task.bytes for task in tasks),
@@ -71,6 +77,15 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
             *written,
         )
     return written
+
+
+def _commit(staged: list[StagedTask], options: Options, settings: ExactlyOnce) -> None:
+    """As Spark does for a data source: what failed is dropped, as it would hold its share of the pool for an hour."""
+    try:
+        commit_batch(staged, options, settings)
+    except RuntimeError:
+        drop_batch(staged, options, settings)
+        raise
 
 
 def write_iterator(rows: Iterable[Row], options: Mapping[str, object]) -> int:
@@ -102,6 +117,14 @@ def _write_task(
             "staged": pa.array([staged], pa.binary()),
         }
     )
+
+
+def _write_nothing(
+    columns: Columns, options: Options, batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    for _ in batches:
+        pass
+    yield from _write_task(columns, options, iter(()))
 
 
 def _as_text(options: Mapping[str, object]) -> dict[str, str]:
