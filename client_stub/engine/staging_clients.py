@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 IDLE_MAX: Final = 8
-"""Clients of one transactional id that are kept for the next stages."""
+"""Clients of one producer that are kept for the next stages, of whichever transactional ids."""
 
 
 class StagingClient(Protocol):
@@ -48,7 +48,8 @@ class StagingClients(Generic[_Client]):
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._idle: dict[str, list[_Client]] = {}
+        self._idle: list[_Client] = []
+        """Those without a stage, the one used last at the end. Each change is one atomic step."""
         self._used: weakref.WeakKeyDictionary[_Client, None] = weakref.WeakKeyDictionary()
         """Those with an open stage, which owns them. Its keyrefs() is one atomic copy."""
         self._leaving: list[IoThread] = []
@@ -61,10 +62,7 @@ class StagingClients(Generic[_Client]):
         """
         check_transactional_id(transactional_id)
         check_stage(number, owner)
-        try:
-            client = self._idle[transactional_id].pop()
-        except (KeyError, IndexError):
-            client = make(transactional_id)
+        client = self._take_idle(transactional_id) or make(transactional_id)
         outbox = client.outbox
         assert isinstance(outbox, TransactionalOutbox)
         self._used[client] = None
@@ -73,20 +71,34 @@ class StagingClients(Generic[_Client]):
         )
         return client, life
 
+    def _take_idle(self, transactional_id: str) -> _Client | None:
+        """The idle client of this id that was used last, if there is one."""
+        for client in reversed(self._idle.copy()):
+            if client.transactional_id == transactional_id and self._takes(client):
+                return client
+        return None
+
+    def _takes(self, client: _Client) -> bool:
+        """Whether this thread gets an idle client. False if another one was first."""
+        try:
+            self._idle.remove(client)
+        except ValueError:
+            return False
+        return True
+
     def give_back(self, client: _Client) -> None:
         """Take back the client of a stage that is sealed or dropped. Only some are kept for the next stages."""
         self._used.pop(client, None)
         if client.outbox.closed:
             return
-        idle = self._idle.setdefault(client.transactional_id, [])
-        if len(idle) < IDLE_MAX:
-            idle.append(client)
-        else:
-            self._end(client, cancels=False)
+        self._idle.append(client)
+        for longest_idle in self._idle[:-IDLE_MAX]:
+            if self._takes(longest_idle):
+                self._end(longest_idle, cancels=False)
 
     def begin_close(self) -> None:
         """End the clients; stages that are open are dropped."""
-        idle = [client for clients in list(self._idle.values()) for client in clients]
+        idle = self._idle.copy()
         used = [client for ref in self._used.keyrefs() if (client := ref()) is not None]
         for client in (*idle, *used):
             self._end(client, cancels=client in used)

@@ -114,6 +114,17 @@ def test_only_some_clients_are_kept_for_later_stages(producer: Producer, daemon:
     assert len(daemon.hellos) == IDLE_MAX + 2
 
 
+def test_clients_of_many_transactional_ids_share_the_limit(producer: Producer, daemon: FakeDaemon) -> None:
+    """An id for each job leaves no thread and connection for each."""
+    for number in range(IDLE_MAX + 3):
+        producer.stage(f"job-{number}", 1).seal(WAIT_S)
+    eventually(lambda: len(daemon.byes) == 3)
+    producer.stage("job-3", 2).seal(WAIT_S)
+    assert len(daemon.hellos) == IDLE_MAX + 3, "the ones that were used last are kept"
+    producer.stage("job-2", 2).seal(WAIT_S)
+    assert len(daemon.hellos) == IDLE_MAX + 4
+
+
 def test_plain_records_of_the_producer_join_no_stage(producer: Producer, daemon: FakeDaemon) -> None:
     daemon.deliver = lambda client, submit: None if submit.transaction else daemon.deliver_all(client, submit)
     with producer.stage("copy-1", 1) as stage:
