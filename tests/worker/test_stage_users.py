@@ -30,13 +30,10 @@ def harness(segment: Segment) -> SlotHarness:
 def staged(harness: SlotHarness, name: str = "filler") -> bytes:
     """The token of a stage that a user has filled under a name."""
     stager = Stager(harness)
-    stager.session.caller = MINE
+    stager.session.caller, stager.session.name = MINE, name
     stager.open(1)
     stager.send(1, [b"x"])
-    token = stager.seal(1)
-    (stage,) = harness.rooms.stages
-    stage.name_digest = digest32(name)
-    return token
+    return stager.seal(1)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +55,16 @@ def test_include_needs_the_user_or_the_name(
     assert (code == 0) is is_taken
     if not is_taken:
         assert code == LocalCode.STAGE_UNKNOWN and "is another user's" in text
+
+
+def test_name_that_was_made_for_its_digest_is_another_name(harness: SlotHarness) -> None:
+    mine, made = "import-59685", "import-83023"
+    assert digest32(mine) == digest32(made)
+    token = staged(harness, mine)
+    includer = Includer(harness)
+    includer.session.caller, includer.session.name = ANOTHER, made
+    code, _, text, _ = includer.include(token)
+    assert code == LocalCode.STAGE_UNKNOWN and "is another user's" in text
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ class LaneStages:
             for each in stage.lane.stages.values()
             if each.state is StageRowState.SEALED
             and each.owner_digest != stage.owner_digest
-            and (each.user == stage.user or each.name_digest == stage.name_digest)
+            and _may_have(each, stage.user, stage.client_name)
         ]
         if not others:
             return False
@@ -384,8 +384,7 @@ class LaneStages:
 
     def refusal_for(self, stage: LaneStage, session: ClientSession) -> Refusal | None:
         """Why a client may not have a stage: it is another user's, and another name's."""
-        is_same_user = stage.user == session.caller.uid + 1 & 0xFFFFFFFF
-        if is_same_user or stage.name_digest == digest32(session.name):
+        if _may_have(stage, session.caller.uid + 1 & 0xFFFFFFFF, session.name):
             return None
         text = (
             f"{self.name_of(stage)} is another user's. Both clients need the same name, which [clients] must allow "
@@ -531,6 +530,15 @@ class LaneStages:
         if len(session.stages) > REMEMBERED_MAX:
             known = session.stages
             del known[next(number for number, each in known.items() if each.state is not StageRowState.OPEN)]
+
+
+def _may_have(stage: LaneStage, user: int, name: str) -> bool:
+    """Whether a stage is this user's, or of a client with this name."""
+    if stage.user == user:
+        return True
+    if stage.client_name:
+        return stage.client_name == name  # somebody may have looked for another name with its digest
+    return stage.name_digest == digest32(name)
 
 
 def _unknown(token: bytes, why: str) -> Refusal:
