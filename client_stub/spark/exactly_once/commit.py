@@ -1,4 +1,4 @@
-"""Commits a batch on the driver: claim, read, include, record, commit. Keeps nothing from batch to batch.
+"""Commits a batch on the driver: claim, read, include, record, commit. Needs nothing from batch to batch.
 
 In this order, for these reasons: the claim fences every older client of the key and ends what it has left open; the
 record is read after it, so that nobody changes it any more; rows and record are in one transaction, so that one is
@@ -19,7 +19,7 @@ from client_stub.contract.wire import LocalCode
 from client_stub.errors import ProducerFenced, SidecarError, TransactionError
 from client_stub.inner_producer import InnerProducer
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
-from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide
+from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide, second_write
 from client_stub.spark.exactly_once.messages import StagedTask, batch_of, daemon_name, staged
 from client_stub.spark.executor_log import tell
 from client_stub.system.log import log
@@ -37,6 +37,12 @@ OFFSETS_BYTES_MAX: Final = 64 << 10
 PARTITIONS_SHOWN: Final = 16
 ANSWER_S: Final = 30.0
 """How long a call may take beyond the transaction's timeout."""
+
+REPLAYS_KNOWN_MAX: Final = 64
+_replays: dict[str, tuple[int, str]] = {}
+"""Key → the batch and the run whose rows this process has dropped last. A second write with the key would be dropped
+as the first one is: it fails here as it did in the run before, where the record had told it.
+"""
 
 
 def commit_batch(messages: Iterable[Any], options: Options, settings: ExactlyOnce) -> None:
@@ -81,6 +87,8 @@ def commit_stages(
     decision = Decision.COMMIT if found is None else decide(batch, last, settings)
     rows = sum(each.rows for each in tasks)
     if decision is Decision.REPLAY:
+        if rows:
+            _note_replay(batch)
         tell(f"batch {batch.number} is in Kafka already, by an earlier run: its {rows} rows are dropped.")
     elif rows or last is None:
         begun_s = monotonic()
@@ -95,6 +103,15 @@ def commit_stages(
             producer.commit_transaction(wait_s)
         _tell_committed(batch, rows, len(tasks), inclusion)
     _drop_rest(producer, batch)
+
+
+def _note_replay(batch: Batch) -> None:
+    """Raises BatchRefused for the second write of a run."""
+    if _replays.get(batch.key) == (batch.number, batch.run):
+        raise second_write(batch)
+    if len(_replays) == REPLAYS_KNOWN_MAX:
+        _replays.clear()
+    _replays[batch.key] = batch.number, batch.run
 
 
 def _drop_rest(producer: Producer, batch: Batch) -> None:

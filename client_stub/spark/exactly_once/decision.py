@@ -62,15 +62,19 @@ def decide(batch: Batch, last: CommitRecord | None, settings: ExactlyOnce) -> De
             f"and let the history begin anew: {_restart(batch, settings)}"
         )
     if last.batch == number and last.run == batch.run:
-        raise BatchRefused(
-            f"batch {number} was already written with sink.id {batch.sink} in this run; give each write of "
-            "foreachBatch its own option sink.id."
-        )
+        raise second_write(batch)
     if last.batch > number:
         raise BatchRefused(
             f"batch {number} is older than the last committed batch {last.batch}; the checkpoint was rolled back."
         )
     return Decision.REPLAY if last.batch == number else Decision.COMMIT
+
+
+def second_write(batch: Batch) -> BatchRefused:
+    return BatchRefused(
+        f"batch {batch.number} was already written with sink.id {batch.sink} in this run; give each write of "
+        "foreachBatch its own option sink.id."
+    )
 
 
 def _restart(batch: Batch, settings: ExactlyOnce) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from client_stub.spark.exactly_once.commit import TASKS_MAX, commit_stages
+from client_stub.spark.exactly_once import commit
+from client_stub.spark.exactly_once.commit import REPLAYS_KNOWN_MAX, TASKS_MAX, commit_stages
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused
 from client_stub.spark.exactly_once.messages import StagedTask, batch_of
@@ -33,7 +34,7 @@ def batch(number: int, run: str = "run-1", query: str = "query") -> Batch:
 
 
 def task(producer: FakeProducer, of: Batch, *values: bytes) -> StagedTask:
-    with producer.stage(ID, of.number, of.run) as stage:
+    with producer.stage(SETTINGS.transactional_id(of.key), of.number, of.run) as stage:
         for value in values:
             stage.send("orders", value)
         return StagedTask(
@@ -67,6 +68,43 @@ def test_batch_of_an_earlier_run_is_dropped_whole(producer: FakeProducer) -> Non
         commit_stages(other, [task(other, again, b"a"), task(other, again, b"other split")], again, SETTINGS)
         assert visible(other) == [b"a"]
         assert other.staged == {}
+
+
+def test_second_write_of_a_replay_is_refused_as_in_the_first_run(producer: FakeProducer) -> None:
+    """Both are of one foreachBatch, whose first run has committed the first of them and ended by this error."""
+    commit_stages(producer, [task(producer, batch(0), b"a")], batch(0), SETTINGS)
+
+    def write_again(run: str, *rows: bytes) -> None:
+        with FakeProducer(transactional_id=ID) as other:
+            other.committed.extend(producer.committed)
+            commit_stages(other, [task(other, batch(0, run), *rows)], batch(0, run), SETTINGS)
+            assert visible(other) == [b"a"]
+
+    for run in ("run-3", "run-4"):
+        write_again(run)  # without rows there is nothing to lose
+        write_again(run, b"a")
+        with pytest.raises(BatchRefused, match=r"already written with sink\.id orders in this run"):
+            write_again(run, b"other rows")
+
+
+def test_replays_of_sixty_four_sinks_are_known_and_not_of_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "_replays", {})
+
+    def write_again(number: int) -> None:
+        key = f"{number:016x}"
+        of = [Batch(key, "orders", 0, "query", run) for run in ("run-1", "run-2")]
+        with FakeProducer(transactional_id=SETTINGS.transactional_id(key)) as first:
+            commit_stages(first, [task(first, of[0], b"a")], of[0], SETTINGS)
+            with FakeProducer(transactional_id=SETTINGS.transactional_id(key)) as second:
+                second.committed.extend(first.committed)
+                commit_stages(second, [task(second, of[1], b"a")], of[1], SETTINGS)
+
+    for number in range(REPLAYS_KNOWN_MAX):
+        write_again(number)
+    with pytest.raises(BatchRefused):
+        write_again(0)
+    write_again(REPLAYS_KNOWN_MAX)
+    write_again(0)
 
 
 def test_first_batch_has_a_record_without_rows_and_later_ones_have_none(producer: FakeProducer) -> None:
