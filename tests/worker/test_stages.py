@@ -20,6 +20,7 @@ from sidecar.shm.layout import STAGES_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.stubs.client_watch import UNSEEN_MS_MAX
+from sidecar.worker.transactions.stage_token import unpack_stage_token
 
 from .manual_worker import EPOCH
 from .slot_harness import NODE, STAMP_MS, TOPIC, TOPIC_STATE, MemoryBroker, SlotHarness
@@ -124,10 +125,25 @@ def test_refused_include_includes_nothing(harness: SlotHarness) -> None:
     ):
         code, _, text, _ = includer.include(token, bad)
         assert code == LocalCode.STAGE_UNKNOWN and why in text, (text, why)
+        assert text.endswith(". Nothing is included.")
     assert ledger(harness)["staged"] == 1
     assert includer.include(token)[0] == 0
     send_all(harness)
     assert values(harness) == [b"a"]
+
+
+def test_refused_drop_says_nothing_of_an_include(harness: SlotHarness) -> None:
+    code, _, text, count = Stager(harness).drop_many(tokens=[b"nonsense"])
+    assert (code, count) == (LocalCode.STAGE_UNKNOWN, 0)
+    assert text == 'Token "nonsense" is no token of a stage.'
+
+
+def test_token_of_an_earlier_worker_of_its_id_is_not_known_any_more(harness: SlotHarness) -> None:
+    """With another number of workers an id may come to another one, once no stage of it is left."""
+    token = unpack_stage_token(Stager(harness).stage(1, [b"a"]))
+    assert token is not None
+    text = Includer(harness).include(token._replace(slot=3).pack())[2]
+    assert "is not known any more" in text
 
 
 def test_second_include_of_a_transaction_is_refused(harness: SlotHarness) -> None:

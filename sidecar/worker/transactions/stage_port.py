@@ -156,7 +156,7 @@ class StagePort:
             return [done.records, done.size_bytes]
         stages = self._named(session, lane, tokens)
         if isinstance(stages, Refusal):
-            return stages
+            return Refusal(stages.code, f"{stages.text} Nothing is included.")
         done = self._stages.include(lane, stages, request, now_ms)
         return [done.records, done.size_bytes]
 
@@ -171,7 +171,7 @@ class StagePort:
                 return stage
             refusal = self._stages.refusal_for(stage, session)
             if refusal is None and stage in stages:
-                text = f"{self._stages.name_of(stage)} is named twice in one include; nothing is included."
+                text = f"{self._stages.name_of(stage)} is named twice in one include."
                 refusal = Refusal(LocalCode.STAGE_UNKNOWN, text)
             if refusal is not None:
                 return refusal

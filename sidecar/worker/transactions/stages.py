@@ -357,8 +357,11 @@ class LaneStages:
             return _unknown(data, "is no token of a stage")
         if token.instance != self._instance:
             return _unknown(data, "is of another daemon, or of one whose buffer pool was made anew since")
-        if token.transactional_id != digest8(transactional_id.encode()) or token.slot != self._slot:
+        if token.transactional_id != digest8(transactional_id.encode()):
             return _unknown(data, f'is of another transactional id than "{transactional_id}"')
+        if token.slot != self._slot:
+            # While a stage of an id is left, the id has its worker.
+            return _unknown(data, _HOW[StageEnd.NONE])
         return token
 
     def find(self, data: bytes, transactional_id: str) -> LaneStage | Refusal | None:
@@ -543,4 +546,4 @@ def _may_have(stage: LaneStage, user: int, name: str) -> bool:
 
 def _unknown(token: bytes, why: str) -> Refusal:
     name = token[:64].decode("utf-8", "replace")
-    return Refusal(LocalCode.STAGE_UNKNOWN, f'Token "{name}" {why}; nothing is included.')
+    return Refusal(LocalCode.STAGE_UNKNOWN, f'Token "{name}" {why}.')
