@@ -164,7 +164,8 @@ class Producer(TransactionCalls, ProducerCore):
     def stage(self, transactional_id: str, number: int, owner: str = "") -> Stage:
         """Open a stage for the producer with this transactional id, which may be another process: see Stage.
 
-        ``number`` and ``owner`` are the caller's, for drop_stages() and for people. Nothing is asked of the daemon
+        ``number`` and ``owner`` are the caller's: ``drop_stages(up_to=number)`` goes by the first, and where the
+        stages' share of the pool is short, sealed stages of other owners go first. Nothing is asked of the daemon
         before the first record. Raises TypeError and ValueError for wrong arguments, and ProducerClosed.
         """
         return Stage(*self._engine.open_stage(transactional_id, number, owner), self._serializers)
