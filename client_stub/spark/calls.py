@@ -6,6 +6,7 @@ A program calls them, on the driver or in a task.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from client_stub.spark.exactly_once.messages import StagedTask
     from client_stub.spark.exactly_once.settings import ExactlyOnce
 
+FOREACH_BATCH_OF_CONNECT: Final = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
+"""The module that runs in the process of such a foreachBatch, and in no other."""
 _TASKS: Final = "rows bigint, bytes bigint, attempt int, staged binary"
 
 
@@ -49,6 +52,11 @@ def write_frame(frame: DataFrame, options: Mapping[str, object]) -> Written:
             'writeStream.format("kafka_sidecar").'
         )
     read = read_options(_as_text(options))
+    if read.exactly_once is not None and FOREACH_BATCH_OF_CONNECT in sys.modules:
+        raise ValueError(
+            "kafka_sidecar: foreachBatch of Spark Connect does not tell tasks their batch, by which "
+            'delivery=exactly_once knows a replay: write the stream by writeStream.format("kafka_sidecar").'
+        )
     columns = find_columns(frame.schema, read.topic)
     check_topic_of_stream(read)
     if read.exactly_once is not None:

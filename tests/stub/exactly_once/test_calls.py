@@ -6,6 +6,7 @@ tests/process/test_exactly_once_commit.py.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_frame_without_partitions_is_committed_as_one_task_without_rows(
 ) -> None:
     assert write(LocalFrame()).rows == 0
     assert told == [("commit", [0])]
+
+
+def test_foreach_batch_of_spark_connect_is_refused_before_any_task(
+    told: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks know no batch: they would be a batch job, whose replay is new data."""
+    monkeypatch.setitem(sys.modules, calls.FOREACH_BATCH_OF_CONNECT, sys)
+    with pytest.raises(ValueError, match=r"^kafka_sidecar: .*foreachBatch of Spark Connect.*writeStream\.format"):
+        write(LocalFrame([b"a"]))
+    assert told == []
 
 
 def test_stages_of_a_commit_that_failed_are_dropped(
