@@ -97,7 +97,9 @@ def test_foreach_batch_of_spark_connect_is_refused_before_any_task(
 ) -> None:
     """Its tasks know no batch: they would be a batch job, whose replay is new data."""
     monkeypatch.setitem(sys.modules, calls.FOREACH_BATCH_OF_CONNECT, sys)
-    with pytest.raises(ValueError, match=r"^kafka_sidecar: .*foreachBatch of Spark Connect.*writeStream\.format"):
+    with pytest.raises(
+        ValueError, match=r"^kafka_sidecar: .*foreachBatch of Spark Connect.*writeStream\.format"
+    ):
         write(LocalFrame([b"a"]))
     assert told == []
 
