@@ -21,12 +21,13 @@ from sidecar.net.kafka.connector import LinkError
 from sidecar.protocol.fetch import LATEST
 from sidecar.protocol.messages import ApiKey
 from sidecar.tools.testing.fake_log import PartitionLog
-from sidecar.tools.testing.fake_reads import read_answer
+from sidecar.tools.testing.fake_reads import created, read_answer
 from tests.controller.log_bytes import COMMIT, batch, marker
 from tests.manual_clock import ManualClock
 
 NODE = Node(1, "127.0.0.1", 1)
 OFFSET_NOT_AVAILABLE = 78
+REQUEST_TIMED_OUT = 7
 
 
 def no_links(on_state: object) -> Any:
@@ -91,6 +92,52 @@ def test_error_that_stays_is_refused_at_once(code: int, name: str, text: str) ->
     with pytest.raises(Refused, match=text) as refused:
         last(ask, ManualClock(), 1_000)
     assert refused.value.code == name
+
+
+def test_topic_whose_partitions_are_not_known_yet_is_asked_for_again() -> None:
+    async def ask(timeout_ms: float, names: list[str]) -> MetadataAnswer:
+        return answer(TopicAnswer("commits", None, 0, False, ()), NODE)
+
+    with pytest.raises(
+        Refused, match="topic commits could not be read: its partition of the key is not known"
+    ):
+        last(ask, ManualClock(), 0)
+
+
+class BusyController:
+    """The links to a broker that makes a topic at the second request."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ready(self, node: Node) -> BusyController:
+        return self
+
+    def version(self, api: ApiKey) -> int:
+        return 4
+
+    async def request(self, message: Any, *, timeout_ms: float) -> Any:
+        self.asked += 1
+        found = created(cast("Any", SimpleNamespace(version=4, message=message)))
+        code = ErrorCode(REQUEST_TIMED_OUT if self.asked == 1 else 0)
+        return dataclasses.replace(found, topics=(dataclasses.replace(found.topics[0], error_code=code),))
+
+
+def test_topic_that_was_not_made_in_time_is_made_again() -> None:
+    links = BusyController()
+
+    async def ask(timeout_ms: float, names: list[str]) -> MetadataAnswer:
+        return answer(TopicAnswer("commits", None, 3 if links.asked < 2 else 29, False, ()), NODE)
+
+    async def run() -> None:
+        records = CommittedRecords(
+            lambda on_state: cast("Any", links), ask, cast("MonotonicClock", ManualClock())
+        )
+        await records.last("commits", b"key", 1_000, creates=True)
+
+    with pytest.raises(Refused, match="may not read topic commits"):
+        asyncio.run(run())
+    assert links.asked == 2
 
 
 class NewLeader:

@@ -137,8 +137,10 @@ class CommittedRecords:
             raise _Again(f"topic {topic} was just made.")
         _check(topic, code)
         assert found is not None
-        partition = (murmur2(key) & 0x7FFF_FFFF) % len(found.partitions)
-        row = next(each for each in found.partitions if each.partition == partition)
+        partition = (murmur2(key) & 0x7FFF_FFFF) % max(1, len(found.partitions))
+        row = next((each for each in found.partitions if each.partition == partition), None)
+        if row is None:
+            raise _Again("its partition of the key is not known.")
         leader = next((node for node in answer.brokers if node.id == row.leader), None)
         if leader is None:
             raise _Again(f"partition {partition} has no leader.")
@@ -225,6 +227,8 @@ class CommittedRecords:
             log.info("Topic %s was not there, and is made: compacted, %d replicas.", topic, replicas)
         elif code != TOPIC_ALREADY_EXISTS:
             row = classify(code)
+            if row.retriable:
+                raise _Again(f"it is not there and cannot be made: {row.name}: {text or row.text}")
             raise Refused(
                 "INVALID_TOPIC",
                 f"Topic {topic} is not in Kafka and cannot be made ({row.name}: {text or row.text}); "
