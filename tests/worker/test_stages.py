@@ -596,6 +596,21 @@ def test_greatest_numbers_of_a_stage_are_kept(harness: SlotHarness) -> None:
     assert (stage.caller_number, stage.records) == ((1 << 64) - 1, 1)
 
 
+def test_lane_stays_for_a_client_whose_stage_is_one_too_many(harness: SlotHarness) -> None:
+    """Its records come under the lane's number, which another id would get."""
+    stager, other = Stager(harness), Stager(harness, b"o" * 20)
+    for number in range(1, STAGES_MAX + 1):
+        other.open(number, name="another")
+    assert harness.rooms.lanes.open(ID, None) is not None
+    stager.open(1)
+    ((_, _, code, *_),) = messages(stager.session, Kind.STAGE)
+    assert code == LocalCode.STAGE_TOO_MANY
+    lane = lane_of(harness)
+    lane.manager.abandon()  # as its producer leaves
+    step(harness)
+    assert lane_of(harness) is lane is stager.session.lane
+
+
 def test_lane_of_stages_goes_with_the_last_client_that_stages(harness: SlotHarness) -> None:
     stager = Stager(harness)
     stager.open(1)

@@ -19,6 +19,7 @@ from sidecar.shm.stage_states import StageRowState
 from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.stage import LaneStage
 from sidecar.worker.transactions.frames import is_count, rows_of
+from sidecar.worker.transactions.stages import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,9 +96,7 @@ class StagePort:
             )
             self._tell(session, StagePart.STATE, number, Refusal(LocalCode.TXN_TOO_MANY, text))
             return
-        session.lane = lane
-        if session.stages is None:
-            session.stages = {}
+        join(lane, session)
         found = self._stages.open(lane, session, number, caller_number, owner)
         if isinstance(found, Refusal):
             self._tell(session, StagePart.STATE, number, found)

@@ -123,7 +123,6 @@ class LaneStages:
         self, lane: Lane, session: ClientSession, client_number: int, caller_number: int, owner: str
     ) -> LaneStage | Refusal:
         """Open a stage for a client."""
-        assert session.stages is not None
         if not self._free:
             text = (
                 f'Stage {caller_number} of "{lane.manager.transactional_id}" is not opened: this worker has '
@@ -524,15 +523,23 @@ class LaneStages:
         return session if session is not None and session.row.generation == generation else None
 
     def _belongs_to(self, session: ClientSession, stage: LaneStage) -> None:
-        if session.stages is None:
-            session.stages = {}
-        session.lane, stage.session = stage.lane, session
-        stage.lane.has_stagers = True
-        session.stages[stage.client_number] = stage
+        stage.session = session
+        stages = join(stage.lane, session)
+        stages[stage.client_number] = stage
         stage.client_name = session.name
-        if len(session.stages) > REMEMBERED_MAX:
-            known = session.stages
-            del known[next(number for number, each in known.items() if each.state is not StageRowState.OPEN)]
+        if len(stages) > REMEMBERED_MAX:
+            del stages[
+                next(number for number, each in stages.items() if each.state is not StageRowState.OPEN)
+            ]
+
+
+def join(lane: Lane, session: ClientSession) -> dict[int, LaneStage]:
+    """Make a client one that stages for a lane, which stays as long as the client. Returns the client's stages."""
+    session.lane = lane
+    lane.has_stagers = True
+    if session.stages is None:
+        session.stages = {}
+    return session.stages
 
 
 def _may_have(stage: LaneStage, user: int, name: str) -> bool:
