@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from client_stub.errors import DaemonUnreachable, SidecarError
 from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.autostart import DaemonNotStarted
+from client_stub.spark.exactly_once.settings import ONE_DAEMON
 from client_stub.spark.exactly_once.staging import stage_chunks
 from client_stub.spark.options import NO_DAEMON
 from client_stub.spark.parts import Chunk, Part, chunks_of_batches, named_rows, task
@@ -61,7 +62,8 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten | StagedTas
                 chunks, producer, options.run_dir_here(), options.exactly_once, options.topic
             )
     except DaemonUnreachable as error:
-        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {_HINT}") from error
+        hint = _HINT if options.exactly_once is None else ONE_DAEMON
+        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {hint}") from error
     except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
         raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
     freeze_modules()

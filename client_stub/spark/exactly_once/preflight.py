@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_stub.errors import DaemonUnreachable, ProducerFenced, SidecarError
 from client_stub.inner_producer import InnerProducer
+from client_stub.spark.exactly_once.settings import ONE_DAEMON
 
 if TYPE_CHECKING:
     from client_stub.spark.exactly_once.settings import ExactlyOnce
@@ -39,10 +40,7 @@ def check_exactly_once(options: Options, settings: ExactlyOnce) -> None:
         finally:
             producer.close(0)
     except DaemonUnreachable as error:
-        raise ValueError(
-            f"kafka_sidecar: {_one_line(error).rstrip('.')}. With delivery=exactly_once the driver and all tasks use "
-            "one daemon: start it with 'kafka-sidecar run', or set option sidecar.run_dir."
-        ) from None
+        raise ValueError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {ONE_DAEMON}") from None
     except (SidecarError, ValueError) as error:
         raise ValueError(f"kafka_sidecar: {_one_line(error)}") from None
 

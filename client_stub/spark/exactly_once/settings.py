@@ -10,6 +10,11 @@ PREFIX: Final = "kafka-sidecar"
 PREFIX_BYTES_MAX: Final = 48
 COMMITS_TOPIC: Final = "__kafka_sidecar_commits"
 TIMEOUT_MS: Final = 120_000
+ONE_DAEMON: Final = (
+    "With delivery=exactly_once the driver and all tasks use one daemon: start it with 'kafka-sidecar run', or set "
+    "option sidecar.run_dir."
+)
+"""What the error of a driver or a task without a daemon ends with."""
 NAMES: Final = ("transactional.id.prefix", "transaction.timeout.ms", "commits.topic", "sink.id", "job.id")
 
 
