@@ -171,6 +171,17 @@ def test_sealing_again_gives_the_same_token(harness: SlotHarness) -> None:
     assert 0 < len(token) <= 64 and token.decode().isprintable()
 
 
+def test_client_that_opens_another_stage_has_the_answers_to_the_ones_before(harness: SlotHarness) -> None:
+    stager, token = Stager(harness), b""
+    for number in range(1, 4):
+        token = stager.stage(number, [b"a"])
+        assert list(stager.session.stages or ()) == [number]
+    assert stager.seal(3) == token
+    stager.session.is_gone = True
+    harness.rooms.stages.check()
+    assert ledger(harness) == {"accepted": 3, "staged": 3}, "sealed ones are nobody's"
+
+
 def test_stage_that_lost_a_record_is_not_sealed(harness: SlotHarness) -> None:
     stager = Stager(harness)
     stager.open(1)

@@ -46,8 +46,6 @@ log = logging.getLogger(__name__)
 
 ENDED_ENTRIES: Final = 512
 """Limit of entries of dropped stages that end in one turn."""
-REMEMBERED_MAX: Final = 2 * STAGES_MAX
-"""Stages of one client, with those that it has no more to ask about."""
 _HOW: Final = {
     StageEnd.NONE: "is not known any more",
     StageEnd.INCLUDED: "was included by a transaction already",
@@ -131,6 +129,7 @@ class LaneStages:
             return Refusal(LocalCode.STAGE_TOO_MANY, text)
         number, row = self._records.take_number(), self._free.popleft()
         self._ends.pop(self._number_of_row.pop(row, 0), None)
+        self._forget_answered(join(lane, session))
         stage = LaneStage(
             lane,
             row,
@@ -167,6 +166,13 @@ class LaneStages:
         lane.stages[number] = self._by_number[number] = stage
         self._belongs_to(session, stage)
         return stage
+
+    @staticmethod
+    def _forget_answered(stages: dict[int, LaneStage]) -> None:
+        """Forget a client's earlier stages: it opens the next one once it has the answer to the last."""
+        for stage in [each for each in stages.values() if each.state is not StageRowState.OPEN]:
+            del stages[stage.client_number]
+            stage.session = None
 
     def seal(self, stage: LaneStage, records: int) -> None:
         """Seal an open stage whose client has sent this many records into it. Fails it if they are not all here."""
@@ -527,10 +533,6 @@ class LaneStages:
         stages = join(stage.lane, session)
         stages[stage.client_number] = stage
         stage.client_name = session.name
-        if len(stages) > REMEMBERED_MAX:
-            del stages[
-                next(number for number, each in stages.items() if each.state is not StageRowState.OPEN)
-            ]
 
 
 def join(lane: Lane, session: ClientSession) -> dict[int, LaneStage]:
