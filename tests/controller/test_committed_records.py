@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -214,3 +215,26 @@ def test_new_leader_that_does_not_know_the_end_of_its_log_is_asked_again(ready_a
 
 def test_topic_that_was_made_again_is_read_from_its_start() -> None:
     assert found_in(commits_log(b"1", end=12), commits_log(b"2", end=2)) == [b"1", b"2"]
+
+
+def test_answer_about_an_older_leader_is_asked_for_again() -> None:
+    """Of a broker that has lost the others: the old leader, which may have, too, knows nothing of what came since."""
+    epochs = iter([5, 4, 4, 5])
+    links = NewLeader(commits_log(b"1", end=2), 0)
+
+    async def ask(timeout_ms: float, names: list[str]) -> MetadataAnswer:
+        epoch = next(epochs)
+        links.log = commits_log(b"1", end=2) if epoch == 5 else PartitionLog(is_compacted=True)
+        partition = PartitionAnswer(0, 0, 1, epoch, (), (), ())
+        return answer(TopicAnswer("commits", UUID(int=7), 0, False, (partition,)), NODE)
+
+    async def run() -> None:
+        records = CommittedRecords(
+            lambda on_state: cast("Any", links), ask, cast("MonotonicClock", ManualClock())
+        )
+        for _ in range(2):
+            found = (await records.last("commits", b"key", 1_000, creates=False)).record
+            assert found is not None and found.value == b"1"
+
+    asyncio.run(run())
+    assert next(epochs, None) is None

@@ -157,6 +157,10 @@ class CommittedRecords:
         """Read what has come since the last question, or all. Of a large partition only ``key`` is kept."""
         place = (topic.name, row.partition)
         kept = self._kept.pop(place, None)
+        is_same = kept is not None and topic.topic_id is not None and kept.topic_id == topic.topic_id
+        if kept is not None and is_same and row.leader_epoch < kept.leader_epoch:
+            self._kept[place] = kept
+            raise _Again(f"partition {row.partition} had a newer leader before than the broker knows.")
         # Another leader, or topic, may lack what an earlier one had.
         if kept is None or kept[:2] != (topic.topic_id, row.leader_epoch):
             begin = await self._offset(topic.name, row, leader, EARLIEST, deadline_ms)
