@@ -106,7 +106,7 @@ def read_options(options: Mapping[str, str]) -> Options:
                 f"kafka_sidecar: option '{name}' is of Spark's Kafka source, and this format only writes: leave it out."
             )
         if name.startswith("kafka."):
-            _check_kafka_option(name, autostart=autostart)
+            _check_kafka_option(name, autostart=autostart, may_autostart=exactly_once is None)
         elif name not in _KNOWN and not (autostart and _is_of_daemon(name)):
             found = get_close_matches(name, _OWN, n=1)
             hint = f"did you mean '{found[0]}'?" if found else f"options are {', '.join(_OWN)}."
@@ -172,14 +172,15 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
         raise ValueError(f"kafka_sidecar: option {name}={text} must be a whole number.") from None
 
 
-def _check_kafka_option(name: str, *, autostart: bool) -> None:
+def _check_kafka_option(name: str, *, autostart: bool, may_autostart: bool) -> None:
     if name in _SERIALIZERS:
         raise ValueError(
             f"kafka_sidecar: option '{name}' is not supported: keys and values are written as string or binary columns."
         )
     if name != SERVERS and not autostart:
+        instead = ", or let each host start a daemon for this query by sidecar.autostart=true"
         raise ValueError(
             f"kafka_sidecar: option '{name}' is a setting of the daemon, which all its clients share; "
-            f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option, or let each host "
-            "start a daemon for this query by sidecar.autostart=true."
+            f"set {name.removeprefix('kafka.')} in the daemon's configuration and drop the option"
+            f"{instead if may_autostart else ''}."
         )

@@ -84,5 +84,5 @@ def restart(key: str, number: int, commits_topic: str, run_dir: RunDir) -> None:
             with producer.transaction():
                 producer.send(commits_topic, record.pack(), found.encode(), partition=before.partition)
     except SidecarError as error:
-        fail(f"{key} was not changed: {error}")
+        fail(f"The history of {found} may be as it was: {error}")
     click.echo(f"The history of {found} begins anew with batch {number}.")

@@ -35,6 +35,11 @@ def test_a_timeout_that_kafka_cannot_have_is_refused(value: str) -> None:
     ("options", "text"),
     [
         ({"delivery": "exactly-once"}, "use at_least_once or exactly_once"),
+        (
+            {"delivery": "exactly_once", "kafka.linger.ms": "5"},
+            r"set linger\.ms in the daemon's configuration and drop the option\.$",
+        ),
+        ({"kafka.linger.ms": "5"}, r"drop the option, or let each host start a daemon .*autostart=true\.$"),
         ({"job.id": "x"}, "option 'job.id' is of delivery=exactly_once only"),
         ({"transaction.timeout.ms": "5"}, "is of delivery=exactly_once only"),
         (
