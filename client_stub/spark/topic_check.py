@@ -34,18 +34,35 @@ _checked_s: dict[Options, float] = {}
 
 
 def check_topic_of_stream(options: Options) -> None:
-    """As ``check_topic``, unless that was so less than TOPIC_KNOWN_S ago."""
+    """As ``check_topic``, unless that was so less than TOPIC_KNOWN_S ago. What exactly_once needs is tried once in a
+    process: later the commit finds what has changed, and waits for brokers that are away longer than a check.
+    """
     now_s = monotonic()
     if now_s - _checked_s.get(options, -TOPIC_KNOWN_S) < TOPIC_KNOWN_S:
         return
-    check_topic(options)
+    if options not in _checked_s:
+        _try_commit(options)
+    _look_up(options)
     if len(_checked_s) == STREAMS_KNOWN_MAX:
         _checked_s.clear()
     _checked_s[options] = now_s
 
 
 def check_topic(options: Options) -> None:
-    """Raises ValueError, in one line, when no record can go to the topic that the option names.
+    """Raises ValueError, in one line, when no record can go to the topic that the option names, or for what
+    exactly_once needs and is not there.
+    """
+    _try_commit(options)
+    _look_up(options)
+
+
+def _try_commit(options: Options) -> None:
+    if options.exactly_once is not None:
+        check_exactly_once(options, options.exactly_once)
+
+
+def _look_up(options: Options) -> None:
+    """Raises ValueError for the topic.
 
     Without a daemon on the driver's host nothing is checked: the executors may have daemons, and the first task
     reports the error. The same holds while Kafka is not reachable. With sidecar.autostart the settings are checked.
@@ -53,8 +70,6 @@ def check_topic(options: Options) -> None:
     if options.settings is not None:
         check_settings(options.settings)
         return
-    if options.exactly_once is not None:
-        check_exactly_once(options, options.exactly_once)
     try:
         control = control_path(options.run_dir_here())
     except ValueError:  # this user has no usual run directory; that of an executor may have one

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from client_stub.errors import ProducerFenced, TransactionError
+from client_stub.spark import topic_check
 from client_stub.spark.exactly_once import preflight
 from client_stub.spark.exactly_once.settings import ExactlyOnce, read_exactly_once
 from client_stub.spark.options import read_options
@@ -48,3 +49,25 @@ def test_driver_that_is_overtaken_by_another_one_checks_the_rest(
 def test_id_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^kafka_sidecar: Not authorised\.$"):
         checked(monkeypatch, TransactionError("Not authorised."))
+
+
+def test_stream_tries_it_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commits find out what has changed since, and wait for brokers that are away; this check would not."""
+    options = read_options({"sidecar.run_dir": "/run/there", "topic": "orders", "delivery": "exactly_once"})
+    now_s, tried = 0.0, 0
+
+    def check(options: object, settings: object) -> None:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise ValueError("kafka_sidecar: not now.")
+
+    monkeypatch.setattr(topic_check, "_checked_s", {})
+    monkeypatch.setattr(topic_check, "monotonic", lambda: now_s)
+    monkeypatch.setattr(topic_check, "check_exactly_once", check)
+    with pytest.raises(ValueError, match="not now"):
+        topic_check.check_topic_of_stream(options)
+    for _ in range(3):
+        topic_check.check_topic_of_stream(options)
+        now_s += 2 * topic_check.TOPIC_KNOWN_S
+    assert tried == 2
