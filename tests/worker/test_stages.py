@@ -16,7 +16,7 @@ from sidecar.deadletter.salvage import Salvage
 from sidecar.metadata.snapshot import MetadataSnapshot
 from sidecar.producer.transaction_states import TransactionState
 from sidecar.shm import layout
-from sidecar.shm.layout import STAGES_MAX
+from sidecar.shm.layout import LANES_MAX, STAGES_MAX
 from sidecar.shm.segment import Segment
 from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.stubs.client_watch import UNSEEN_MS_MAX
@@ -380,6 +380,21 @@ def test_last_stage_of_a_worker_and_one_more(harness: SlotHarness) -> None:
     assert ledger(harness) == {"accepted": 1, "staged": 1}
     with pytest.raises(MalformedFrame, match="stages for one transactional id"):
         stager.open(STAGES_MAX + 3, name="another")
+
+
+def test_submission_of_a_stage_without_a_lane_goes_back_to_its_stub(harness: SlotHarness) -> None:
+    for number in range(LANES_MAX):
+        assert harness.rooms.lanes.open(f"id-{number}", None) is not None
+    stager = Stager(harness)
+    stager.open(1)
+    assert not stager.send(1, [b"a"])
+    fields = [EPOCH, 1, 2, "t", STAMP_MS, 1, 0, 1]
+    intake = harness.rooms.stubs.intake
+    assert not intake.submit(stager.session, fields, b"x", harness.now_ms, 0, STAGE_BIT | 1)
+    told = [msgpack.unpackb(frames[0]) for frames in stager.session.outbox]
+    assert [each[0] for each in told] == [Kind.STAGE, Kind.REFUSED]
+    assert told[0][3] == LocalCode.TXN_TOO_MANY
+    assert told[1][1::2] == ["TOPIC_TABLE_FULL", 1]
 
 
 def test_full_share_drops_stages_of_another_owner_then_fails(harness: SlotHarness) -> None:

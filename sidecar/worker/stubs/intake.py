@@ -144,7 +144,8 @@ class Intake:
             return False
         if (session.lane is None) is not (transaction == 0):
             if session.lane is None and transaction & STAGE_BIT:
-                return False  # its stage got no lane, which the client has heard
+                self._openings.refuse_without_lane(session, stream_id, seq)
+                return False
             raise MalformedFrame(_wrong_transaction(session, transaction))
         stream = session.streams.get(stream_id)
         if stream is not None:

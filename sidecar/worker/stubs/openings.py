@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sidecar.worker.topics.topics import Topics
 
 NO_ROW_YET: Final = "the daemon's table of topics has room only for topics that Kafka has"
+NO_LANE: Final = (
+    "The stage of the record was not opened: this worker has as many transactional ids as it can have."
+)
 TABLE_FULL: Final = (
     "The daemon's table of topics is full; a topic makes room when the clients that used it are gone."
 )
@@ -86,6 +89,14 @@ class StreamOpenings:
         session.streams[stream_id] = stream
         session.unopened.discard(stream_id)
         return stream
+
+    def refuse_without_lane(self, session: ClientSession, stream_id: int, seq: int) -> None:
+        """Refuse the first submission of a stage that got no lane, as its client has heard. Its stub takes it back, and
+        drops it with the stage: one that it believed to be under way would be awaited by the seal of the next stage.
+        """
+        if seq == 1:
+            self._awaits_the_first(session, stream_id)
+            self._outboxes.send(session, [Kind.REFUSED, "TOPIC_TABLE_FULL", NO_LANE, stream_id])
 
     def next_due_ms(self) -> float:
         """When the first stream that waits for a row tries again, monotonic ms."""

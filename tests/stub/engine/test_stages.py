@@ -255,6 +255,38 @@ def test_refused_seal_loses_the_stage(producer: Producer, daemon: FakeDaemon, ef
     stage.drop(WAIT_S)
 
 
+def test_record_that_the_worker_gave_back_is_not_awaited_by_the_next_seal(
+    producer: Producer, daemon: FakeDaemon
+) -> None:
+    """The stage of the first record got no lane at its worker."""
+
+    def refuses(client: Client, stage: list[Any]) -> None:
+        if stage[0] == Kind.STAGE_DROP:
+            daemon.answer_stage(client, stage)
+            return
+        what = StagePart.STATE if stage[0] == Kind.STAGE_OPEN else StagePart.SEAL
+        daemon.tell(client, [Kind.STAGE, what, stage[1], code, TxnEffect.RETRIABLE, "Full.", None])
+
+    def gives_back(client: Client, submit: Submit) -> bool:
+        daemon.tell(client, [Kind.REFUSED, "TOPIC_TABLE_FULL", "No lane.", submit.stream])
+        return False
+
+    code = LocalCode.TXN_TOO_MANY
+    daemon.on_stage, daemon.accept = refuses, gives_back
+    stage = producer.stage("copy-1", 1)
+    stage.send("orders", b"x")
+    eventually(lambda: stage._life.stage.cause is not None and daemon.received)
+    with pytest.raises(TransactionError, match="Full"):
+        stage.seal(WAIT_S)
+    stage.drop(WAIT_S)
+    daemon.on_stage, daemon.accept = daemon.answer_stage, lambda client, submit: True
+    following = producer.stage("copy-1", 2)
+    following.send("bills", b"y")
+    following.seal(WAIT_S)
+    assert len(daemon.hellos) == 1
+    assert daemon.stage_frames[-1][2:] == [1, [[2, 1]]]
+
+
 def test_seal_that_may_succeed_later_is_asked_again(producer: Producer, daemon: FakeDaemon) -> None:
     def busy(client: Client, stage: list[Any]) -> None:
         if stage[0] == Kind.STAGE_SEAL:
