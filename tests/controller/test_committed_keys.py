@@ -43,6 +43,15 @@ def test_a_marker_ends_the_transaction_of_its_own_producer_id() -> None:
     assert (last(keys, b"a"), last(keys, b"b")) == (None, b"2")
 
 
+def test_the_last_record_is_that_of_the_highest_offset_whenever_it_was_committed() -> None:
+    """As a consumer sees it, and as compaction keeps it."""
+    keys = CommittedKeys(0)
+    keys.read(batch(0, [(b"k", b"first"), (b"only", b"1")], producer_id=7))
+    keys.read(batch(2, [(b"k", b"second")], producer_id=8) + marker(3, 8, COMMIT))
+    keys.read(marker(4, 7, COMMIT))
+    assert (last(keys, b"k"), last(keys, b"only")) == (b"second", b"1")
+
+
 def test_a_tombstone_is_no_record() -> None:
     keys = CommittedKeys(0)
     keys.read(batch(0, [(b"k", b"1"), (b"k", None)]))

@@ -36,7 +36,7 @@ class CommittedKeys:
             if batch.is_marker:
                 ended = self._open.pop(batch.producer_id, {})
                 if batch.is_commit:
-                    self._last.update(ended)
+                    self._commit(ended)
             else:
                 into = self._open.setdefault(batch.producer_id, {}) if batch.is_transactional else self._last
                 for record in batch.records():
@@ -45,6 +45,13 @@ class CommittedKeys:
                         into[key] = record
             self.position = batch.last_offset + 1
         return self.position > before
+
+    def _commit(self, ended: dict[bytes, FetchedRecord]) -> None:
+        """A later record may have been committed earlier. It stays the last: so consumers see it, and compaction."""
+        for key, record in ended.items():
+            known = self._last.get(key)
+            if known is None or known.offset < record.offset:
+                self._last[key] = record
 
     def last(self, key: bytes) -> FetchedRecord | None:
         """None, too, for a key whose last record is a tombstone."""
