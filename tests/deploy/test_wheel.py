@@ -20,7 +20,7 @@ from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-STUB_BYTES_MAX = 2_750_000
+STUB_BYTES_MAX = 3_100_000
 """Installed, with Python's compiled files."""
 
 pytestmark = pytest.mark.process

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -69,7 +70,10 @@ class KilledBed(Bed):
         """Let a new worker begin, which will die at that pass of the point."""
         order = give_order(self.orders, f"{next(_serial):06d}", point, nth=nth, during="live")
         (pid,) = wait_until(self.daemon.worker_pids, "a worker")
-        os.kill(pid, signal.SIGKILL)
+        with suppress(
+            ProcessLookupError
+        ):  # the order before this one may have been late, and have just ended it
+            os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not order.exists(), f"a worker that takes the order {point}")
         wait_until(lambda: self.daemon.worker_pids() not in ([], [pid]), "that worker")
 
