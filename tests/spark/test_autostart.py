@@ -110,10 +110,11 @@ def test_the_end_of_the_executor_leaves_it_alone(home: Path, mock_broker: MockBr
 
 def test_it_is_no_process_of_the_executor(home: Path, mock_broker: MockBroker) -> None:
     """YARN walks from a container's process to its children, and ends the container for the memory of all."""
-    before = len(psutil.Process().children(recursive=True))
+    before = set(psutil.Process().children(recursive=True))
     ensure_daemon(settings(mock_broker), home)
     (daemon,) = daemons(home)
-    assert len(psutil.Process().children(recursive=True)) == before
+    # Fewer are no fault: Spark's idle Python workers end by themselves.
+    assert set(psutil.Process().children(recursive=True)) <= before
     assert os.getsid(daemon.pid) == daemon.pid
 
 
