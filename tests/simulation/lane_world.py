@@ -70,7 +70,7 @@ class LaneWorld:
         self.segment = segment
         self.now_ms = 1_000.0
         self.random = random.Random(f"lanes {seed}")
-        random.seed(f"stub {seed}")  # the stub draws the jitter of its pauses from the interpreter's generator
+        random.seed(f"stub {seed}")  # from it the stub draws the jitter of its pauses
         self.linger_ms = linger_ms
         self.topics = topics or {"a": 2, "b": 1}
         self.cluster = LaneCluster(version, self.topics, lambda: self.now_ms)
