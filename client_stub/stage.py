@@ -13,15 +13,10 @@ from client_stub.errors import SidecarError
 from client_stub.outbox.capacity_wait import FULL
 from client_stub.records.arguments import list_of_rows
 from client_stub.records.packer import Headers
-from client_stub.records.serializers import Serializers
 from client_stub.system.log import log
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from client_stub.engine.engine import Engine
-    from client_stub.engine.stage_life import StageLife
-    from client_stub.engine.staging_clients import StagingClients
 
 
 class Stage(StageCore):
@@ -37,16 +32,6 @@ class Stage(StageCore):
     A ``with`` block that ends by an exception, or without seal(), drops the stage. So does the daemon when the process
     ends before seal().
     """
-
-    def __init__(
-        self,
-        clients: StagingClients[Engine],
-        engine: Engine,
-        life: StageLife,
-        serializers: Serializers | None,
-    ) -> None:
-        super().__init__(clients, engine, life)
-        self._serializers = serializers
 
     def send(
         self,
@@ -115,8 +100,7 @@ class Stage(StageCore):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        life = self._life
-        if life.needs_drop and (error is not None or life.token is None):
+        if self._drops_at_exit(error):
             try:
                 self.drop(EXIT_DROP_S)
             except SidecarError as failed:

@@ -38,8 +38,7 @@ class AsyncStage(StageCore):
         serializers: Serializers | None,
         queue: LoopQueue,
     ) -> None:
-        super().__init__(clients, engine, life)
-        self._serializers = serializers
+        super().__init__(clients, engine, life, serializers)
         self._queue = queue
 
     async def send(
@@ -108,8 +107,7 @@ class AsyncStage(StageCore):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        life = self._life
-        if life.needs_drop and (error is not None or life.token is None):
+        if self._drops_at_exit(error):
             try:
                 await self.drop(EXIT_DROP_S)
             except SidecarError as failed:

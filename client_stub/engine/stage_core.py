@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from client_stub.engine.engine import Engine
     from client_stub.engine.stage_life import StageLife
     from client_stub.engine.staging_clients import StagingClients
+    from client_stub.records.serializers import Serializers
 
 EXIT_DROP_S: Final = 5.0
 """How long the end of a ``with`` block waits for the drop. The daemon drops the stage also once its client leaves."""
@@ -18,10 +19,17 @@ EXIT_DROP_S: Final = 5.0
 class StageCore:
     """A base of both. Thread-safe."""
 
-    def __init__(self, clients: StagingClients[Engine], engine: Engine, life: StageLife) -> None:
+    def __init__(
+        self,
+        clients: StagingClients[Engine],
+        engine: Engine,
+        life: StageLife,
+        serializers: Serializers | None,
+    ) -> None:
         self._clients = clients
         self._engine = engine
         self._life = life
+        self._serializers = serializers
         self._inside: list[None] = []
         """An entry for each call that queues records. Its changes are atomic."""
         self._is_given_back: dict[str, object] = {}
@@ -56,6 +64,10 @@ class StageCore:
         mine = object()
         if self._life.is_at_rest and not self._inside and self._is_given_back.setdefault("by", mine) is mine:
             self._clients.give_back(self._engine)
+
+    def _drops_at_exit(self, error: BaseException | None) -> bool:
+        """Whether the end of a ``with`` block drops the stage."""
+        return self._life.needs_drop and (error is not None or self._life.token is None)
 
     def __reduce__(self) -> NoReturn:
         raise no_pickle(type(self).__name__)

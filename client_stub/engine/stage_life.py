@@ -111,7 +111,7 @@ class StageLife(DaemonCalls):
 
     @property
     def needs_drop(self) -> bool:
-        """Whether the end of a ``with`` block drops it."""
+        """Whether there may be something to drop."""
         return not (self.state is _S.DROPPED or self._outbox.forked or self._outbox.closed)
 
     def conclude(self, call: TxnCall, timeout_s: float) -> bytes | None:

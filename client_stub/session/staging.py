@@ -86,8 +86,7 @@ class Staging(TxnCalls):
             if call in self._sent:
                 continue
             if call.part is StagePart.DROPPED:
-                self._sent.append(call)
-                return [msgpack.packb([Kind.STAGES_DROP, *call.fields]), call.payload]
+                return self._send_drop(call)
             stage = call.transaction
             assert isinstance(stage, OpenStage)
             if call.part is StagePart.DROP:
@@ -115,7 +114,7 @@ class Staging(TxnCalls):
         value = message[6] if len(message) > 6 else None
         part, stage = StagePart(what), self._stage
         if part is StagePart.DROPPED:
-            self._answer(lambda call: call.part is part and call.fields[0] == number, error, value)
+            self._answer_drop(number, error, value)
             return
         if stage is not None and stage.own_number == number:
             if part is not StagePart.STATE and error is None:

@@ -48,7 +48,7 @@ class TransactionalId(TxnCalls):
         """Whether the attached worker takes transactions, and stages."""
 
     @property
-    def holds_records(self) -> bool:  # type: ignore[override]
+    def holds_records(self) -> bool:
         return self._awaits_init or self._must_init
 
     # --- frames ---------------------------------------------------------------------------------------
@@ -80,35 +80,36 @@ class TransactionalId(TxnCalls):
         for call in self._calls:
             if call in self._sent or call.part is TxnPart.INIT:
                 continue
-            if call.part is StagePart.DROPPED or call.part is TxnPart.INCLUDE:
-                if not self._can_stage:
-                    self._calls.remove(call)
-                    self._end(
-                        call,
-                        TransactionError(STAGES_UNSUPPORTED, name="UNSUPPORTED_VERSION", abortable=True),
-                    )
-                    return self.last_frames()
-                self._sent.append(call)
-                if call.part is StagePart.DROPPED:
-                    return [msgpack.packb([Kind.STAGES_DROP, *call.fields]), call.payload]
-                assert call.transaction is not None
-                head = [Kind.TXN_INCLUDE, call.transaction.number, *call.fields]
-                return [msgpack.packb(head), call.payload]
-            assert call.transaction is not None
-            if call.part is TxnPart.OFFSETS:
-                self._sent.append(call)
-                head = [Kind.TXN_OFFSETS, call.transaction.number, *call.fields]
-                return [msgpack.packb(head), call.payload]
-            if self._has_unsent():
+            if call.part is TxnPart.END and self._has_unsent():
                 return None
-            if call.commits and call.transaction.cause is not None:
+            refusal = self._refusal_of(call)
+            if refusal is not None:
                 self._calls.remove(call)
-                self._end(call, call.transaction.error())
+                self._end(call, refusal)
                 return self.last_frames()
+            if call.part is StagePart.DROPPED:
+                return self._send_drop(call)
             self._sent.append(call)
-            head = [Kind.TXN_END, call.transaction.number, call.commits]
-            return [msgpack.packb(head), msgpack.packb(self._ends())]
+            return self._frames_of(call)
         return None
+
+    def _refusal_of(self, call: TxnCall) -> TransactionError | None:
+        """The error of a call that is not sent."""
+        needs_stages = call.part is StagePart.DROPPED or call.part is TxnPart.INCLUDE
+        if needs_stages and not self._can_stage:
+            return TransactionError(STAGES_UNSUPPORTED, name="UNSUPPORTED_VERSION", abortable=True)
+        if call.commits and call.transaction is not None and call.transaction.cause is not None:
+            return call.transaction.error()
+        return None
+
+    def _frames_of(self, call: TxnCall) -> list[Any]:
+        assert call.transaction is not None
+        number = call.transaction.number
+        if call.part is TxnPart.INCLUDE:
+            return [msgpack.packb([Kind.TXN_INCLUDE, number, *call.fields]), call.payload]
+        if call.part is TxnPart.OFFSETS:
+            return [msgpack.packb([Kind.TXN_OFFSETS, number, *call.fields]), call.payload]
+        return [msgpack.packb([Kind.TXN_END, number, call.commits]), msgpack.packb(self._ends())]
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -116,17 +117,14 @@ class TransactionalId(TxnCalls):
         kind, what, number, code, effect, text = message[:6]
         value = message[6] if len(message) > 6 else None
         if what == TxnPart.INCLUDE and kind == Kind.TXN and effect == TxnEffect.NONE:
-            effect = (
-                TxnEffect.ABORTABLE
-            )  # or a program that handles the error would commit without its stages
+            # Or a program that handles the error would commit without its stages.
+            effect = TxnEffect.ABORTABLE
         error = None if not code else transaction_error(code, effect, str(text))
         if error is not None and effect == TxnEffect.FATAL:
             self._lose(error)
             return
         if kind == Kind.STAGE:
-            self._answer(
-                lambda call: call.part is StagePart.DROPPED and call.fields[0] == number, error, value
-            )
+            self._answer_drop(number, error, value)
             return
         part = TxnPart(what)
         if part is TxnPart.STATE:

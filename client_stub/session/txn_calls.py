@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from client_stub.contract.wire import LocalCode
+import msgpack
+
+from client_stub.contract.wire import Kind, LocalCode, StagePart
 from client_stub.errors import SidecarError, TransactionError, error_for
 from client_stub.outbox.submission import Submission
 from client_stub.outbox.transaction import Transaction
@@ -24,8 +26,6 @@ class TxnCalls:
 
     never_sent: str
     """Why records fail that were not sent before an abort or a drop."""
-    holds_records = False
-    """Whether no SUBMIT may be sent now."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -83,6 +83,11 @@ class TxnCalls:
 
     # --- frames ---------------------------------------------------------------------------------------
 
+    @property
+    def holds_records(self) -> bool:
+        """Whether no SUBMIT may be sent now."""
+        return False
+
     def attached(self, limits: Mapping[str, Any]) -> None:
         """Begin on a new connection, whose streams have continued. ``limits``: those of its WELCOME."""
         if any(call.drops for call in self._calls):
@@ -96,6 +101,11 @@ class TxnCalls:
     def last_frames(self) -> list[Any] | None:
         """What goes once no record is left to be sent now."""
         raise NotImplementedError
+
+    def _send_drop(self, call: TxnCall) -> list[Any]:
+        """The frames of a DROPPED."""
+        self._sent.append(call)
+        return [msgpack.packb([Kind.STAGES_DROP, *call.fields]), call.payload]
 
     def _has_unsent(self) -> bool:
         return any(window.sent_count < len(window.queue) for window in self._streams.in_use.values())
@@ -143,6 +153,10 @@ class TxnCalls:
             call.value = value
             self._end(call, error)
             return
+
+    def _answer_drop(self, request: int, error: TransactionError | None, count: Any) -> None:
+        """End the DROPPED with this number."""
+        self._answer(lambda call: call.part is StagePart.DROPPED and call.fields[0] == request, error, count)
 
     def _end(self, call: TxnCall, error: SidecarError | None) -> None:
         call.end(error)
