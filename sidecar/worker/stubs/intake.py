@@ -185,8 +185,8 @@ class Intake:
                 is_accepted = self._accept(stream, fields, payload, refusal, now_ms, transaction)
             else:
                 self._appending = stream.topic_queue.chain, stream.topic_queue.chain.tail
-                fields.append(transaction & ~STAGE_BIT)
-                is_accepted = self.staged.accept(stream, fields, payload, refusal, now_ms)
+                stage = transaction & ~STAGE_BIT
+                is_accepted = self.staged.accept(stream, fields, payload, refusal, now_ms, stage)
         except Exception as error:
             is_accepted = self._not_accepted(stream, fields, error, now_ms, transaction)
         if is_accepted:
@@ -382,7 +382,7 @@ class Intake:
         refusal = Refusal(LocalCode.ABORTED, "The daemon failed to accept the record; its log says why.")
         try:
             if transaction >= STAGE_BIT:
-                return self.staged.accept(stream, fields, b"", refusal, now_ms)
+                return self.staged.accept(stream, fields, b"", refusal, now_ms, transaction & ~STAGE_BIT)
             return self._accept(stream, fields, b"", refusal, now_ms, transaction)
         except Exception as second:
             self._sparse_log.warning("fail", "Its records cannot be failed either.", exc_info=second)

@@ -52,14 +52,20 @@ class StagedIntake:
         """Drops a stage of another owner for this one. False: there is none. Set likewise."""
 
     def accept(
-        self, stream: StreamState, fields: list[Any], payload: Any, refusal: Refusal | None, now_ms: float
+        self,
+        stream: StreamState,
+        fields: list[Any],
+        payload: Any,
+        refusal: Refusal | None,
+        now_ms: float,
+        number: int,
     ) -> bool:
-        """Append a checked SUBMIT to the journal, or hold its stream: then False."""
-        _, _, seq, _, base_timestamp_ms, format_, flags, count, number = fields
+        """Append a checked SUBMIT of its client's stage ``number`` to the journal, or hold its stream: then False."""
+        _, _, seq, _, base_timestamp_ms, format_, flags, count = fields
         session, queue = stream.session, stream.topic_queue
         stage = (session.stages or {}).get(number)
         if stage is None or stage.state is not StageRowState.OPEN:
-            self._pass(stream, seq)
+            self._take_position(stream, seq)
             return True
         if not self.takes_records:
             self._holds.hold_closed(stream, HoldCause.PAUSED, DRAINED_TEXT, now_ms)
@@ -78,7 +84,7 @@ class StagedIntake:
         if refusal is not None:
             self._counters.inc("submissions_refused_total")
             self.fail(stage, refusal)
-            self._pass(stream, seq)
+            self._take_position(stream, seq)
             return True
         if needed and not self._holds.link_staged(stream, queue, needed, now_ms):
             return False
@@ -98,10 +104,8 @@ class StagedIntake:
         stage.took(queue, entry)
         if needed:
             self._shares.count(queue, now_ms)
-        stream.position = stream.accepted = seq
-        session.row.store_position(stream.stream, seq)
+        self._take_position(stream, seq)
         # kill point: stage.position
-        session.accepted_streams.add(stream)
         queue.last_used_ms = now_ms
         self._counters.add(
             {
@@ -137,8 +141,8 @@ class StagedIntake:
         return None
 
     @staticmethod
-    def _pass(stream: StreamState, seq: int) -> None:
-        """Take a submission of a stage that has failed: only its position counts."""
+    def _take_position(stream: StreamState, seq: int) -> None:
+        """Note that a submission has come. Of a stage that has failed it is all that is noted."""
         session = stream.session
         stream.awaited = None
         stream.position = stream.accepted = seq

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from client_stub.contract.wire import (
     STAGE_OWNER_BYTES_MAX,
-    TRANSACTIONAL_ID_BYTES_MAX,
     Kind,
     LocalCode,
     StagePart,
@@ -18,7 +17,15 @@ from sidecar.shm.stage_records import StageEnd
 from sidecar.shm.stage_states import StageRowState
 from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.stage import LaneStage
-from sidecar.worker.transactions.frames import is_count, rows_of
+from sidecar.worker.transactions.frames import (
+    UINT32_MAX,
+    UINT64_MAX,
+    checked_transactional_id,
+    is_count,
+    is_within,
+    positions_of,
+    rows_of,
+)
 from sidecar.worker.transactions.stages import join
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ if TYPE_CHECKING:
     from sidecar.worker.transactions.lanes import Lanes
     from sidecar.worker.transactions.stages import LaneStages
 
-_UINT32_MAX: Final = (1 << 32) - 1
-_UINT64_MAX: Final = (1 << 64) - 1
 _RETRIABLE: Final = frozenset({LocalCode.TXN_TOO_MANY, LocalCode.STAGE_TOO_MANY})
 """Refusals of an open that may succeed later."""
 
@@ -279,24 +284,19 @@ def _open_of(fields: list[Any]) -> tuple[int, int, str, str]:
     if len(fields) != 4:
         raise MalformedFrame(f"STAGE_OPEN has {len(fields)} fields of 4")
     number, caller_number, owner, transactional_id = fields
-    if type(number) is not int or not 0 < number <= _UINT32_MAX:
+    if not is_within(number, 1, UINT32_MAX):
         raise MalformedFrame(f"{number!r:.40} is no client's number of a stage")
-    if type(caller_number) is not int or not 0 <= caller_number <= _UINT64_MAX:
+    if not is_within(caller_number, 0, UINT64_MAX):
         raise MalformedFrame(f"{caller_number!r:.40} is no number of a stage")
     if type(owner) is not str or len(owner.encode()) > STAGE_OWNER_BYTES_MAX:
         raise MalformedFrame(f"the owner of a stage has at most {STAGE_OWNER_BYTES_MAX} bytes")
-    return number, caller_number, owner, _transactional_id(transactional_id)
+    return number, caller_number, owner, checked_transactional_id(transactional_id)
 
 
 def _seal_of(fields: list[Any], payload: Any) -> tuple[int, int, list[tuple[int, int]]]:
     if len(fields) != 2 or not all(map(is_count, fields)):
         raise MalformedFrame("STAGE_SEAL has no number of a stage, or does not say how many records it has")
-    positions = []
-    for row in rows_of(payload):
-        if type(row) is not list or len(row) != 2 or not all(map(is_count, row)):
-            raise MalformedFrame(f"{row!r:.40} is no stream and sequence number")
-        positions.append((row[0], row[1]))
-    return fields[0], fields[1], positions
+    return fields[0], fields[1], positions_of(payload)
 
 
 def _include_of(fields: list[Any], payload: Any) -> tuple[int, int, list[bytes]]:
@@ -309,15 +309,9 @@ def _drop_of(fields: list[Any], payload: Any) -> tuple[int, str, int | None, lis
     if len(fields) != 3 or not is_count(fields[0]):
         raise MalformedFrame("STAGES_DROP does not name its request, transactional id and number")
     request, transactional_id, up_to = fields
-    if up_to is not None and not (type(up_to) is int and 0 <= up_to <= _UINT64_MAX):
+    if up_to is not None and not is_within(up_to, 0, UINT64_MAX):
         raise MalformedFrame(f"{up_to!r:.40} is no number of a stage")
-    return request, _transactional_id(transactional_id), up_to, _tokens_of(payload)
-
-
-def _transactional_id(value: Any) -> str:
-    if type(value) is not str or not 0 < len(value.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
-        raise MalformedFrame(f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes")
-    return value
+    return request, checked_transactional_id(transactional_id), up_to, _tokens_of(payload)
 
 
 def _tokens_of(payload: Any) -> list[bytes]:

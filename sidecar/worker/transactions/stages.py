@@ -144,22 +144,22 @@ class LaneStages:
         stage.since_s = self._wall_ms() // 1000
         self._records.open(
             StageRow(
-                row,
-                StageRowState.OPEN,
-                StageEnd.NONE,
-                lane.number,
-                0,
-                number,
-                caller_number,
-                0,
-                stage.owner_digest,
-                stage.name_digest,
-                0,
-                session.row.index,
-                session.row.generation,
-                client_number,
-                stage.since_s,
-                stage.user,
+                row=row,
+                state=StageRowState.OPEN,
+                end=StageEnd.NONE,
+                lane=lane.number,
+                transaction=0,
+                number=number,
+                caller_number=caller_number,
+                size_bytes=0,
+                owner_digest=stage.owner_digest,
+                name_digest=stage.name_digest,
+                records=0,
+                client_row=session.row.index,
+                client_generation=session.row.generation,
+                client_number=client_number,
+                since_s=stage.since_s,
+                user=stage.user,
             )
         )
         stage.move(StageRowEvent.OPEN)
@@ -183,7 +183,7 @@ class LaneStages:
             )
             self.fail(stage, Refusal(LocalCode.STAGE_UNKNOWN, text))
             return
-        stage.token = self._token(stage)
+        stage.token = self._token(stage, records)
         if not records:
             self._end(stage, StageEnd.NONE)  # its token includes nothing, which needs no row
             return
@@ -351,9 +351,9 @@ class LaneStages:
 
     # --- tokens ---------------------------------------------------------------------------------------------
 
-    def _token(self, stage: LaneStage) -> bytes:
+    def _token(self, stage: LaneStage, records: int) -> bytes:
         transactional_id = digest8(stage.lane.manager.transactional_id.encode())
-        return StageToken(self._instance, self._slot, stage.number, stage.records, transactional_id).pack()
+        return StageToken(self._instance, self._slot, stage.number, records, transactional_id).pack()
 
     def read(self, data: bytes, transactional_id: str) -> StageToken | Refusal:
         """What a token says, or why it is none of this transactional id at this worker."""
@@ -441,13 +441,7 @@ class LaneStages:
             if row.state is StageRowState.INCLUDED:
                 self._adopt_included(stage, row)
             if stage.state is StageRowState.SEALED:
-                stage.token = StageToken(
-                    self._instance,
-                    self._slot,
-                    row.number,
-                    row.records,
-                    digest8(lane.manager.transactional_id.encode()),
-                ).pack()
+                stage.token = self._token(stage, row.records)
         ended.sort(key=lambda row: row.number)
         for row in ended:
             self._free.append(row.row)

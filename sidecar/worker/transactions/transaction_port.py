@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from client_stub.contract.wire import (
     OFFSET_METADATA_BYTES_MAX,
     TOPIC_BYTES_MAX,
-    TRANSACTIONAL_ID_BYTES_MAX,
     Kind,
     LocalCode,
     TxnEffect,
@@ -42,7 +41,15 @@ from sidecar.protocol.coordinators import CommittedOffset, GroupMember
 from sidecar.protocol.messages import ProtocolError
 from sidecar.worker.streams.refusal import MalformedFrame
 from sidecar.worker.transactions.coordinator_messages import API_KEYS, answer_of, message_of
-from sidecar.worker.transactions.frames import INT32_MAX, INT64_MAX, is_count, is_within, rows_of
+from sidecar.worker.transactions.frames import (
+    INT32_MAX,
+    INT64_MAX,
+    checked_transactional_id,
+    is_count,
+    is_within,
+    positions_of,
+    rows_of,
+)
 from sidecar.worker.transactions.stage_port import StagePort
 
 if TYPE_CHECKING:
@@ -431,22 +438,16 @@ def _init_of(fields: list[Any]) -> tuple[str, int, bool]:
     if len(fields) != 3:
         raise MalformedFrame(f"TXN_INIT has {len(fields)} fields of 3")
     name, timeout_ms, resumes = fields
-    if type(name) is not str or not 0 < len(name.encode()) <= TRANSACTIONAL_ID_BYTES_MAX:
-        raise MalformedFrame(f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes")
-    if type(timeout_ms) is not int or not 0 < timeout_ms <= INT32_MAX:
+    transactional_id = checked_transactional_id(name)
+    if not is_within(timeout_ms, 1, INT32_MAX):
         raise MalformedFrame(f"{timeout_ms!r:.40} is no timeout of a transaction")
-    return name, timeout_ms, bool(resumes)
+    return transactional_id, timeout_ms, bool(resumes)
 
 
 def _end_of(fields: list[Any], payload: Any) -> _AskedEnd:
     if len(fields) != 2 or not is_count(fields[0]) or type(fields[1]) is not bool:
         raise MalformedFrame("TXN_END has no number of a transaction, or does not say whether it commits")
-    positions = []
-    for row in rows_of(payload):
-        if type(row) is not list or len(row) != 2 or not all(map(is_count, row)):
-            raise MalformedFrame(f"{row!r:.40} is no stream and sequence number")
-        positions.append((row[0], row[1]))
-    return _AskedEnd(fields[0], fields[1], positions)
+    return _AskedEnd(fields[0], fields[1], positions_of(payload))
 
 
 def _offsets_of(fields: list[Any], payload: Any) -> tuple[int, int, GroupMember, list[CommittedOffset]]:
