@@ -21,6 +21,7 @@ from client_stub.pipeline.records import Limits
 from client_stub.pipeline.status import FAILED, TIMED_OUT, UNREACHABLE
 from client_stub.producer import Producer
 from client_stub.spark.autostart import DaemonNotStarted, check_settings, ensure_daemon
+from client_stub.spark.executor_log import one_line
 from client_stub.spark.options import Options, read_options
 from client_stub.spark.topic_check import TOPIC_LOOK_MS
 from client_stub.system.originals import monotonic
@@ -188,4 +189,4 @@ def _no_daemon(pipeline: Pipeline, what: str) -> Fault:
 
 
 def _text(error: SidecarError) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return one_line(error).rstrip(".")

@@ -6,6 +6,11 @@ import contextlib
 import sys
 
 
+def one_line(error: BaseException) -> str:
+    """What the error says, without line breaks: Spark shows the last line of an error only."""
+    return " ".join(str(error).split())
+
+
 def tell(text: str) -> None:
     """On stderr, which is in the executor's log: a Python worker of Spark shows nothing that is logged as
     information.

@@ -15,15 +15,13 @@ WINDOW_BATCHES: Final = 8
 NO_DAEMON: Final = "Each executor host needs a daemon"
 """How the error of a task without a daemon is told from others, when Spark hands on its text only."""
 _OWN: Final = (
-    *(
-        "topic",
-        "sidecar.run_dir",
-        "sidecar.autostart",
-        "delivery",
-        "window",
-        "max.block.ms",
-        "sidecar.curve_key_file",
-    ),
+    "topic",
+    "sidecar.run_dir",
+    "sidecar.autostart",
+    "delivery",
+    "window",
+    "max.block.ms",
+    "sidecar.curve_key_file",
     *EXACTLY_ONCE_NAMES,
 )
 EXACTLY_ONCE: Final = "exactly_once"

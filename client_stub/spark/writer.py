@@ -17,6 +17,7 @@ from client_stub.outbox.delivery import BulkDelivery
 from client_stub.spark.autostart import DaemonNotStarted
 from client_stub.spark.exactly_once.settings import ONE_DAEMON
 from client_stub.spark.exactly_once.staging import stage_chunks
+from client_stub.spark.executor_log import one_line
 from client_stub.spark.options import NO_DAEMON
 from client_stub.spark.parts import Chunk, Part, chunks_of_batches, named_rows, task
 from client_stub.spark.producers import ProducerCache
@@ -63,9 +64,9 @@ def _write(chunks: Iterator[Chunk], options: Options) -> TaskWritten | StagedTas
             )
     except DaemonUnreachable as error:
         hint = _HINT if options.exactly_once is None else ONE_DAEMON
-        raise RuntimeError(f"kafka_sidecar: {_one_line(error).rstrip('.')}. {hint}") from error
+        raise RuntimeError(f"kafka_sidecar: {one_line(error).rstrip('.')}. {hint}") from error
     except (DaemonNotStarted, SidecarError, TypeError, ValueError) as error:
-        raise RuntimeError(f"kafka_sidecar: {_one_line(error).removeprefix('kafka_sidecar: ')}") from error
+        raise RuntimeError(f"kafka_sidecar: {one_line(error).removeprefix('kafka_sidecar: ')}") from error
     freeze_modules()
     return written
 
@@ -127,7 +128,7 @@ def _settle(topic: str, delivery: BulkDelivery) -> None:
         failed = delivery.failed_count
         raise RuntimeError(
             f"kafka_sidecar: {failed} of {delivery.count} records for topic {topic} failed in task {task()}: "
-            f"{error.name}: {_one_line(error)}"
+            f"{error.name}: {one_line(error)}"
         ) from error
 
 
@@ -142,8 +143,3 @@ def _nothing_written() -> TaskWritten:
         stage=context.stageId(),
         start=context.taskAttemptId(),
     )
-
-
-def _one_line(error: BaseException) -> str:
-    # Spark shows only the last line of a Python error, so the whole text must be in one line.
-    return " ".join(str(error).split())

@@ -15,14 +15,20 @@ import click
 
 from client_stub.errors import InvalidTopic, SidecarError
 from client_stub.spark.exactly_once.commit_record import CommitRecord
-from client_stub.spark.exactly_once.settings import COMMITS_TOPIC
 from sidecar.cli.common import fail, run_dir_option, running_configuration, say
 from sidecar.cli.json_output import print_object
 from sidecar.cli.options import config_file_option, json_option, settings_option, timeout_option
 from sidecar.cli.stages import HEAD as STAGE_HEAD
 from sidecar.cli.stages import drop_stages, stage_rows, stages_of
 from sidecar.cli.times import table
-from sidecar.cli.txn_batches import id_and_key, last_batch, restart, starting_offsets
+from sidecar.cli.txn_batches import (
+    commits_topic_option,
+    id_and_key,
+    id_and_key_of_sink,
+    last_batch,
+    restart,
+    starting_offsets,
+)
 from sidecar.common.model import ExitStatus
 from sidecar.common.wording import counted, printable
 from sidecar.config.loader import load_config
@@ -108,7 +114,7 @@ def _show_stages(stages: list[dict[str, Any]]) -> None:
     is_flag=True,
     help="Of a sink of Spark: only its last batch's end, as option startingOffsets.",
 )
-@click.option("--commits-topic", default=COMMITS_TOPIC, show_default=True, help="Of a sink of Spark.")
+@commits_topic_option
 @_of_the_cluster
 def show(
     transactional_id: str,
@@ -184,7 +190,7 @@ def _last_batch(run_dir: RunDir, topic: str, key: str) -> CommitRecord | None:
 @txn.command()
 @click.argument("key")
 @click.argument("batch", type=click.IntRange(min=0), required=False)
-@click.option("--commits-topic", default=COMMITS_TOPIC, show_default=True, help="Of the sink's options.")
+@commits_topic_option
 @_of_the_cluster
 def verify(
     key: str,
@@ -203,9 +209,7 @@ def verify(
     \b
     kafka-sidecar txn verify 3f9c0c1f2ab04d55
     """
-    _, found_key = id_and_key(key)
-    if found_key is None:
-        fail(f"{key} is no key of a sink of Spark: it has 16 hex digits.", ExitStatus.USAGE)
+    _, found_key = id_and_key_of_sink(key)
     found = _ask(
         run_dir, file, overrides, lambda check: check.check(commits_topic, found_key, batch), BatchCheck
     )

@@ -17,6 +17,12 @@ from sidecar.common.model import ExitStatus
 from sidecar.controller.rundir.run_dir import RunDir
 
 WAIT_S: Final = 30.0
+commits_topic_option: Final = click.option(
+    "--commits-topic",
+    default=COMMITS_TOPIC,
+    show_default=True,
+    help="The option commits.topic of a sink of Spark.",
+)
 _KEY: Final = re.compile(rf"(?:(.+)\.)?([0-9a-f]{{{KEY_CHARACTERS}}})\Z")
 
 
@@ -26,6 +32,14 @@ def id_and_key(name: str) -> tuple[str, str | None]:
     if found is None:
         return name, None
     return f"{found[1] or PREFIX}.{found[2]}", found[2]
+
+
+def id_and_key_of_sink(name: str) -> tuple[str, str]:
+    """As ``id_and_key``. Ends the command for what is no sink's."""
+    transactional_id, key = id_and_key(name)
+    if key is None:
+        fail(f"{name} is no key of a sink: it has {KEY_CHARACTERS} hex digits.", ExitStatus.USAGE)
+    return transactional_id, key
 
 
 def last_batch(run_dir: RunDir, topic: str, key: str) -> CommitRecord | None:
@@ -57,7 +71,7 @@ def starting_offsets(record: CommitRecord) -> dict[str, Any]:
     metavar="N",
     help="The next batch that will be written.",
 )
-@click.option("--commits-topic", default=COMMITS_TOPIC, show_default=True, help="Of the sink's options.")
+@commits_topic_option
 @run_dir_option
 def restart(key: str, number: int, commits_topic: str, run_dir: RunDir) -> None:
     """Let the history of a sink of Spark begin anew: its next batch is N, whatever was written before.
@@ -71,9 +85,7 @@ def restart(key: str, number: int, commits_topic: str, run_dir: RunDir) -> None:
     from client_stub import Producer
     from client_stub.errors import SidecarError
 
-    transactional_id, found = id_and_key(key)
-    if found is None:
-        fail(f"{key} is no key of a sink: it has {KEY_CHARACTERS} hex digits.", ExitStatus.USAGE)
+    transactional_id, found = id_and_key_of_sink(key)
     record = CommitRecord(number - 1, "", RESTARTED, 0, 0)
     try:
         with Producer(

@@ -21,7 +21,7 @@ from client_stub.inner_producer import InnerProducer
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
 from client_stub.spark.exactly_once.decision import Batch, BatchRefused, Decision, decide, second_write
 from client_stub.spark.exactly_once.messages import StagedTask, batch_of, daemon_name, staged
-from client_stub.spark.executor_log import tell
+from client_stub.spark.executor_log import one_line, tell
 from client_stub.system.log import log
 from client_stub.system.originals import monotonic
 
@@ -52,7 +52,7 @@ def commit_batch(messages: Iterable[Any], options: Options, settings: ExactlyOnc
         return
     with _one_line():
         batch = batch_of(tasks, daemon_name(options.run_dir_here()))
-        with _producer(options, settings, batch) as producer:
+        with driver_producer(options, settings, batch.key) as producer:
             commit_stages(producer, tasks, batch, settings)
 
 
@@ -62,7 +62,7 @@ def drop_batch(messages: Iterable[Any], options: Options, settings: ExactlyOnce)
     if not tasks:
         return
     try:
-        with _producer(options, settings, tasks[0].batch) as producer:
+        with driver_producer(options, settings, tasks[0].batch.key) as producer:
             producer.drop_stages([each.token for each in tasks], timeout=ANSWER_S)
     except (SidecarError, ValueError) as error:
         log.warning("kafka_sidecar: stages of batch %d wait for their time: %s", tasks[0].batch.number, error)
@@ -190,13 +190,13 @@ def _offsets(settings: ExactlyOnce, batch: Batch) -> dict[str, Any] | None:
 
 
 @contextmanager
-def _producer(options: Options, settings: ExactlyOnce, batch: Batch) -> Iterator[InnerProducer]:
-    """A producer of its own for each batch: what an earlier one may have left is its claim's to end."""
+def driver_producer(options: Options, settings: ExactlyOnce, key: str) -> Iterator[InnerProducer]:
+    """A producer of its own for each batch: what an earlier one of the key may have left is its claim's to end."""
     producer = InnerProducer(
         options.run_dir_here(),
         client_name="spark",
         max_block_ms=options.max_block_ms,
-        transactional_id=settings.transactional_id(batch.key),
+        transactional_id=settings.transactional_id(key),
         transaction_timeout_ms=settings.timeout_ms,
         curve_key_file=options.curve_key_file or None,
     )
@@ -217,4 +217,4 @@ def _one_line() -> Iterator[None]:
             "kafka_sidecar: this run was superseded by another one of the same query (producer fenced)."
         ) from error
     except (SidecarError, ValueError) as error:
-        raise RuntimeError(f"kafka_sidecar: {' '.join(str(error).split())}") from error
+        raise RuntimeError(f"kafka_sidecar: {one_line(error)}") from error

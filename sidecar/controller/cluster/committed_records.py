@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -172,8 +173,12 @@ class CommittedRecords:
                 f"partition {row.partition} ends at offset {end}, and was read up to {keys.position}."
             )
         while keys.position < end:
-            request = lambda version: fetch_request(  # noqa: E731
-                version, topic.name, row.partition, keys.position, bytes_max=FETCH_BYTES
+            request = partial(
+                fetch_request,
+                topic=topic.name,
+                partition=row.partition,
+                offset=keys.position,
+                bytes_max=FETCH_BYTES,
             )
             answer = parse_fetch(await self._send(leader, ApiKey.FETCH, request, deadline_ms))
             _check(topic.name, answer.error_code)
@@ -192,14 +197,14 @@ class CommittedRecords:
     async def _offset(
         self, topic: str, row: PartitionAnswer, leader: Node, which: int, deadline_ms: float
     ) -> int:
-        request = lambda version: offset_request(version, topic, row.partition, which)  # noqa: E731
+        request = partial(offset_request, topic=topic, partition=row.partition, which=which)
         code, offset = parse_offset(await self._send(leader, ApiKey.LIST_OFFSETS, request, deadline_ms))
         _check(topic, code)
         return offset
 
     async def _check_policy(self, topic: str, node: Node, deadline_ms: float) -> None:
         """A topic that forgets by age would forget a key's last record."""
-        request = lambda version: cleanup_policy_request(version, topic)  # noqa: E731
+        request = partial(cleanup_policy_request, topic=topic)
         code, policy = parse_cleanup_policy(
             await self._send(node, ApiKey.DESCRIBE_CONFIGS, request, deadline_ms)
         )
@@ -221,8 +226,8 @@ class CommittedRecords:
             raise _Again("no broker is known.")
         replicas = min(REPLICAS, len(answer.brokers))
         settings = {**SETTINGS, "min.insync.replicas": str(min(IN_SYNC, replicas))}
-        request = lambda version: create_topic_request(  # noqa: E731
-            version, topic, PARTITIONS, replicas, settings
+        request = partial(
+            create_topic_request, topic=topic, partitions=PARTITIONS, replicas=replicas, settings=settings
         )
         code, text = parse_create_topic(
             await self._send(answer.brokers[0], ApiKey.CREATE_TOPICS, request, deadline_ms)

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from client_stub.errors import ProducerFenced, TransactionError
 from client_stub.spark import topic_check
-from client_stub.spark.exactly_once import preflight
+from client_stub.spark.exactly_once import commit, preflight
 from client_stub.spark.exactly_once.settings import ExactlyOnce, read_exactly_once
 from client_stub.spark.options import read_options
 from client_stub.testing import FakeProducer
@@ -34,7 +34,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> list[st
         def last_committed(self, topic: str, *arguments: Any, **named: Any) -> Any:
             asked.append(topic)
 
-    monkeypatch.setattr(preflight, "InnerProducer", Checking)
+    monkeypatch.setattr(commit, "InnerProducer", Checking)
     preflight.check_exactly_once(read_options({"sidecar.run_dir": "/run/there"}), SETTINGS)
     return asked
 
