@@ -6,11 +6,16 @@ import os
 import signal
 from collections.abc import Iterable, Mapping
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from client_stub import Producer
 from client_stub.errors import SidecarError
+from sidecar.shm.chain_table import ChainTable
+from sidecar.shm.client_table import ClientTable
+from sidecar.shm.lane_records import LaneRecords
+from sidecar.shm.segment import Segment
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_frames import Api, Request
@@ -276,3 +281,13 @@ FAST: Mapping[str, object] = {
     "buffer.memory": 32 << 20,
 }
 """Settings with which retries come quickly; a scenario sets the settings that it is about."""
+
+
+def rows_of(daemon: SidecarDaemon) -> tuple[int, int, int]:
+    """Rows of the only worker that are in use: chains, lanes, clients."""
+    segment = Segment.attach(Path(daemon.info()["segment"]))
+    try:
+        chains = len(ChainTable(segment, 0).ids())
+        return chains, len(list(LaneRecords(segment, 0))), ClientTable(segment).taken()
+    finally:
+        segment.close()

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,18 +23,15 @@ import pytest
 from client_stub import Producer
 from client_stub.contract.wire import LocalCode
 from client_stub.errors import ProducerFenced, RecordTooLarge, TransactionError
-from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.client_table import ClientTable
-from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.layout import STAGES_MAX
-from sidecar.shm.segment import Segment
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.kafka_frames import Api
 from sidecar.tools.testing.metrics import metric
 from sidecar.tools.testing.waiting import wait_until
+from tests.forked import in_child
 
-from .harness import FAST, accounts_balance
+from .harness import FAST, accounts_balance, rows_of
 
 pytestmark = pytest.mark.process
 
@@ -277,16 +273,6 @@ def test_last_stage_of_a_worker_and_one_more() -> None:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(daemon: SidecarDaemon) -> tuple[int, int, int]:
-    """Rows of the only worker that are in use: chains, lanes, clients."""
-    segment = Segment.attach(Path(daemon.info()["segment"]))
-    try:
-        chains = len(ChainTable(segment, 0).ids())
-        return chains, len(list(LaneRecords(segment, 0))), ClientTable(segment).taken()
-    finally:
-        segment.close()
-
-
 @pytest.mark.parametrize("stages", [450, pytest.param(10_000, marks=pytest.mark.long)], ids=["450", "10,000"])
 def test_st_06_stages_one_after_the_other_leave_no_row(stages: int) -> None:
     topics = [f"t-{number}" for number in range(200)]
@@ -373,7 +359,7 @@ def test_inherited_producer_stages_in_forked_children(bed: Bed) -> None:
     with bed.producer() as stager, bed.producer(topic) as producer:
         tokens = [_stage_one(stager, topic, 0)]
         for number in (1, 2):
-            tokens.append(bytes.fromhex(_in_child(lambda: _stage_one(stager, topic, number).hex())))  # noqa: B023
+            tokens.append(bytes.fromhex(in_child(lambda: _stage_one(stager, topic, number).hex())))  # noqa: B023
             tokens.append(_stage_one(stager, topic, 10 + number))
         with producer.transaction():
             assert producer.include(tokens, CALL_S).rows == 5
@@ -384,23 +370,6 @@ def _stage_one(stager: Producer, topic: str, number: int) -> bytes:
     with stager.stage(topic, number) as stage:
         stage.send(topic, b"%d" % number)
         return stage.seal(CALL_S)
-
-
-def _in_child(run: Any) -> str:
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            text = run()
-        except BaseException as error:
-            text = repr(error)
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    os.waitpid(pid, 0)
-    return text
 
 
 def test_threads_fill_one_stage_and_stages_of_their_own(bed: Bed) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,29 +11,17 @@ import pytest
 from client_stub import Producer
 from client_stub.contract.wire import LocalCode
 from client_stub.errors import TransactionError
-from sidecar.shm.chain_table import ChainTable
-from sidecar.shm.client_table import ClientTable
-from sidecar.shm.lane_records import LaneRecords
 from sidecar.shm.layout import LANES_MAX
-from sidecar.shm.segment import Segment
 from sidecar.tools.testing.daemon import SidecarDaemon
 from sidecar.tools.testing.fake_broker import FakeBroker
 from sidecar.tools.testing.waiting import wait_until
+
+from .harness import rows_of
 
 pytestmark = pytest.mark.process
 
 CALL_S: Final = 60.0
 BLOCK_MS: Final = 2_000
-
-
-def rows_of(daemon: SidecarDaemon) -> tuple[int, int, int]:
-    """Rows of the only worker that are in use: chains, lanes, clients."""
-    segment = Segment.attach(Path(daemon.info()["segment"]))
-    try:
-        chains = len(ChainTable(segment, 0).ids())
-        return chains, len(list(LaneRecords(segment, 0))), ClientTable(segment).taken()
-    finally:
-        segment.close()
 
 
 def test_the_last_transactional_id_of_a_worker_and_one_more() -> None:

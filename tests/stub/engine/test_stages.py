@@ -5,7 +5,6 @@ include() makes a transaction of sealed ones.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from client_stub.errors import (
     TransactionStateError,
     TransactionTimeout,
 )
+from tests.forked import in_child
 from tests.stub.conftest import eventually
 from tests.stub.fake_daemon import Client, FakeDaemon, Submit
 
@@ -583,24 +583,6 @@ def test_process_that_ends_with_an_open_stage(daemon: FakeDaemon) -> None:
 
 
 # --- forked children ------------------------------------------------------------------------------------------
-
-
-def in_child(run: Any) -> str:
-    """What ``run()`` returns in a forked child."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            text = run()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        os.write(write, text.encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        text = pipe.read()
-    os.waitpid(pid, 0)
-    return text
 
 
 def test_forked_child_cannot_touch_its_parents_stage(producer: Producer, daemon: FakeDaemon) -> None:
