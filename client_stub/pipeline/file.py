@@ -332,10 +332,9 @@ class _FileReader:
             )
         options = {name: _option_text(each) for name, each in (found["options"] or {}).items()}
         has_path = found["path"] is not None or "path" in map(str.lower, options)
+        # Without one Spark would read nothing, and say nothing.
         if found["format"] in OF_FILES and not has_path and path not in self._broken:
-            self._add(
-                path, f"{found['format']} needs a path", 'add path = "FOLDER"'
-            )  # Spark would read nothing
+            self._add(path, f"{found['format']} needs a path", 'add path = "FOLDER"')
         return Source(found["format"] or "", found["path"], found["table"], found["schema"], options)
 
     def _steps(self) -> Iterator[SqlStep]:

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from client_stub.contract.error_codes import code_row
 from client_stub.spark.exactly_once.commit_record import CommitRecord, unpack
 from sidecar.doctor.transaction_admin import TransactionAdmin, TransactionAdminError
-from sidecar.kernel import murmur2
 from sidecar.metadata.answer import MetadataAnswer, TopicAnswer
 from sidecar.protocol.fetch import (
     EARLIEST,
@@ -22,6 +21,7 @@ from sidecar.protocol.fetch import (
     offset_request,
     parse_fetch,
     parse_offset,
+    partition_of_key,
 )
 from sidecar.protocol.fetched_batches import FetchedBatch, fetched_batches
 from sidecar.protocol.messages import ApiKey
@@ -91,7 +91,7 @@ class BatchCheck(TransactionAdmin):
 
     async def _committed(self, topic: str, key: str, batch: int | None) -> Committed:
         answer, found = await self._topic(topic)
-        partition = (murmur2(key.encode()) & 0x7FFF_FFFF) % len(found.partitions)
+        partition = partition_of_key(key.encode(), len(found.partitions))
         history = History(key.encode())
         async for each in self._batches(answer, topic, partition):
             history.read(each)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from sidecar.kernel import murmur2
 from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage, request_module
 
 EARLIEST: Final = -2
@@ -13,6 +14,11 @@ LATEST: Final = -1
 SESSION_VERSION: Final = 7
 """From this version on, Fetch names partitions that it wants to forget."""
 _AT_ONCE: Final = timedelta()
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """Where Kafka's Java clients put a key."""
+    return int(murmur2(key) & 0x7FFF_FFFF) % partitions
 
 
 class Fetched(NamedTuple):

@@ -376,7 +376,6 @@ OURS: dict[str, tuple[str, ...]] = {
         "sidecar.controller.event_wait",
         "sidecar.common",
         "sidecar.config",
-        "sidecar.kernel",
         "sidecar.protocol",
         "sidecar.metadata",
         "sidecar.net",

@@ -18,7 +18,6 @@ from sidecar.common.errors import Code, Refused, classify
 from sidecar.common.model import Node
 from sidecar.controller.cluster.committed_keys import CommittedKeys
 from sidecar.controller.event_wait import happens_within
-from sidecar.kernel import murmur2
 from sidecar.metadata.answer import MetadataAnswer, PartitionAnswer, TopicAnswer
 from sidecar.net.kafka.cluster_links import ClusterLinks, OnState
 from sidecar.net.kafka.connector import LinkError
@@ -30,6 +29,7 @@ from sidecar.protocol.fetch import (
     offset_request,
     parse_fetch,
     parse_offset,
+    partition_of_key,
 )
 from sidecar.protocol.fetched_batches import FetchedRecord
 from sidecar.protocol.messages import ApiKey, ProtocolError, RequestMessage
@@ -138,7 +138,7 @@ class CommittedRecords:
             raise _Again(f"topic {topic} was just made.")
         _check(topic, code)
         assert found is not None
-        partition = (murmur2(key) & 0x7FFF_FFFF) % max(1, len(found.partitions))
+        partition = partition_of_key(key, max(1, len(found.partitions)))
         row = next((each for each in found.partitions if each.partition == partition), None)
         if row is None:
             raise _Again("its partition of the key is not known.")
