@@ -11,8 +11,6 @@ from sidecar.worker.streams.refusal import MalformedFrame
 
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-UINT32_MAX: Final = (1 << 32) - 1
-UINT64_MAX: Final = (1 << 64) - 1
 _PACK_ERRORS: Final = (ValueError, TypeError, OverflowError, msgpack.UnpackException)
 
 

@@ -18,8 +18,6 @@ from sidecar.shm.stage_states import StageRowState
 from sidecar.worker.streams.refusal import MalformedFrame, Refusal
 from sidecar.worker.streams.stage import LaneStage
 from sidecar.worker.transactions.frames import (
-    UINT32_MAX,
-    UINT64_MAX,
     checked_transactional_id,
     is_count,
     is_within,
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from sidecar.worker.transactions.lanes import Lanes
     from sidecar.worker.transactions.stages import LaneStages
 
+_UINT32_MAX: Final = (1 << 32) - 1
+_UINT64_MAX: Final = (1 << 64) - 1
 _RETRIABLE: Final = frozenset({LocalCode.TXN_TOO_MANY, LocalCode.STAGE_TOO_MANY})
 """Refusals of an open that may succeed later."""
 
@@ -284,9 +284,9 @@ def _open_of(fields: list[Any]) -> tuple[int, int, str, str]:
     if len(fields) != 4:
         raise MalformedFrame(f"STAGE_OPEN has {len(fields)} fields of 4")
     number, caller_number, owner, transactional_id = fields
-    if not is_within(number, 1, UINT32_MAX):
+    if not is_within(number, 1, _UINT32_MAX):
         raise MalformedFrame(f"{number!r:.40} is no client's number of a stage")
-    if not is_within(caller_number, 0, UINT64_MAX):
+    if not is_within(caller_number, 0, _UINT64_MAX):
         raise MalformedFrame(f"{caller_number!r:.40} is no number of a stage")
     if type(owner) is not str or len(owner.encode()) > STAGE_OWNER_BYTES_MAX:
         raise MalformedFrame(f"the owner of a stage has at most {STAGE_OWNER_BYTES_MAX} bytes")
@@ -309,7 +309,7 @@ def _drop_of(fields: list[Any], payload: Any) -> tuple[int, str, int | None, lis
     if len(fields) != 3 or not is_count(fields[0]):
         raise MalformedFrame("STAGES_DROP does not name its request, transactional id and number")
     request, transactional_id, up_to = fields
-    if up_to is not None and not is_within(up_to, 0, UINT64_MAX):
+    if up_to is not None and not is_within(up_to, 0, _UINT64_MAX):
         raise MalformedFrame(f"{up_to!r:.40} is no number of a stage")
     return request, checked_transactional_id(transactional_id), up_to, _tokens_of(payload)
 
